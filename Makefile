@@ -1,0 +1,51 @@
+# Each target sets up what it needs: a clean checkout, Python 3.11 or later and a package index are enough.
+# PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`.
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench clean java
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sample data
+	$(BIN)/l0gc demo
+
+test: $(VENV)/.dev java ## Run the tests
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.dev ## Check style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Format the code, and fix what can be fixed without thought
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: $(VENV)/.bench java ## Run the benchmarks
+	PATH="$(abspath $(BIN)):$$PATH" benchmarks/run
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache artifacts spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@.ci/java
+
+# The stamps say which dependencies are installed; they are as old as the installation, so an edit of pyproject.toml
+# brings a new one.
+$(VENV)/.dev: pyproject.toml
+	@.ci/venv $(VENV) "$(PYTHON)"
+	@echo "Installing l0gc and its development tools into $(VENV) (a minute or two)"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@$(PIP) --editable '.[dev,bench]'
+	@touch $@

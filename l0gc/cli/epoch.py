@@ -1,0 +1,60 @@
+"""`l0gc epoch show|advance`."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+
+import click
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output
+from l0gc.settings import Settings
+
+
+@click.group("epoch")
+def command() -> None:
+    """Show or advance the cluster epoch.
+
+    \b
+    Example:
+      l0gc epoch show
+      l0gc epoch advance --expect 41
+    """
+
+
+@command.command("show")
+@common_options
+def show(settings: Settings) -> None:
+    """Show the cluster epoch.
+
+    \b
+    Example:
+      l0gc epoch show
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _):
+        epoch = cluster.controller.snapshot().epoch
+    out.result({"epoch": epoch}, [str(epoch)])
+
+
+@command.command("advance")
+@click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
+@click.option(
+    "--caller", default=lambda: f"{getpass.getuser()}@{socket.gethostname()}", show_default="user@host",
+    help="Who repeats: a repeated --expect returns this caller's own advance.",
+)  # fmt: skip
+@common_options
+def advance(settings: Settings, expect: int | None, caller: str) -> None:
+    """Advance the cluster epoch by one.
+
+    With --expect it can be repeated when the reply was lost: it advances once.
+
+    \b
+    Example:
+      l0gc epoch advance --expect 41
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _):
+        epoch = cluster.controller.advance(expect, caller)
+    out.result({"epoch": epoch}, [str(epoch)])

@@ -1,0 +1,56 @@
+"""`l0gc housekeep`."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output, count
+from l0gc.errors import PartialFailureError
+from l0gc.settings import Settings
+
+
+@click.command("housekeep")
+@click.option(
+    "--barrier",
+    is_flag=True,
+    help="Close every window to a fresh epoch: all that was uploaded before can go.",
+)
+@common_options
+def command(settings: Settings, barrier: bool) -> None:
+    """Tick if it is due, slide idle windows, checkpoint, truncate, report.
+
+    \b
+    Example:
+      l0gc housekeep
+      l0gc housekeep --barrier     # to drain a quiet cluster
+    """
+    from l0gc.upkeep.housekeep import housekeep
+
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _), out.progress("housekeeping"):
+        r = housekeep(cluster, barrier=barrier)
+    moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
+    out.result(
+        {
+            "cluster_epoch": r.cluster_epoch,
+            "ticked": r.ticked,
+            "partitions": r.partitions,
+            "advanced": r.advanced,
+            "barriers": r.barriers,
+            "checkpoints": r.checkpoints,
+            "truncated_entries": r.truncated_entries,
+            "closed": r.closed,
+            "broken": [msgspec.structs.asdict(b) for b in r.broken],
+        },
+        [
+            f"epoch {r.cluster_epoch}{' (new)' if r.ticked else ''}: {moved} of {count(r.partitions, 'partition')}, "
+            f"{count(r.checkpoints, 'checkpoint')}, {count(r.truncated_entries, 'log entry', 'log entries')} truncated"
+        ],
+    )
+    if r.broken:
+        raise PartialFailureError(
+            f"{count(len(r.broken), 'partition')} could not be looked after and hold M where it is: "
+            + "; ".join(b.error for b in r.broken[:3])
+        )

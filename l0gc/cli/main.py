@@ -1,0 +1,109 @@
+"""`l0gc`: finds the command, and turns every error into one sentence and its exit code.
+
+A command's module is imported when that command runs, so `l0gc --help` is quick and `sweep` never pays for Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import Final
+
+import click
+
+from l0gc import __version__
+from l0gc.errors import L0gcError
+
+COMMANDS: Final = {
+    "init": ("l0gc.cli.init", "Probe the store and found a cluster."),
+    "topic": ("l0gc.cli.topic", "Create, delete and list topics."),
+    "epoch": ("l0gc.cli.epoch", "Show or advance the cluster epoch."),
+    "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic."),
+    "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1 (Spark)."),
+    "housekeep": ("l0gc.cli.housekeep", "Tick, slide idle windows, checkpoint, truncate, report."),
+    "compute-watermark": (
+        "l0gc.cli.compute_watermark",
+        "Compute M from reports and the listing, and publish it (Spark).",
+    ),
+    "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
+    "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
+    "status": ("l0gc.cli.status", "Show the cluster, M, and what holds it back."),
+    "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name; imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "l0gc --help lists the commands"
+            raise click.UsageError(f"There is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="l0gc")
+def cli() -> None:
+    """Garbage collection for level-zero objects in object storage.
+
+    \b
+    Example:
+      export L0GC_URL=s3://bucket/prefix
+      l0gc init && l0gc topic create events --partitions 8
+      l0gc upload events events.ndjson
+      l0gc reconcile && l0gc housekeep && l0gc compute-watermark
+      l0gc sweep --dry-run
+    """
+
+
+def main() -> None:
+    """Run a command and exit with its code."""
+    verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = _fail("stopped; running the command again is safe", 130)
+    except KeyboardInterrupt:
+        code = _fail("stopped; running the command again is safe", 130)
+    except click.ClickException as e:
+        e.show()
+        code = e.exit_code
+    except L0gcError as e:
+        if verbose:
+            traceback.print_exc()
+        code = _fail(str(e), e.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone; there is nobody to tell
+        code = 141
+    except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v
+        if verbose:
+            traceback.print_exc()
+        code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"l0gc: {message}", err=True)
+    return code

@@ -1,0 +1,124 @@
+"""The options that every command takes, and the handles that are built from them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Final
+
+import click
+
+from l0gc.cluster import Cluster
+from l0gc.errors import UsageError
+from l0gc.runtime import Runtime
+from l0gc.settings import Settings, load_file
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store, StoreConfig
+
+THREADS: Final = 16
+
+_OPTIONS: Final = [
+    click.option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="Where the cluster is.  [L0GC_URL]"),
+    click.option(
+        "--endpoint-url",
+        envvar=["L0GC_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"],
+        metavar="URL",
+        help="An S3-compatible server.  [AWS_ENDPOINT_URL_S3]",
+    ),
+    click.option("--region", envvar=["L0GC_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"], help="The bucket's region."),
+    click.option("--profile", envvar=["L0GC_PROFILE", "AWS_PROFILE"], help="The AWS profile to use."),
+    click.option(
+        "--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."
+    ),
+    click.option(
+        "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=click.FloatRange(min=0), metavar="SECONDS",
+        help="Advance the epoch when it is older than this.  [default: 600]",
+    ),
+    click.option(
+        "--epoch-cache", envvar="L0GC_EPOCH_CACHE", type=click.FloatRange(min=0), metavar="SECONDS", hidden=True,
+        help="How long an uploader may use an epoch before it looks again.  [default: 10]",
+    ),
+    click.option("--config", envvar="L0GC_CONFIG", metavar="FILE", help="A TOML file with these options."),
+    click.option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
+    click.option("-v", "--verbose", count=True, help="Say more; an error shows its traceback."),
+]  # fmt: skip
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the common options; it gets them as one `Settings`, its first argument."""
+    names = {f.name for f in fields(Settings)}
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = {k: v for k, v in kwargs.items() if k in names and v is not None}
+        rest = {k: v for k, v in kwargs.items() if k not in names and k != "config"}
+        file = load_file(kwargs["config"]) if kwargs.get("config") else {}
+        return command(Settings(**(file | given)), *args, **rest)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def store_config(settings: Settings) -> StoreConfig:
+    """Where the cluster is. Raises `UsageError` if nobody said."""
+    if not settings.url:
+        raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
+    return StoreConfig.from_url(
+        settings.url, endpoint_url=settings.endpoint_url, region=settings.region, profile=settings.profile
+    )
+
+
+@contextmanager
+def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
+    """The handles of one command."""
+    store = S3Store(store_config(settings))
+    with Threads(THREADS) as threads:
+        yield (
+            Cluster(
+                store,
+                Runtime(),
+                threads,
+                expected_cluster_id=settings.cluster_id,
+                epoch_cache_s=settings.epoch_cache,
+                epoch_interval_s=settings.epoch_interval,
+            ),
+            store,
+        )
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Duration(click.ParamType[int]):
+    """`30s`, `15m`, `2h`, `7d`; seconds, as an int."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().lower()
+        if text[:-1].isdecimal() and text[-1:] in _UNITS:
+            return int(text[:-1]) * _UNITS[text[-1]]
+        if not text.isdecimal():
+            self.fail(f"{value!r} is no duration; write 30s, 15m, 2h or 7d", param, ctx)
+        return int(text)
+
+
+class Size(click.ParamType[int]):
+    """`4MiB`, `512KiB`, `1GiB` or bytes; bytes, as an int."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().lower().removesuffix("b").removesuffix("i")
+        factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:], 1)
+        number = text[:-1] if factor > 1 else text
+        if not number.isdecimal() or int(number) < 1:
+            self.fail(f"{value!r} is no size; write 4MiB, 512KiB or a number of bytes", param, ctx)
+        return int(number) * factor

@@ -1,0 +1,68 @@
+"""`l0gc reconcile`."""
+
+from __future__ import annotations
+
+import click
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output, count, size
+from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.errors import PartialFailureError
+from l0gc.settings import Settings
+
+
+@click.command("reconcile")
+@click.argument("topic", required=False)
+@spark_options
+@common_options
+def command(settings: Settings, topic: str | None, master: str | None, conf: tuple[str, ...]) -> None:
+    """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, on Spark.
+
+    \b
+    Example:
+      l0gc reconcile
+      l0gc reconcile events --master spark://host:7077
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, store):
+        state = cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
+        if topic is not None:
+            state.topic(topic)
+        with out.progress("reconciling"), open_spark(settings, "reconcile", master, conf) as spark:
+            from l0gc.spark import reconcile_job
+
+            result = reconcile_job.run(spark, cluster, store.config, topic)
+    print_result(out, result)
+
+
+def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  # ReconcileResult, whose module needs Spark
+    """The result of a reconcile run; raises `PartialFailureError` if a partition could not be read."""
+    lost = [c for c in result.partitions if c.lost]
+    out.result(
+        {
+            "records": result.records,
+            "l1_objects": len(result.l1_files),
+            "bytes": sum(f.bytes for f in result.l1_files),
+            "partitions": [
+                {
+                    "topic": c.plan.topic,
+                    "partition": c.plan.partition,
+                    "base_offset": c.plan.base_offset,
+                    "last_offset": c.plan.last_offset,
+                    "l1_objects": len(c.files),
+                    "lost": c.lost,
+                }
+                for c in result.partitions
+            ],
+            "lost": len(lost),
+            "errors": result.errors,
+            "seconds": round(result.seconds, 3),
+        },
+        [
+            f"{count(result.records, 'record')} of {count(len(result.partitions) - len(lost), 'partition')} in "
+            f"{count(len(result.l1_files), 'L1 object')} ({size(sum(f.bytes for f in result.l1_files))})"
+            + (f"; {count(len(lost), 'partition')} left to another reconciler, which was first" if lost else "")
+        ],
+    )
+    if result.errors:
+        raise PartialFailureError(f"not everything could be reconciled: {'; '.join(result.errors[:3])}")

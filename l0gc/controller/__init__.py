@@ -1,0 +1,1 @@
+"""The cluster: topics, producers and the epoch, kept in one shared log."""

@@ -1,0 +1,268 @@
+"""The controller's entries and what they do to its state (pure).
+
+What makes it safe: the cluster epoch is the offset of the last entry, so creating a topic and advancing the epoch are the
+same act. Whoever has read epoch E has read every topic with revision <= E, and a later topic admits nothing below its own
+revision, which is above E (hazard 5). A topic that is created again has another revision, hence other keys (hazard 6).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import (
+    ClusterMismatchError,
+    CorruptObjectError,
+    EpochExpectationError,
+    InvalidProducerEpochError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UsageError,
+)
+from l0gc.keys import DEFAULT_TEMPLATE, PartitionId, check_topic_name
+from l0gc.storage.log import Landed
+
+PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3_600_000
+"""A producer that was not used for this long is forgotten; its name then gets a new producer id (KIP-360)."""
+DELETED_TOPICS_KEPT: Final = 1000
+"""For how many epochs a deleted topic's partitions are still closed by housekeeping, in case the deleter crashed."""
+MAX_PARTITIONS: Final = 100_000
+
+
+class Bootstrap(msgspec.Struct, frozen=True, tag="bootstrap"):
+    """The cluster's first entry, at offset 0."""
+
+    cluster_id: str
+    shards: int
+    key_template: str = DEFAULT_TEMPLATE
+
+
+class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
+    name: str
+    partitions: int
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, tag="delete_topic"):
+    name: str
+    revision: int
+
+
+class Tick(msgspec.Struct, frozen=True, tag="tick"):
+    """Advances the epoch. `expected` and `caller` make a retry recognisable; -1 and '' where nobody expects anything."""
+
+    expected: int = -1
+    caller: str = ""
+
+
+class InitProducer(msgspec.Struct, frozen=True, tag="init_producer"):
+    """Gives `name` a new producer epoch; `producer_id` is -1 for "a new one" (the entry's offset)."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    last_epoch: int
+
+
+ControllerEntry = Bootstrap | CreateTopic | DeleteTopic | Tick | InitProducer
+
+
+class Topic(msgspec.Struct):
+    """One incarnation of a topic; `revision` is the epoch of its creation."""
+
+    name: str
+    revision: int
+    partitions: int
+
+    def ids(self) -> list[PartitionId]:
+        return [PartitionId(self.name, self.revision, p) for p in range(self.partitions)]
+
+
+class DeletedTopic(msgspec.Struct):
+    topic: Topic
+    deleted_epoch: int
+
+
+class Producer(msgspec.Struct):
+    """`last_epoch` is the epoch that the last bump came from, -1 if that was a new instance (KIP-360)."""
+
+    producer_id: int
+    epoch: int
+    last_epoch: int
+    time_ms: int
+
+
+class LastTick(msgspec.Struct):
+    expected: int
+    caller: str
+
+
+class ControllerState(msgspec.Struct):
+    """The cluster as of one epoch."""
+
+    cluster_id: str = ""
+    shards: int = 0
+    key_template: str = DEFAULT_TEMPLATE
+    epoch: int = -1
+    topics: dict[str, Topic] = {}
+    deleted: list[DeletedTopic] = []
+    producers: dict[str, Producer] = {}
+    last_tick: LastTick | None = None
+    time_ms: int = 0
+
+    def topic(self, name: str) -> Topic:
+        """The topic. Raises `TopicNotFoundError`, with the nearest name."""
+        if name in self.topics:
+            return self.topics[name]
+        import difflib
+
+        near = difflib.get_close_matches(name, self.topics, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "l0gc topic list shows what there is"
+        raise TopicNotFoundError(f"there is no topic {name!r}; {hint}")
+
+    def partitions(self) -> list[PartitionId]:
+        """Every partition of every topic, in a stable order."""
+        return [p for name in sorted(self.topics) for p in self.topics[name].ids()]
+
+
+class ControllerMachine:
+    """What each entry does to the state."""
+
+    def initial(self) -> ControllerState:
+        return ControllerState()
+
+    def encode(self, state: ControllerState) -> bytes:
+        return msgspec.json.encode(state)
+
+    def decode(self, body: bytes, source: str) -> ControllerState:
+        try:
+            return msgspec.json.decode(body, type=ControllerState)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            raise CorruptObjectError(f"{source} is not a controller checkpoint: {e}") from e
+
+    def apply(self, state: ControllerState, entry: Landed) -> None:
+        try:
+            e = msgspec.json.decode(entry.payload, type=ControllerEntry)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptObjectError(f"controller log entry {entry.offset} cannot be read: {error}") from error
+        if isinstance(e, Bootstrap) != (entry.offset == 0):
+            raise CorruptObjectError(
+                f"controller log entry {entry.offset}: a bootstrap belongs at offset 0 and only there"
+            )
+        match e:
+            case Bootstrap():
+                state.cluster_id, state.shards, state.key_template = e.cluster_id, e.shards, e.key_template
+            case CreateTopic():
+                if e.name in state.topics or not 1 <= e.partitions <= MAX_PARTITIONS:
+                    raise CorruptObjectError(f"controller log entry {entry.offset} creates topic {e.name!r} wrongly")
+                state.topics[e.name] = Topic(e.name, entry.offset, e.partitions)
+            case DeleteTopic():
+                topic = state.topics.get(e.name)
+                if topic is None or topic.revision != e.revision:
+                    raise CorruptObjectError(f"controller log entry {entry.offset} deletes no topic: {e.name!r}")
+                del state.topics[e.name]
+                state.deleted.append(DeletedTopic(topic, entry.offset))
+            case InitProducer():
+                new = e.producer_id < 0
+                state.producers[e.name] = Producer(
+                    entry.offset if new else e.producer_id, e.epoch, e.last_epoch, entry.time_ms
+                )
+            case Tick():
+                pass
+        state.last_tick = LastTick(e.expected, e.caller) if isinstance(e, Tick) else None
+        state.epoch = entry.offset
+        state.time_ms = entry.time_ms
+        state.deleted = [d for d in state.deleted if d.deleted_epoch > entry.offset - DELETED_TOPICS_KEPT]
+        state.producers = {n: p for n, p in state.producers.items() if p.time_ms > entry.time_ms - PRODUCER_EXPIRY_MS}
+
+
+# -- decisions --------------------------------------------------------------------------------------------------------
+
+
+def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | None) -> Bootstrap | None:
+    """Bootstrap a cluster, once; None if it was done before.
+
+    Raises:
+        ClusterMismatchError: the bucket is another cluster's than `expected` (hazard 11).
+        UsageError: the cluster was created with another key layout.
+    """
+    if state.epoch < 0:
+        return entry
+    check_cluster(state, expected)
+    if (state.shards, state.key_template) != (entry.shards, entry.key_template):
+        raise UsageError(
+            f"this cluster was initialised with {state.shards} shards and keys {state.key_template!r}; "
+            "that cannot change, so leave --shards out"
+        )
+    return None
+
+
+def check_cluster(state: ControllerState, expected: str | None) -> None:
+    """Raises `ClusterMismatchError` if the cluster is not the expected one (hazard 11)."""
+    if expected is not None and state.cluster_id != expected:
+        raise ClusterMismatchError(
+            f"this bucket belongs to cluster {state.cluster_id}, not {expected}; check --url and --cluster-id"
+        )
+
+
+def decide_create_topic(state: ControllerState, name: str, partitions: int) -> CreateTopic | None:
+    """Create a topic; None if it exists with as many partitions.
+
+    Raises:
+        UsageError: the name or the number of partitions cannot be.
+        TopicExistsError: it exists with another number of partitions.
+    """
+    check_topic_name(name)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+    topic = state.topics.get(name)
+    if topic is None:
+        return CreateTopic(name, partitions)
+    if topic.partitions != partitions:
+        raise TopicExistsError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
+    return None
+
+
+def decide_advance(state: ControllerState, expected: int | None, caller: str) -> Tick | None:
+    """Advance the epoch; None if this caller's earlier advance, whose reply was lost, has done so (KIP-360's rule).
+
+    Raises:
+        EpochExpectationError: the epoch is neither `expected` nor what this caller made of it.
+    """
+    if expected is None:
+        return Tick()
+    if expected == state.epoch:
+        return Tick(expected, caller)
+    if state.last_tick == LastTick(expected, caller):
+        return None
+    raise EpochExpectationError(
+        f"the cluster epoch is {state.epoch}, not {expected}, and not because of an advance by {caller!r}; "
+        "look at l0gc epoch show before you advance it"
+    )
+
+
+def decide_init_producer(
+    state: ControllerState, name: str, producer_id: int | None, epoch: int | None
+) -> InitProducer | None:
+    """Bump a producer's epoch; None if the bump was done by this instance before and its reply was lost (KIP-360).
+
+    Raises:
+        InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
+        UsageError: the name cannot be one.
+    """
+    if not name or len(name) > 200:
+        raise UsageError(f"producer name {name!r} must have 1 to 200 characters")
+    producer = state.producers.get(name)
+    if epoch is None:
+        if producer is None:
+            return InitProducer(name, -1, 0, -1)
+        return InitProducer(name, producer.producer_id, producer.epoch + 1, -1)
+    if producer is None or producer.producer_id != producer_id:
+        raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it anew, without an epoch")
+    if epoch == producer.epoch:
+        return InitProducer(name, producer.producer_id, epoch + 1, epoch)
+    if epoch == producer.last_epoch:
+        return None
+    raise InvalidProducerEpochError(
+        f"producer {name!r} is at epoch {producer.epoch}: a newer instance has fenced epoch {epoch}"
+    )

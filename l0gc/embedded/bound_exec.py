@@ -1,0 +1,34 @@
+"""Become another program, on condition that it dies when the process that asked for it dies.
+
+Run as a script: `python -I -S bound_exec.py PARENT_PID PROGRAM [ARGUMENT...]`.
+
+On Linux the kernel is told to send SIGKILL to this process when its parent goes, however the parent goes;
+that setting survives `execv`. The parent may have gone before the kernel was told, so its pid is compared
+afterwards. All this runs after an ordinary spawn and not in the forked child of a threaded Python
+(`preexec_fn`), where a lock that another thread held at the fork can hang the child. On other systems the
+program is simply started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Bind this process to its parent, then replace it; returns only if the parent is gone already."""
+    parent, program, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() == int(parent):
+        os.execv(program, [program, *arguments])  # noqa: S606 - becoming that program is the whole point
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+"""Start and stop a private SeaweedFS, as an S3 server that keeps what a real one keeps.
+
+What is decided here, and what makes it safe:
+
+- **`weed mini`, not `weed server`.** `mini` starts the master, the volume server, the filer and the S3
+  gateway one after the other, each as soon as the one before it answers: under a second. `server` starts
+  them on fixed delays (3 s at best), and if its master elects itself late, the first write hangs for up to
+  8 s more.
+- **Private.** It listens on 127.0.0.1 only, on ports that were free a moment ago, with credentials made up
+  for this start. Its environment is empty but for PATH and HOME, so that no `AWS_...` variable and no file
+  of the user changes what it serves, and nothing is written into the user's home.
+- **Ready means served.** `start` returns after a signed S3 request with this start's credentials succeeded;
+  no other server that grabbed a port in between could answer that. A server that exits early, as it does
+  when it lost a port, is started again on other ports, a few times.
+- **Never left behind.** `stop` asks, waits for `STOP_GRACE_SECONDS`, then kills: a polite shutdown
+  sometimes waits half a minute for the server's own streams. Acknowledged writes are in the operating
+  system's hands by then, so that a kill does not lose them. If this process ends without `stop`, `atexit`
+  stops the server; if it is killed, the kernel does so (on Linux, see `bound_exec`). Linux ties that to the
+  *thread* that spawned the server, so one thread is kept for just that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Self
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from l0gc.errors import L0gcError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mypy_boto3_s3 import S3Client
+
+BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+
+START_ATTEMPTS = 3
+"""How often a start is tried when the server exits early, as it does when somebody took one of its ports."""
+
+START_TIMEOUT_SECONDS = 30.0
+"""How long one attempt may take until the first S3 request succeeds; less than 1 s is usual."""
+
+STOP_GRACE_SECONDS = 2.0
+"""How long a polite shutdown may take before the server is killed; 1.3 s is usual, 29 s has been seen."""
+
+POLL_SECONDS = 0.03
+
+VOLUME_SIZE_MB = 64
+"""How large a file of objects may grow; small ones keep the disk use of a throw-away store small."""
+
+FATAL = re.compile(r"F\d{4} ")
+"""How a line of the server's log begins that says what it dies of; a long stack trace follows."""
+
+LISTENERS = ("master", "volume", "filer", "s3", "admin")
+"""The parts of `weed mini` that listen; each does so on one HTTP and one gRPC port."""
+
+
+class EmbeddedServerError(L0gcError):
+    """The embedded S3 server is not installed, did not start, or is not running."""
+
+
+class SeaweedFS:
+    """A private S3 server, alive between `start` and `stop`, or for the length of a `with` block.
+
+    `directory` is where its data lives. It is made if need be and kept, so that a later server can go on with
+    it; without one, the data goes to a temporary directory that `stop` removes.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self.region = REGION
+        self.access_key = ""
+        self.secret_key = ""
+        self._directory = None if directory is None else Path(directory).absolute()
+        self._scratch: Path | None = None
+        self._ports: dict[str, int] = {}
+        self._server: _BoundProcess | None = None
+        self._owner = os.getpid()
+
+    @property
+    def endpoint_url(self) -> str:
+        """The address of the S3 gateway, such as `http://127.0.0.1:41234`."""
+        self._running()
+        return f"http://{HOST}:{self._ports['s3']}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._running().pid
+
+    def environment(self) -> dict[str, str]:
+        """The variables that point an AWS client, and `l0gc`, at this server; they hold its secret."""
+        return {
+            "AWS_ENDPOINT_URL_S3": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+        }
+
+    def client(self, config: Config | None = None) -> S3Client:
+        """A boto3 S3 client for this server, whatever proxies or profiles the environment names."""
+        direct = Config(proxies={}, s3={"addressing_style": "path"})
+        return boto3.session.Session(
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+        ).client("s3", endpoint_url=self.endpoint_url, config=direct.merge(config) if config else direct)
+
+    def start(self) -> Self:
+        """Start the server and wait until it serves; `EmbeddedServerError` if it cannot."""
+        if self._server is not None:
+            raise EmbeddedServerError(f"the embedded S3 server runs already, as process {self._server.pid}")
+        weed = find_weed()
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            try:
+                self._launch(weed)
+                self._wait_until_served()
+            except _ExitedEarlyError as error:
+                self.stop()
+                if attempts_left:
+                    continue
+                raise EmbeddedServerError(
+                    f"the embedded S3 server exited at once, {START_ATTEMPTS} times: {error}"
+                ) from error
+            except OSError as error:
+                self.stop()
+                raise EmbeddedServerError(f"cannot start the embedded S3 server: {error}") from error
+            except BaseException:
+                self.stop()
+                raise
+            return self
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """Stop the server and remove what it left; does nothing if none runs, or in a forked child."""
+        if os.getpid() != self._owner:
+            return
+        atexit.unregister(self.stop)
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+            for port in self._ports.values():
+                for socket_file in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - its fixed place
+                    socket_file.unlink(missing_ok=True)
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> _BoundProcess:
+        if self._server is None:
+            raise EmbeddedServerError("the embedded S3 server is not running; start it first")
+        return self._server
+
+    def _launch(self, weed: Path) -> None:
+        atexit.register(self.stop)
+        self._scratch = scratch = Path(tempfile.mkdtemp(prefix="l0gc-seaweedfs-"))
+        data = self._directory or scratch / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        self.access_key = secrets.token_hex(10)
+        self.secret_key = secrets.token_hex(20)
+        identities = scratch / "identities.json"
+        identities.touch(mode=0o600)
+        identities.write_text(json.dumps(_identities(self.access_key, self.secret_key)))
+        names = [name for part in LISTENERS for name in (part, f"{part}.grpc")]
+        self._ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        self._server = _BoundProcess(
+            [
+                *(sys.executable, "-I", "-S", str(BOUND_EXEC), str(os.getpid())),
+                *(str(weed), "-logtostderr", "mini"),
+                *(f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}"),
+                *(f"-{part}.port={self._ports[part]}" for part in LISTENERS),
+                *(f"-{part}.port.grpc={self._ports[f'{part}.grpc']}" for part in LISTENERS),
+                *("-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false"),
+                *(f"-s3.config={identities}", "-master.telemetry=false", "-master.volumePreallocate=false"),
+                *(f"-master.volumeSizeLimitMB={VOLUME_SIZE_MB}", "-volume.max=0", "-volume.preStopSeconds=0"),
+            ],
+            environment={"PATH": os.defpath, "HOME": str(scratch)},
+            directory=scratch,
+        )
+
+    def _wait_until_served(self) -> None:
+        server = self._running()
+        client = self.client(Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}))
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        try:
+            while True:
+                try:
+                    client.list_buckets()
+                except (BotoCoreError, ClientError) as error:
+                    if server.exited(POLL_SECONDS):
+                        raise _ExitedEarlyError(server.last_words()) from None
+                    if time.monotonic() > deadline:
+                        raise EmbeddedServerError(
+                            "the embedded S3 server did not serve a request within "
+                            f"{START_TIMEOUT_SECONDS:g} s: {error}; its log ends: {server.last_words()}"
+                        ) from error
+                else:
+                    return
+        finally:
+            client.close()
+
+
+def find_weed() -> Path:
+    """The SeaweedFS program: beside this Python, where its wheel puts it, else on PATH."""
+    beside = Path(sys.executable).parent / "weed"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
+    if found is None:
+        raise EmbeddedServerError(
+            f"the SeaweedFS program `weed` is neither beside {sys.executable} nor on PATH; "
+            "install it with: pip install 'l0gc[server]'"
+        )
+    return Path(found)
+
+
+class _ExitedEarlyError(Exception):
+    """The server's process ended before it served; the text is the end of its log."""
+
+
+class _BoundProcess:
+    """A child process that cannot outlive this one, run from a thread that lives as long as the child."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
+        self._log = directory / "log"
+        self._exited = threading.Event()
+        spawned: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
+        threading.Thread(
+            target=self._run,
+            args=(command, environment, directory, spawned),
+            name="l0gc-seaweedfs",
+            daemon=True,
+        ).start()
+        outcome = spawned.get()
+        if isinstance(outcome, OSError):
+            raise outcome
+        self._process = outcome
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _run(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        directory: Path,
+        spawned: SimpleQueue[subprocess.Popen[bytes] | OSError],
+    ) -> None:
+        try:
+            with self._log.open("wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd=directory,
+                    start_new_session=True,  # a Ctrl-C is for the caller, who then stops the server
+                )
+        except OSError as error:
+            spawned.put(error)
+            return
+        spawned.put(process)
+        process.wait()
+        self._exited.set()
+
+    def exited(self, wait_seconds: float) -> bool:
+        """Whether the process has ended, now or within that time."""
+        return self._exited.wait(wait_seconds)
+
+    def stop(self) -> None:
+        """End the process: ask, wait for the grace, kill; returns when it is gone."""
+        self._process.terminate()
+        if not self._exited.wait(STOP_GRACE_SECONDS):
+            self._process.kill()
+            self._exited.wait()
+
+    def last_words(self) -> str:
+        """What the process died of, as its log has it on one line: its fatal error, else the log's end."""
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        fatal = [line for line in lines if FATAL.match(line)]
+        return (" / ".join(fatal[:1] or lines[-3:]) or "(it said nothing)")[-600:]
+
+
+def _identities(access_key: str, secret_key: str) -> dict[str, object]:
+    return {
+        "identities": [
+            {
+                "name": "l0gc",
+                "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+                "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+            }
+        ]
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    """Different ports that nobody listens on now; all are held until the last one is found."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            listener.bind((HOST, 0))
+            ports.append(int(listener.getsockname()[1]))
+        return ports

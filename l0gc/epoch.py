@@ -1,0 +1,26 @@
+"""Cluster epochs: what values they take, and what comes before one.
+
+An epoch is the offset of the controller log's last entry, so it is an int64 that only ever grows. L0 keys hold it in 18
+digits, which is the tighter bound. Source: the cluster-epoch concept of Redpanda Cloud Topics.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EPOCH_DIGITS: Final = 18
+MAX_EPOCH: Final = 10**EPOCH_DIGITS - 1
+"""The largest epoch that an L0 key can hold; at one epoch a microsecond it lasts 31,000 years."""
+
+NO_WATERMARK: Final = -1
+"""The watermark below every epoch: nothing may be deleted."""
+
+
+def is_epoch(value: int) -> bool:
+    """Whether `value` can be a cluster epoch."""
+    return 0 <= value <= MAX_EPOCH
+
+
+def prev(epoch: int) -> int:
+    """The predecessor of `epoch` on the number line; `NO_WATERMARK` for epoch 0."""
+    return epoch - 1

@@ -1,0 +1,196 @@
+"""Every error that l0gc raises on purpose, and the exit code that each one means.
+
+One tree, so that a caller can catch by concern and the command line can turn any of them into one sentence and the
+right exit code. A message names the thing, the value and the way out; it never holds a secret.
+
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is done), 4 refused for safety,
+5 not initialised or not found, 6 the store lacks something that l0gc needs.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class L0gcError(Exception):
+    """Base of all errors that l0gc raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+# -- 2: what the caller asked for cannot be meant -------------------------------------------------------------------
+
+
+class UsageError(L0gcError):
+    """An argument, an option or an input record that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class BadRecordError(UsageError):
+    """An input record that cannot be placed, named by its source and line."""
+
+
+# -- 3: partly done ---------------------------------------------------------------------------------------------------
+
+
+class PartialFailureError(L0gcError):
+    """Some objects failed, the rest is done; running the command again is safe."""
+
+    exit_code = 3
+
+
+# -- 4: refused for safety --------------------------------------------------------------------------------------------
+
+
+class SafetyError(L0gcError):
+    """Going on could delete or hide a live object, so nothing was done."""
+
+    exit_code = 4
+
+
+class CorruptObjectError(SafetyError):
+    """An object in the bucket does not hold what l0gc wrote there; what depends on it stays as it was."""
+
+
+class ClusterMismatchError(SafetyError):
+    """The bucket, a watermark or a report belongs to another cluster (hazard 11)."""
+
+
+class EpochRegressionError(SafetyError):
+    """The bucket knows epochs that the controller has not reached: its log is older than the data (hazard 10)."""
+
+
+class WatermarkRegressionError(SafetyError):
+    """A published watermark would be lowered (hazard 15)."""
+
+
+class PoisonedEpochError(SafetyError):
+    """An epoch above the cluster epoch was offered to a partition; it would shut the window for good (hazard 14)."""
+
+
+# -- 5: not initialised, not found ------------------------------------------------------------------------------------
+
+
+class NotFoundError(L0gcError):
+    """The thing named does not exist."""
+
+    exit_code = 5
+
+
+class NotInitialisedError(NotFoundError):
+    """There is no l0gc cluster under this URL."""
+
+
+class BucketNotFoundError(NotFoundError):
+    """The bucket does not exist."""
+
+
+class TopicNotFoundError(NotFoundError):
+    """The topic does not exist, or no longer."""
+
+
+class PartitionClosedError(TopicNotFoundError):
+    """The partition's topic was deleted; its log accepts nothing more."""
+
+
+class ObjectNotFoundError(NotFoundError):
+    """The object does not exist; `date_ms` is the store's clock when it said so, if it told."""
+
+    date_ms: int | None = None
+
+
+# -- 6: the store lacks something -------------------------------------------------------------------------------------
+
+
+class StoreUnfitError(L0gcError):
+    """The store does not do something that l0gc's safety rests on."""
+
+    exit_code = 6
+
+
+# -- 1: the store failed, or did not let us ---------------------------------------------------------------------------
+
+
+class StoreError(L0gcError):
+    """The object store answered with an error, or not at all."""
+
+
+class StoreUnreachableError(StoreError):
+    """No connection to the endpoint."""
+
+
+class AccessDeniedError(StoreError):
+    """The store refused the credentials, or they lack a permission."""
+
+
+class AmbiguousWriteError(StoreError):
+    """A write may or may not have landed: time-out, connection cut, or a server error."""
+
+
+class PreconditionFailedError(StoreError):
+    """A conditional write found the object other than expected (412 or 409): it did not land."""
+
+
+class ThrottledError(StoreError):
+    """The store asks for fewer requests (503 SlowDown)."""
+
+
+class TopicExistsError(UsageError):
+    """A topic of that name exists with other settings."""
+
+
+# -- 1: the protocol says no ------------------------------------------------------------------------------------------
+
+
+class ProtocolError(L0gcError):
+    """The shared log, a partition or the controller refused what was proposed."""
+
+
+class LogConflictError(ProtocolError):
+    """Another writer owns the log offset; replay, then decide again."""
+
+
+class LogOvertakenError(LogConflictError):
+    """The log was truncated past this writer's position while it slept (hazard 7); replay, then decide again."""
+
+
+class AppendOutcomeUnknownError(ProtocolError):
+    """It could not be learned whether an append landed; it is neither reported as landed nor tried elsewhere."""
+
+
+class StaleClusterEpochError(ProtocolError):
+    """The epoch lies below a partition's window: stamp the data with a fresh epoch and upload it again."""
+
+    def __init__(self, message: str, *, epoch: int, window: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.window = window
+
+
+class EpochExpectationError(ProtocolError):
+    """`epoch advance --expect E` found another epoch, and no lost reply of this caller explains it (KIP-360)."""
+
+
+class InvalidProducerEpochError(ProtocolError):
+    """A newer instance of the producer exists; this one is fenced for good (KIP-360)."""
+
+
+class UnknownProducerError(ProtocolError):
+    """The partition does not know the producer at this sequence; the only remedy is a bumped epoch (KIP-360)."""
+
+
+class OutOfOrderSequenceError(ProtocolError):
+    """A producer's batch skips a sequence number: a batch before it is missing."""
+
+
+class InputPositionMovedError(ProtocolError):
+    """Another run of the same upload job has landed more of this input; continue after `landed` records."""
+
+    def __init__(self, message: str, *, landed: int) -> None:
+        super().__init__(message)
+        self.landed = landed
+
+
+class StaleReconcilerError(ProtocolError):
+    """Another reconciler has committed this range already (hazard 9); nothing of this one's work takes effect."""

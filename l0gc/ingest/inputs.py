@@ -1,0 +1,107 @@
+"""Inputs: newline-delimited records from files or stdin, read in bounded memory, and known by their content.
+
+What makes a repeated upload safe: an input is identified by a hash over its content and over how its records are spread,
+never by its name, so that other content is never skipped and the same content is never sent twice under one producer. The
+hash has to be known before the first batch is sent; stdin is therefore kept in a temporary file when there is a producer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from l0gc.errors import BadRecordError, UsageError
+
+MAX_RECORD_BYTES: Final = 16 << 20
+"""A longer line is refused: it would not fit the memory that everything else is bounded to."""
+STDIN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file of an upload. `input_id` is empty where nobody has to recognise it."""
+
+    name: str
+    input_id: str
+    open: Callable[[], BinaryIO]
+
+    def lines(self) -> Iterator[bytes]:
+        """The records, without their newline; the last one may lack it.
+
+        Raises:
+            BadRecordError: a record is longer than `MAX_RECORD_BYTES`.
+        """
+        with self.open() as f:
+            number = 0
+            while True:
+                number += 1
+                line = f.readline(MAX_RECORD_BYTES + 1)
+                if not line:
+                    return
+                if line[-1] == 10:
+                    line = line[:-1]
+                elif len(line) > MAX_RECORD_BYTES:
+                    raise BadRecordError(f"{self.name} line {number} is longer than {MAX_RECORD_BYTES} bytes")
+                yield line
+
+
+def open_inputs(names: Sequence[str], spread: str | None, stack: ExitStack) -> list[Input]:
+    """The inputs of an upload, each checked to be readable before anything is sent.
+
+    Args:
+        names: paths, or `-` for stdin, once.
+        spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
+        stack: closes what is opened here.
+
+    Raises:
+        UsageError: a file cannot be read, or stdin is named twice.
+    """
+    if list(names).count(STDIN) > 1:
+        raise UsageError("stdin (-) can be read once only")
+    seen: Counter[str] = Counter()
+    inputs: list[Input] = []
+    for name in names:
+        opener = _stdin(stack, spool=spread is not None) if name == STDIN else _file(name)
+        input_id = ""
+        if spread is not None:
+            digest = _digest(opener, spread)
+            input_id = f"{digest}.{seen[digest]}"  # the same content twice in one upload is meant twice
+            seen[digest] += 1
+        inputs.append(Input("stdin" if name == STDIN else name, input_id, opener))
+    return inputs
+
+
+def _file(name: str) -> Callable[[], BinaryIO]:
+    path = Path(name)
+    try:
+        with path.open("rb") as f:
+            f.peek(1)
+    except OSError as e:
+        raise UsageError(f"cannot read {name}: {e.strerror}") from e
+    return lambda: path.open("rb")
+
+
+def _stdin(stack: ExitStack, *, spool: bool) -> Callable[[], BinaryIO]:
+    if not spool:
+        return lambda: sys.stdin.buffer
+    kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-stdin-"))  # noqa: SIM115
+    shutil.copyfileobj(sys.stdin.buffer, kept)
+    kept.flush()
+    path = Path(kept.name)
+    return lambda: path.open("rb")
+
+
+def _digest(opener: Callable[[], BinaryIO], spread: str) -> str:
+    h = hashlib.blake2b(spread.encode() + b"\0", digest_size=16)
+    with opener() as f:
+        while block := f.read(1 << 20):
+            h.update(block)
+    return h.hexdigest()

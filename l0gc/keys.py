@@ -1,0 +1,165 @@
+"""Where things live in the bucket: the L0 key layout, and the paths under `l0gc/` and `level_one/`.
+
+What makes deletion safe here: a key is an L0 key only if it has exactly the layout's shape (width, ASCII digits, UUID).
+Anything else parses to None, and what does not parse is counted and shown but never deleted (hazard 13).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from l0gc.epoch import MAX_EPOCH, is_epoch
+from l0gc.errors import UsageError
+
+DEFAULT_TEMPLATE: Final = "level_zero/data/{shard:03}/{epoch:018}/{uuid}"
+DEFAULT_SHARDS: Final = 1000
+
+_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_FIELD: Final = re.compile(r"\{(\w+)(?::0(\d+))?\}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+JUMP: Final = "~"
+"""Sorts after every digit and '/': `<shard>~` lies after all keys of a shard and before the next shard, and is no
+"directory" name, at which some stores would skip that directory (hazard 12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class L0Key:
+    """What an L0 object's key says."""
+
+    shard: int
+    epoch: int
+    name: str
+
+
+@dataclass(frozen=True)
+class KeyLayout:
+    """The shape of L0 keys, as a template with `{shard}`, `{epoch}` and `{uuid}`; `:0N` fixes a width of N digits.
+
+    Raises:
+        UsageError: the template lacks a field, repeats one, or has a number without a fixed width.
+    """
+
+    template: str = DEFAULT_TEMPLATE
+    shards: int = DEFAULT_SHARDS
+
+    def __post_init__(self) -> None:
+        names = [m.group(1) for m in _FIELD.finditer(self.template)]
+        if sorted(names) != ["epoch", "shard", "uuid"]:
+            raise UsageError(
+                f"key template {self.template!r} must hold {{shard}}, {{epoch}} and {{uuid}} once each, not {names}"
+            )
+        if names != ["shard", "epoch", "uuid"] or any(
+            m.group(2) is None for m in _FIELD.finditer(self.template) if m.group(1) != "uuid"
+        ):
+            raise UsageError(
+                f"key template {self.template!r} must order {{shard:0N}}, {{epoch:0N}}, {{uuid}}, with widths"
+            )
+        if not 1 <= self.shards <= 10 ** self._width("shard"):
+            raise UsageError(
+                f"{self.shards} shards do not fit {self._width('shard')} digits; use 1 to {10 ** self._width('shard')}"
+            )
+
+    def _width(self, name: str) -> int:
+        return next(int(m.group(2)) for m in _FIELD.finditer(self.template) if m.group(1) == name)
+
+    @cached_property
+    def pattern(self) -> str:
+        """The template as an anchored regular expression (RE2 and Python syntax) with groups shard, epoch, name."""
+        out, at = "^", 0
+        for m in _FIELD.finditer(self.template):
+            out += re.escape(self.template[at : m.start()])
+            group = "name" if m.group(1) == "uuid" else m.group(1)
+            body = _UUID if m.group(1) == "uuid" else f"[0-9]{{{m.group(2)}}}"
+            out += f"(?P<{group}>{body})"
+            at = m.end()
+        return out + re.escape(self.template[at:]) + "$"
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern[:-1] + r"\Z")
+
+    @cached_property
+    def data_prefix(self) -> str:
+        """The part of every L0 key before the shard, e.g. `level_zero/data/`."""
+        return self.template[: self.template.index("{")]
+
+    def format(self, shard: int, epoch: int, name: str) -> str:
+        """The key of the L0 object `name` (a UUID) at `epoch` in `shard`.
+
+        Raises:
+            UsageError: the epoch or the shard does not fit its field.
+        """
+        if not is_epoch(epoch) or not 0 <= shard < self.shards:
+            raise UsageError(f"shard {shard} of {self.shards} at epoch {epoch} does not fit the key layout")
+        return self.template.replace("{uuid}", "{name}").format(shard=shard, epoch=epoch, name=name)
+
+    def parse(self, key: str) -> L0Key | None:
+        """What `key` says, or None if it is not an L0 key of this layout."""
+        m = self._regex.match(key)
+        if m is None:
+            return None
+        epoch, shard = int(m["epoch"]), int(m["shard"])
+        if epoch > MAX_EPOCH or shard >= self.shards:
+            return None
+        return L0Key(shard, epoch, m["name"])
+
+    def shard_prefix(self, shard: int) -> str:
+        """What all keys of `shard` begin with, without the separator behind the number."""
+        return f"{self.data_prefix}{shard:0{self._width('shard')}}"
+
+    def before_shard(self, shard: int) -> str:
+        """A `StartAfter` that sorts after all of shard - 1 and before all of `shard`; empty for the first one."""
+        return self.shard_prefix(shard - 1) + JUMP if shard > 0 else ""
+
+    def shard_of(self, name: str) -> int:
+        """The shard that the object `name` belongs to: spread by hash."""
+        return zlib.crc32(name.encode()) % self.shards
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionId:
+    """One partition of one incarnation of a topic: a re-created topic has another revision."""
+
+    topic: str
+    revision: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+    @property
+    def path(self) -> str:
+        """`{topic}-{revision}/{partition:05}`, as in every key of the partition."""
+        return f"{self.topic}-{self.revision}/{self.partition:05}"
+
+
+CONTROLLER_LOG: Final = "l0gc/controller/"
+PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
+REPORTS: Final = "l0gc/watermarks/reports/"
+RUNS: Final = "l0gc/runs/"
+
+
+def partition_log(p: PartitionId) -> str:
+    """The folder of a partition's log."""
+    return f"l0gc/partition/{p.path}/"
+
+
+def level_one(p: PartitionId, base: int, last: int, name: str) -> str:
+    """The key of an L1 object that holds the records `base` to `last`, both included."""
+    return f"level_one/data/{p.path}/{base:020}-{last:020}-{name}.parquet"
+
+
+def check_topic_name(name: str) -> str:
+    """`name`, if it can be a topic's.
+
+    Raises:
+        UsageError: it is empty, too long, or has characters other than letters, digits, '.', '_' and '-'.
+    """
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise UsageError(f"topic name {name!r} must be 1 to 200 letters, digits, '.', '_' or '-'")
+    return name

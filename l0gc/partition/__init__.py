@@ -1,0 +1,1 @@
+"""A partition: its window of epochs, its producers, its placeholders, kept in one shared log."""

@@ -1,0 +1,124 @@
+"""The in-process epoch fence: admits early and cheaply; the append is the gate.
+
+Many uploads share one partition's handle. An epoch inside the seen window is admitted together with others; a newer one
+waits until it is alone, slides the seen window, and goes on together with others; one below is refused before anything is
+appended. The seen window is volatile: it is dropped whenever it may be ahead of the log (a lost append, a conflict, a
+recovery), and admission then falls back to the applied window, so that a bump that never landed shuts nobody out
+(hazards 3 and 4). Source: the epoch window fencing plan of Redpanda Cloud Topics.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from l0gc.keys import PartitionId
+from l0gc.partition.state import stale
+from l0gc.partition.window import EpochWindow
+
+
+@dataclass(slots=True)
+class FenceCounters:
+    """What the fence has seen, for metrics."""
+
+    window_slides: int = 0
+    window_size: int = 0
+    rejected_below_window: int = 0
+    last_rejected_gap: int = 0
+    fences_new_epoch: int = 0
+    fences_known_epoch: int = 0
+
+
+class EpochFence:
+    """A readers-writer fence over a window of epochs.
+
+    Args:
+        partition: named in errors.
+        applied: the window that the log has; asked whenever there is no seen window.
+    """
+
+    def __init__(self, partition: PartitionId, applied: Callable[[], EpochWindow]) -> None:
+        self._partition = partition
+        self._applied = applied
+        self._seen: EpochWindow | None = None
+        self._turn = threading.Condition()
+        self._holders = 0
+        self._sliding = False
+        self.counters = FenceCounters()
+
+    @property
+    def window(self) -> EpochWindow:
+        """The window that admission goes by now."""
+        with self._turn:
+            return self._window()
+
+    def _window(self) -> EpochWindow:
+        applied = self._applied()
+        if self._seen is None or applied.oldest > self._seen.oldest:
+            return applied
+        return self._seen
+
+    @contextmanager
+    def fence_epoch(self, epoch: int) -> Iterator[EpochWindow]:
+        """Hold the fence for `epoch` while its placeholder is appended; yields the window.
+
+        Raises:
+            StaleClusterEpochError: the epoch lies below the window.
+        """
+        window = self._acquire(epoch)
+        try:
+            yield window
+        finally:
+            with self._turn:
+                self._holders -= 1
+                self._turn.notify_all()
+
+    def _acquire(self, epoch: int) -> EpochWindow:
+        with self._turn:
+            while True:
+                window = self._window()  # looked at again after every wait: it may have moved meanwhile
+                if not window.admits(epoch):
+                    self.counters.rejected_below_window += 1
+                    self.counters.last_rejected_gap = window.oldest - epoch
+                    raise stale(self._partition, epoch, window)
+                if epoch in window:
+                    if not self._sliding:
+                        self.counters.fences_known_epoch += 1
+                        self._holders += 1
+                        return window
+                    self._turn.wait()
+                    continue
+                if self._sliding:
+                    self._turn.wait()
+                    continue
+                return self._slide(epoch)
+
+    def _slide(self, epoch: int) -> EpochWindow:
+        """Wait to be alone, slide, and stay as one holder among others. Called with the lock held."""
+        self._sliding = True
+        try:
+            while self._holders:
+                self._turn.wait()
+            window = self._window()
+            if not window.admits(epoch):  # only the log can have moved it: others were kept out
+                self.counters.rejected_below_window += 1
+                self.counters.last_rejected_gap = window.oldest - epoch
+                raise stale(self._partition, epoch, window)
+            slid = window.slide(epoch)
+            if slid != window:
+                self.counters.window_slides += 1
+            self._seen = slid
+            self.counters.window_size = slid.size
+            self.counters.fences_new_epoch += 1
+            self._holders += 1
+            return slid
+        finally:
+            self._sliding = False
+            self._turn.notify_all()
+
+    def forget(self) -> None:
+        """Drop the seen window: it may be ahead of the log."""
+        with self._turn:
+            self._seen = None

@@ -1,0 +1,58 @@
+"""Clock and randomness, passed in wherever they are used, so that a run can be replayed from a seed.
+
+Nothing here decides anything about deletion: the age of an object and the time of a log entry come from the store's
+clock (hazard 16). The local clock only bounds waits and caches, where a wrong value costs time and not data.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What l0gc asks of a clock."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never goes back."""
+        ...
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970 (UTC); used for the timestamps of records alone."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The clock and the source of randomness of one process (or of one simulated actor)."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random: random.Random = field(default_factory=random.SystemRandom)
+
+    def new_id(self) -> str:
+        """A random UUID (version 4) in its canonical text form."""
+        return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+
+    def jitter(self, seconds: float) -> float:
+        """A random share of `seconds`, between none and all of it ("full jitter"): retries never march in step."""
+        return self.random.random() * seconds

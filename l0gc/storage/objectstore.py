@@ -1,0 +1,112 @@
+"""What l0gc asks of an object store.
+
+The whole of l0gc rests on five promises, which `storage/probe.py` tries out before anything is kept there: a conditional
+create has one winner, a conditional replace has one winner, a read sees the last write, a listing sees the last write, and
+a listing is in key order. Keys here are relative to the URL's prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+PAGE_SIZE: Final = 1000
+"""Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object as read. Times are the store's, in milliseconds since 1970."""
+
+    body: bytes
+    etag: str
+    modified_ms: int
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A write that landed; `date_ms` is the store's clock when it answered."""
+
+    etag: str
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """One page of a listing, as columns; times are the store's, in milliseconds since 1970."""
+
+    keys: list[str]
+    sizes: list[int]
+    modified_ms: list[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A whole folder: each key with the time of its last change; `date_ms` is the store's clock as the listing began."""
+
+    modified_ms: dict[str, int]
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFailure:
+    """A key that a DELETE request could not delete, with the store's code and message."""
+
+    key: str
+    code: str
+    message: str
+
+
+class ObjectStore(Protocol):
+    """An object store below one prefix.
+
+    Every method may raise `StoreError` (`AccessDeniedError`, `StoreUnreachableError`, `ThrottledError`) or
+    `BucketNotFoundError`. Reads, listings, deletes and unconditional writes are retried inside; conditional writes are
+    not, because a retry could meet the first try's success: they raise `AmbiguousWriteError` instead.
+    """
+
+    def get(self, key: str) -> Stored:
+        """The object. Raises `ObjectNotFoundError`."""
+        ...
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
+        ...
+
+    def put(self, key: str, body: bytes) -> Written:
+        """Write, whatever is there."""
+        ...
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write a file, in parts if it is large; durable and complete when this returns."""
+        ...
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        """Create. Raises `PreconditionFailedError` if the key exists, `AmbiguousWriteError`."""
+        ...
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        """Replace the version `etag`. Raises `PreconditionFailedError` if it is another one, `AmbiguousWriteError`."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        """Delete up to `PAGE_SIZE` keys in one request; a key that is not there counts as deleted."""
+        ...
+
+    def list(self, folder: str) -> Listing:
+        """All keys of a small folder, and the store's clock before the listing began."""
+        ...
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        """The keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
+        ...
+
+    def now_ms(self) -> int:
+        """The store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
+        ...

@@ -1,0 +1,107 @@
+"""Trying out what l0gc's safety rests on, on the store itself and not by its name.
+
+Conditional create and conditional replace are what the shared log and `published.json` are built on; a store that ignores
+them would let two writers own one offset. Listing order is what the skip-scan goes by. The probe writes below its own
+random folder and removes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from l0gc.errors import ObjectNotFoundError, PreconditionFailedError, StoreError, StoreUnfitError
+from l0gc.keys import JUMP
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import ObjectStore
+
+_NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in (10, 9, 1) for name in ("b", "a")]
+"""Keys like those of L0, the only ones whose order matters: some stores sort others by folder."""
+
+
+def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
+    """Try everything; returns what was tried.
+
+    Raises:
+        StoreUnfitError: the store lacks something, which is named.
+    """
+    folder = f"l0gc/probe/{runtime.new_id()}/"
+    written: list[str] = []
+
+    def put(name: str, write: Callable[[str], object]) -> None:
+        written.append(folder + name)
+        write(folder + name)
+
+    try:
+        _conditional_create(store, folder, put)
+        _conditional_replace(store, folder)
+        _listing(store, folder, put)
+    finally:
+        with suppress(StoreError):
+            store.delete(sorted(set(written)))
+    if list(store.list(folder).modified_ms):
+        raise StoreUnfitError(f"the store still lists objects below {folder} that were just deleted")
+    return [
+        "conditional create",
+        "conditional replace",
+        "read after write",
+        "listing order",
+        "start-after",
+        "delete",
+    ]
+
+
+def _conditional_create(store: ObjectStore, folder: str, put: Callable[[str, Callable[[str], object]], None]) -> None:
+    put("condition", lambda key: store.put_if_absent(key, b"first"))
+    try:
+        store.put_if_absent(f"{folder}condition", b"second")
+    except PreconditionFailedError:
+        pass
+    else:
+        raise StoreUnfitError(
+            "the store ignores conditional creates (PutObject with If-None-Match: *): two writers could own one log "
+            "offset, so l0gc cannot keep a cluster there"
+        )
+    if store.get(f"{folder}condition").body != b"first":
+        raise StoreUnfitError("the store refused a conditional create, but wrote it all the same")
+
+
+def _conditional_replace(store: ObjectStore, folder: str) -> None:
+    key = f"{folder}condition"
+    etag = store.get(key).etag
+    try:
+        store.put_if_match(key, b"third", etag)
+    except PreconditionFailedError as e:
+        raise StoreUnfitError(
+            "the store refuses conditional replaces (PutObject with If-Match) that should succeed"
+        ) from e
+    if store.get(key).body != b"third":
+        raise StoreUnfitError("the store does not show a write to the read that follows it")
+    try:
+        store.put_if_match(key, b"fourth", etag)
+    except PreconditionFailedError:
+        pass
+    else:
+        raise StoreUnfitError(
+            "the store ignores conditional replaces (PutObject with If-Match): the watermark could be lowered, so l0gc "
+            "cannot keep a cluster there"
+        )
+    with suppress(ObjectNotFoundError):
+        if store.get(key).body == b"third":
+            return
+    raise StoreUnfitError("the store refused a conditional replace, but wrote it all the same")
+
+
+def _listing(store: ObjectStore, folder: str, put: Callable[[str, Callable[[str], object]], None]) -> None:
+    for name in _NAMES:
+        put(f"list/{name}", lambda key: store.put(key, b"x"))
+    prefix = f"{folder}list/"
+    expected = sorted(prefix + n for n in _NAMES)
+    got = [k for page in store.scan(prefix) for k in page.keys]
+    if sorted(got) != expected:
+        raise StoreUnfitError("the store does not list what was just written")
+    if got != expected:
+        raise StoreUnfitError("the store lists keys out of order, which the sweep's skip-scan cannot go by")
+    after = f"{prefix}001{JUMP}"
+    if [k for page in store.scan(prefix, after) for k in page.keys] != [k for k in expected if k > after]:
+        raise StoreUnfitError("the store does not begin a listing at StartAfter, which the sweep's skip-scan needs")

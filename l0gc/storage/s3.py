@@ -1,0 +1,405 @@
+"""S3 and what speaks its protocol, through boto3 (single objects, conditions, deletes) and obstore (bulk listing, ranges).
+
+What makes it safe: a conditional write is sent once and never retried in here, so a 412 always means that another write
+holds the key, or that the caller knows the first try to be ambiguous. Errors are mapped by status, not by wording.
+"""
+
+from __future__ import annotations
+
+import builtins
+import email.utils
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from l0gc.errors import (
+    AccessDeniedError,
+    AmbiguousWriteError,
+    BucketNotFoundError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+    StoreUnreachableError,
+    ThrottledError,
+    UsageError,
+)
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from obstore.store import S3Store as ObstoreS3
+
+T = TypeVar("T")
+
+_DENIED: Final = {
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "403",
+}
+_CONNECT_SECONDS: Final = 5
+_READ_SECONDS: Final = 30
+_ATTEMPTS: Final = 5
+_COALESCE_BYTES: Final = 1 << 20
+"""Ranges of one object that lie closer than this are fetched as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where the bucket is. Holds no secret, so it may be pickled, logged and sent to executors."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+    ) -> StoreConfig:
+        """Parse `s3://bucket[/prefix]`.
+
+        Raises:
+            UsageError: the URL is of another form.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
+            raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")
+        prefix = parts.path.strip("/")
+        return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint_url or None, region, profile)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+class S3Store:
+    """An `ObjectStore` on a bucket; see there for the methods."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.config = config
+        self.requests: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        self._counting = threading.Lock()
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _session(self) -> Any:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return boto3.Session(profile_name=self.config.profile, region_name=self.config.region)
+        except BotoCoreError as e:
+            raise UsageError(f"profile {self.config.profile!r} cannot be used: {e}") from e
+
+    def _client(self, attempts: int) -> S3Client:
+        from botocore.config import Config
+
+        with self._lock:
+            client: S3Client = self._session.client(
+                "s3",
+                endpoint_url=self.config.endpoint_url,
+                region_name=self._session.region_name or "us-east-1",
+                config=Config(
+                    retries={"mode": "standard", "total_max_attempts": attempts},
+                    connect_timeout=_CONNECT_SECONDS,
+                    read_timeout=_READ_SECONDS,
+                    max_pool_connections=64,
+                    user_agent_extra="l0gc",
+                    s3={"addressing_style": "path"} if self.config.endpoint_url else None,
+                ),
+            )
+            return client
+
+    @cached_property
+    def client(self) -> S3Client:
+        """The boto3 client for what may be retried."""
+        return self._client(_ATTEMPTS)
+
+    @cached_property
+    def _once(self) -> S3Client:
+        return self._client(1)
+
+    @cached_property
+    def _bulk(self) -> ObstoreS3:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+        from obstore.store import S3Store as Obstore
+
+        endpoint = self.config.endpoint_url
+        with self._lock:
+            return Obstore(
+                self.config.bucket,
+                region=self._session.region_name or "us-east-1",
+                credential_provider=Boto3CredentialProvider(self._session),
+                client_options={"allow_http": True, "timeout": f"{_READ_SECONDS}s"},
+                retry_config={"max_retries": _ATTEMPTS},
+                virtual_hosted_style_request=endpoint is None,
+                config={"endpoint": endpoint} if endpoint else None,
+            )
+
+    def _count(self, kind: str) -> None:
+        with self._counting:
+            self.requests[kind] += 1
+
+    # -- errors -------------------------------------------------------------------------------------------------------
+
+    def _call(self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False) -> T:
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            ConnectTimeoutError,
+            EndpointConnectionError,
+            NoCredentialsError,
+        )
+
+        self._count(kind)
+        try:
+            return call()
+        except ClientError as e:
+            raise self._mapped(e, key, conditional=conditional) from e
+        except NoCredentialsError as e:
+            raise AccessDeniedError(
+                f"no credentials for {self.config.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"
+            ) from e
+        except (EndpointConnectionError, ConnectTimeoutError) as e:
+            raise StoreUnreachableError(
+                f"{self.config.endpoint_url or 'S3'} does not accept connections; check --endpoint-url and the network"
+            ) from e
+        except BotoCoreError as e:
+            if conditional:
+                raise AmbiguousWriteError(f"writing {self._full(key)}: {e}") from e
+            raise StoreError(f"{kind} of {self._full(key)} failed: {e}") from e
+
+    def _mapped(self, e: Any, key: str, *, conditional: bool) -> Exception:
+        code = str(e.response.get("Error", {}).get("Code", ""))
+        status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        message = e.response.get("Error", {}).get("Message", "")
+        if code == "NoSuchBucket" or (status == 404 and key == ""):
+            return BucketNotFoundError(
+                f"bucket {self.config.bucket!r} does not exist; create it, or run l0gc init --create-bucket"
+            )
+        if status == 404:
+            missing = ObjectNotFoundError(f"{self._full(key)} does not exist")
+            missing.date_ms = _date_ms(e.response)
+            return missing
+        if status == 412:
+            return PreconditionFailedError(f"{self._full(key)} is not what the write expected")
+        if code in _DENIED or status in {401, 403}:
+            return AccessDeniedError(
+                f"the store refused access to {self._full(key)} ({code}): check the credentials and their permissions"
+            )
+        if conditional and (status >= 500 or status == 409):
+            return AmbiguousWriteError(f"writing {self._full(key)}: {status} {code}")
+        if status == 503 or code == "SlowDown":
+            return ThrottledError(f"the store asks to slow down at {self._full(key)} ({code})")
+        return StoreError(f"{self._full(key)}: {status} {code} {message}".rstrip())
+
+    def _full(self, key: str) -> str:
+        return f"{self.config.url}{key}"
+
+    def _key(self, key: str) -> str:
+        return self.config.prefix + key
+
+    # -- ObjectStore --------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Stored:
+        from botocore.exceptions import BotoCoreError
+
+        def call() -> Stored:
+            for attempt in range(1, _ATTEMPTS + 1):
+                r = self.client.get_object(Bucket=self.config.bucket, Key=self._key(key))
+                try:
+                    body = r["Body"].read()
+                except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
+                    if attempt == _ATTEMPTS:
+                        raise
+                    continue
+                return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), _date_ms(r))
+            raise AssertionError("unreachable")
+
+        return self._call("get", key, call)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        self._count("get")
+        starts, lengths = [s for s, _ in ranges], [n for _, n in ranges]
+        try:
+            parts = obstore.get_ranges(
+                self._bulk, self._key(key), starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES
+            )
+        except FileNotFoundError as e:
+            raise ObjectNotFoundError(f"{self._full(key)} does not exist") from e
+        except BaseError as e:
+            raise self._bulk_error(e, key) from e
+        return [bytes(p) for p in parts]
+
+    def put(self, key: str, body: bytes) -> Written:
+        return self._call("put", key, lambda: self._put(self.client, key, body))
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        return self._call("put", key, lambda: self._put(self._once, key, body, {"IfNoneMatch": "*"}), conditional=True)
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        try:
+            return self._call("put", key, lambda: self._put(self._once, key, body, {"IfMatch": etag}), conditional=True)
+        except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
+            raise PreconditionFailedError(str(e)) from e
+
+    def _put(self, client: S3Client, key: str, body: bytes, condition: dict[str, Any] | None = None) -> Written:
+        r = client.put_object(Bucket=self.config.bucket, Key=self._key(key), Body=body, **(condition or {}))
+        return Written(r["ETag"], _date_ms(r))
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._call("put", key, lambda: self.client.upload_file(str(path), self.config.bucket, self._key(key)))
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        if not keys:
+            return []
+        objects = [{"Key": self._key(k)} for k in keys]
+        cut = len(self.config.prefix)
+
+        def call() -> list[DeleteFailure]:
+            r = self.client.delete_objects(
+                Bucket=self.config.bucket,
+                Delete={"Objects": objects, "Quiet": True},  # type: ignore[typeddict-item]
+            )
+            return [
+                DeleteFailure(e.get("Key", "")[cut:], e.get("Code", ""), e.get("Message", ""))
+                for e in r.get("Errors", [])
+            ]
+
+        return self._call("delete", keys[0], call)
+
+    def list(self, folder: str) -> Listing:
+        modified: dict[str, int] = {}
+        dates: builtins.list[int] = []
+        for page in self._list_plain(folder, "", dates):
+            modified.update(zip(page.keys, page.modified_ms, strict=True))
+        return Listing(modified, dates[0])
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        from obstore.exceptions import InvalidPathError
+
+        last = start_after
+        if not prefix or prefix.endswith("/"):  # obstore matches whole path segments
+            try:
+                for page in self._scan_bulk(prefix, start_after):
+                    last = page.keys[-1]
+                    yield page
+                return
+            except InvalidPathError:
+                pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
+        yield from self._list_plain(prefix, last, [])
+
+    def _scan_bulk(self, prefix: str, start_after: str) -> Iterator[ListedPage]:
+        import obstore
+        from arro3.core import DataType
+        from obstore.exceptions import BaseError, InvalidPathError
+
+        int64 = DataType.int64()
+        cut = len(self.config.prefix)
+        offset = self._key(start_after) if start_after else None
+        asked = False
+        try:
+            stream = obstore.list(
+                self._bulk, self._key(prefix) or None, offset=offset, chunk_size=PAGE_SIZE, return_arrow=True
+            )
+            for batch in stream:
+                self._count("list")
+                asked = True
+                page = ListedPage(
+                    [k[cut:] for k in batch.column("path").to_pylist()],
+                    list(batch.column("size").to_pylist()),
+                    [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
+                )
+                if len(page):
+                    yield page
+        except InvalidPathError:
+            raise
+        except BaseError as e:
+            raise self._bulk_error(e, prefix) from e
+        finally:
+            if not asked:
+                self._count("list")
+
+    def _list_plain(self, prefix: str, start_after: str, dates: builtins.list[int]) -> Iterator[ListedPage]:
+        cut = len(self.config.prefix)
+        options: dict[str, Any] = {"StartAfter": self._key(start_after)} if start_after else {}
+        while True:
+            r = self._call(
+                "list",
+                "",
+                lambda o=dict(options): self.client.list_objects_v2(  # type: ignore[misc]
+                    Bucket=self.config.bucket, Prefix=self._key(prefix), MaxKeys=PAGE_SIZE, **o
+                ),
+            )
+            dates.append(_date_ms(r))
+            found = r.get("Contents", [])
+            if found:
+                yield ListedPage(
+                    [o["Key"][cut:] for o in found],
+                    [o["Size"] for o in found],
+                    [int(o["LastModified"].timestamp() * 1000) for o in found],
+                )
+            if not r.get("IsTruncated"):
+                return
+            options = {"ContinuationToken": r["NextContinuationToken"]}
+
+    def _bulk_error(self, e: Exception, key: str) -> Exception:
+        """Ask once more through boto3, which names the cause; obstore's message holds the whole exchange."""
+        try:
+            self._call("head", "", lambda: self.client.head_bucket(Bucket=self.config.bucket))
+        except StoreError as cause:
+            return cause
+        except BucketNotFoundError as cause:
+            return cause
+        return StoreError(f"reading {self._full(key)} failed: {str(e).splitlines()[0]}")
+
+    def now_ms(self) -> int:
+        return self._call("head", "", lambda: _date_ms(self.client.head_bucket(Bucket=self.config.bucket)))
+
+    # -- the bucket itself --------------------------------------------------------------------------------------------
+
+    def create_bucket(self) -> bool:
+        """Create the bucket; False if it was there already."""
+        with suppress(BucketNotFoundError):
+            self.now_ms()
+            return False
+        region = self._session.region_name
+        where: dict[str, Any] = (
+            {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            if region and region != "us-east-1" and not self.config.endpoint_url
+            else {}
+        )
+        self._call("put", "", lambda: self.client.create_bucket(Bucket=self.config.bucket, **where))
+        return True
+
+    def below(self, prefix: str) -> S3Store:
+        """The same bucket, below another prefix."""
+        return S3Store(replace(self.config, prefix=prefix))
+
+
+def _date_ms(response: Any) -> int:
+    """The store's clock from the `Date` header (whole seconds; the later end of it is not assumed)."""
+    date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if date is None:
+        raise StoreError("the store sends no Date header, so ages cannot be judged by its clock")
+    return int(email.utils.parsedate_to_datetime(date).timestamp() * 1000)

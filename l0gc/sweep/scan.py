@@ -1,0 +1,162 @@
+"""Which objects a sweep may delete, found by skip-scan.
+
+Safe because of what it does not rely on: an object is eligible only if its own key parses as an L0 key with an epoch at or
+below M (hazard 13) and, where a minimum age is asked for, if it is that old by the store's clock (hazard 16). The order of
+the listing only saves requests: keys sort by shard, then epoch, so behind a page that ends above M everything up to the
+next shard is live, and the scan jumps there. A store that lists out of order is noticed and read in full (hazard 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class EligibleObject:
+    key: str
+    epoch: int
+    size: int
+
+
+@dataclass(slots=True)
+class ScanCounts:
+    """What a scan has seen. `eligible` counts by epoch alone; `held_by_age` are those of them that are too young."""
+
+    listed: int = 0
+    eligible: int = 0
+    held_by_age: int = 0
+    unparsable: int = 0
+    unparsable_sample: str = ""
+    highest_epoch: int = -1
+
+    def add(self, other: ScanCounts) -> None:
+        self.listed += other.listed
+        self.eligible += other.eligible
+        self.held_by_age += other.held_by_age
+        self.unparsable += other.unparsable
+        self.unparsable_sample = self.unparsable_sample or other.unparsable_sample
+        self.highest_epoch = max(self.highest_epoch, other.highest_epoch)
+
+
+class OutOfOrderError(Exception):
+    """The store lists out of key order, so the scan has to begin again without skipping."""
+
+
+def in_range(store: ObjectStore, layout: KeyLayout, first: int, end: int) -> Iterator[ListedPage]:
+    """Every key of the data prefix that belongs to the shards `first` to `end` (end excluded), foreign keys included.
+
+    The ranges of a partition of all shards cover the prefix exactly once. A store that lists out of order is read to the
+    end of the prefix.
+    """
+    start = layout.before_shard(first)
+    stop = layout.before_shard(end) if end < layout.shards else None
+    last, ordered = start, True
+    for page in store.scan(layout.data_prefix, start):
+        keys = page.keys
+        ordered = ordered and keys[0] > last and all(a < b for a, b in pairwise(keys))
+        last = keys[-1]
+        inside = [i for i, k in enumerate(keys) if k > start and (stop is None or k <= stop)]
+        if len(inside) == len(keys):
+            yield page
+        elif inside:
+            yield ListedPage(
+                [keys[i] for i in inside],
+                [page.sizes[i] for i in inside],
+                [page.modified_ms[i] for i in inside],
+            )
+        if ordered and stop is not None and last > stop:
+            return
+
+
+class SkipScan:
+    """The eligible objects of the shards `first` to `end` (end excluded), page by page.
+
+    Args:
+        watermark: M.
+        older_than_ms: objects changed after this (by the store's clock) are held by age.
+        skip: whether to jump over what is live; False reads everything.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        watermark: int,
+        first: int,
+        end: int,
+        *,
+        older_than_ms: int,
+        skip: bool = True,
+    ) -> None:
+        self._store, self._layout, self._watermark = store, layout, watermark
+        self._older_than_ms = older_than_ms
+        self._start = layout.before_shard(first)
+        self._end = layout.before_shard(end) if end < layout.shards else None
+        self._skip = skip
+        self.counts = ScanCounts()
+
+    def batches(self) -> Iterator[list[EligibleObject]]:
+        """The eligible objects of each page.
+
+        Raises:
+            OutOfOrderError: a page was not in key order, while skipping.
+        """
+        cursor: str | None = self._start
+        while cursor is not None:
+            start, cursor = cursor, None
+            last = start
+            for page in self._store.scan(self._layout.data_prefix, start):
+                keys = page.keys
+                if self._skip and (keys[0] <= last or any(a >= b for a, b in pairwise(keys))):
+                    raise OutOfOrderError
+                last = keys[-1]
+                eligible = self._classify(page)
+                if eligible:
+                    yield eligible
+                if not self._skip:
+                    continue
+                if self._end is not None and last > self._end:
+                    return
+                cursor = self._jump(last) if len(page) >= PAGE_SIZE else None
+                if cursor is not None:
+                    if self._end is not None and cursor >= self._end:
+                        return
+                    break
+
+    def _jump(self, last: str) -> str | None:
+        """Where to go on if everything up to the next shard is live; None to read on."""
+        parsed = self._layout.parse(last)
+        if parsed is None or parsed.epoch <= self._watermark:
+            return None
+        following = parsed.shard + 1
+        if following >= self._layout.shards:
+            return self._layout.shard_prefix(parsed.shard) + "~"
+        return self._layout.before_shard(following)
+
+    def _classify(self, page: ListedPage) -> list[EligibleObject]:
+        counts, parse, end, start = self.counts, self._layout.parse, self._end, self._start
+        eligible: list[EligibleObject] = []
+        for key, size, modified in zip(page.keys, page.sizes, page.modified_ms, strict=True):
+            if key <= start or (end is not None and key > end):
+                continue
+            counts.listed += 1
+            parsed = parse(key)
+            if parsed is None:
+                counts.unparsable += 1
+                counts.unparsable_sample = counts.unparsable_sample or key
+                continue
+            if parsed.epoch > counts.highest_epoch:
+                counts.highest_epoch = parsed.epoch
+            if parsed.epoch > self._watermark:
+                continue
+            counts.eligible += 1
+            if modified > self._older_than_ms:
+                counts.held_by_age += 1
+                continue
+            eligible.append(EligibleObject(key, parsed.epoch, size))
+        return eligible

@@ -1,0 +1,1 @@
+"""What keeps a quiet cluster moving."""

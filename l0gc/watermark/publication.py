@@ -1,0 +1,95 @@
+"""`published.json`: the watermark that sweeps go by.
+
+Changed by compare-and-swap only, and never lowered: whoever computed a lower one is slower or knows less, and is refused
+(hazard 15). It carries the cluster id, so that a sweep never goes by another cluster's (hazard 11).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import (
+    AmbiguousWriteError,
+    CorruptObjectError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+    WatermarkRegressionError,
+)
+from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.watermark.compute import check_cluster_id, check_epochs
+
+_TRIES: Final = 20
+
+
+class PublishedWatermark(msgspec.Struct, frozen=True):
+    """What is published. `published_at_ms` is the store's clock; the eligible counts are -1 where nothing was scanned."""
+
+    cluster_id: str
+    watermark: int
+    cluster_epoch: int
+    published_at_ms: int
+    eligible_objects: int = -1
+    eligible_bytes: int = -1
+
+
+def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
+    """What is published, and its ETag; (None, '') if nothing is.
+
+    Raises:
+        ClusterMismatchError: it is another cluster's.
+        CorruptObjectError: it cannot be read.
+    """
+    try:
+        stored = store.get(PUBLISHED_WATERMARK)
+    except ObjectNotFoundError:
+        return None, ""
+    try:
+        published = msgspec.json.decode(stored.body, type=PublishedWatermark)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptObjectError(
+            f"{PUBLISHED_WATERMARK} cannot be read ({e}); remove it and run l0gc compute-watermark"
+        ) from e
+    check_cluster_id(cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
+    return published, stored.etag
+
+
+def watermark_of(published: PublishedWatermark | None) -> int:
+    """M, or the watermark below every epoch."""
+    return published.watermark if published is not None else NO_WATERMARK
+
+
+def publish(store: ObjectStore, runtime: Runtime, new: PublishedWatermark) -> PublishedWatermark | None:
+    """Publish `new` and return what was published before.
+
+    Raises:
+        WatermarkRegressionError: a higher watermark is published.
+        ClusterMismatchError: another cluster's watermark is published.
+        EpochRegressionError: the published watermark is above the cluster epoch (hazard 10).
+    """
+    body = msgspec.json.encode(new)
+    for attempt in range(_TRIES):
+        if attempt:
+            runtime.clock.sleep(runtime.jitter(0.05 * attempt))
+        current, etag = read_published(store, new.cluster_id)
+        if current is not None:
+            check_epochs(new.cluster_epoch, current.watermark, f"the watermark in {PUBLISHED_WATERMARK}")
+            if current.watermark > new.watermark:
+                raise WatermarkRegressionError(
+                    f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "
+                    "a faster run was first, or reports were lost; the published one stays. Run it again"
+                )
+        try:
+            if current is None:
+                store.put_if_absent(PUBLISHED_WATERMARK, body)
+            else:
+                store.put_if_match(PUBLISHED_WATERMARK, body, etag)
+        except (PreconditionFailedError, AmbiguousWriteError):
+            continue
+        return current
+    raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to publish; run it again")

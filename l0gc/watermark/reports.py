@@ -1,0 +1,91 @@
+"""Watermark snapshots: one Parquet file for each time a process has touched partitions, a row for each of them.
+
+A report is taken from a state that holds only what has landed in the log, so it never says more than the log (hazard 18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc.errors import CorruptObjectError
+from l0gc.keys import REPORTS, PartitionId
+from l0gc.partition.state import PartitionState
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.watermark.compute import PartitionReport
+
+SCHEMA_VERSION: Final = "1"
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("cluster_id", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("revision", pa.int64(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("gc_epoch", pa.int64(), nullable=False),
+        pa.field("max_applied_epoch", pa.int64(), nullable=False),
+        pa.field("previous_applied_epoch", pa.int64(), nullable=False),
+        pa.field("next_offset", pa.int64(), nullable=False),
+        pa.field("last_reconciled_offset", pa.int64(), nullable=False),
+        pa.field("lowest_unreconciled_epoch", pa.int64()),
+        pa.field("log_offset", pa.int64(), nullable=False),
+        pa.field("reported_at_ms", pa.int64(), nullable=False),
+    ],
+    metadata={"l0gc.reports": SCHEMA_VERSION},
+)
+
+
+def report_of(cluster_id: str, p: PartitionId, state: PartitionState, log_offset: int) -> PartitionReport:
+    """The snapshot of a partition whose state is as of `log_offset`."""
+    return PartitionReport(
+        cluster_id,
+        p.topic,
+        p.revision,
+        p.partition,
+        state.gc_epoch,
+        state.max_applied_epoch,
+        state.previous_applied_epoch,
+        state.next_offset,
+        state.last_reconciled_offset,
+        state.lowest_unreconciled_epoch,
+        log_offset,
+        state.time_ms,
+    )
+
+
+def publish_reports(
+    store: ObjectStore, runtime: Runtime, reporter: str, reports: Iterable[PartitionReport]
+) -> str | None:
+    """Write one file with these rows and return its key; None if there are none.
+
+    Args:
+        reporter: what kind of process reports, e.g. `upload`; a folder of the bucket.
+    """
+    rows = [msgspec.structs.asdict(r) for r in reports]
+    if not rows:
+        return None
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), sink, compression="zstd")
+    key = f"{REPORTS}{reporter}/{runtime.new_id()}.parquet"
+    store.put(key, sink.getvalue().to_pybytes())
+    return key
+
+
+def read_report_file(body: bytes, key: str) -> pa.Table:
+    """The rows of a report file.
+
+    Raises:
+        CorruptObjectError: it is not one, or of a newer kind.
+    """
+    try:
+        table = pq.read_table(pa.BufferReader(body))
+    except (pa.ArrowInvalid, OSError) as e:
+        raise CorruptObjectError(f"{key} is not a watermark report: {e}") from e
+    version = (table.schema.metadata or {}).get(b"l0gc.reports", b"?").decode()
+    if version != SCHEMA_VERSION or table.schema.names != SCHEMA.names:
+        raise CorruptObjectError(f"{key} is a watermark report of version {version}, this l0gc reads {SCHEMA_VERSION}")
+    return table.cast(SCHEMA)
