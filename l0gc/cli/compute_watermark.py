@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, size
+from l0gc.cli.output import Output, count, epoch, held_back, size
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.settings import Settings
 
@@ -69,5 +69,5 @@ def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  
             lines.append(
                 f"{count(listing.unparsable, 'key')} are no L0 keys and are never deleted, e.g. {listing.unparsable_sample}"
             )
-    lines += [f"held back by {h.topic}/{h.partition} at {epoch(h.gc_epoch)}: {h.reason}" for h in w.held_back_by]
+    lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
     out.result(data, lines)

@@ -25,6 +25,7 @@ def command(settings: Settings, create_bucket: bool, shards: int | None) -> None
     with open_cluster(settings) as (cluster, store):
         if create_bucket:
             store.create_bucket()
+        store.now_ms()  # some stores create a bucket at the first write; only --create-bucket may do that
         tried = probe(store, cluster.runtime)
         created = cluster.controller.bootstrap(shards=shards)
         state = cluster.controller.snapshot()

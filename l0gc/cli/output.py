@@ -5,12 +5,41 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 import msgspec
 
 from l0gc.settings import Settings
+
+if TYPE_CHECKING:
+    from l0gc.watermark.compute import HeldBackBy
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command would have printed, in both forms."""
+
+    data: dict[str, Any]
+    text: list[str]
+
+
+_HELD_BACK_LINES: Final = 4
+
+_taken: ContextVar[list[Result] | None] = ContextVar("taken", default=None)
+
+
+@contextmanager
+def taking_results() -> Iterator[list[Result]]:
+    """Collect results instead of printing them, for a command that runs others."""
+    results: list[Result] = []
+    token = _taken.set(results)
+    try:
+        yield results
+    finally:
+        _taken.reset(token)
 
 
 class Advance(Protocol):
@@ -28,7 +57,10 @@ class Output:
 
     def result(self, data: dict[str, Any], text: Sequence[str]) -> None:
         """The command's result: `data` as JSON, or `text` line by line."""
-        if self.json:
+        taken = _taken.get()
+        if taken is not None:
+            taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
+        elif self.json:
             click.echo(msgspec.json.encode(data).decode())
         else:
             for line in text:
@@ -75,3 +107,16 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 def epoch(value: int) -> str:
     """An epoch or a watermark for people: none is below every epoch."""
     return str(value) if value >= 0 else "none"
+
+
+def held_back(held: Sequence[HeldBackBy]) -> list[str]:
+    """Who holds M back, a line for each reason: `events/0 and 7 more: ...`."""
+    by_reason: dict[tuple[int, str], list[HeldBackBy]] = {}
+    for h in held:
+        by_reason.setdefault((h.gc_epoch, h.reason), []).append(h)
+    lines = []
+    for (gc_epoch, reason), group in by_reason.items():
+        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        lines.append(f"{group[0].topic}/{group[0].partition}{others} at {epoch(gc_epoch)}: {reason}")
+    more = len(lines) - _HELD_BACK_LINES
+    return lines if more <= 0 else [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, size
+from l0gc.cli.output import Output, count, epoch, held_back, size
 from l0gc.settings import Settings
 
 
@@ -36,7 +36,7 @@ def command(settings: Settings) -> None:
     ]
     if s.eligible_objects >= 0:
         lines.append(f"eligible   {count(s.eligible_objects, 'object')} ({size(s.eligible_bytes)}) when M was computed")
-    lines += [f"held back  by {h.topic}/{h.partition} at {epoch(h.gc_epoch)}: {h.reason}" for h in w.held_back_by]
+    lines += [f"held back  by {line}" for line in held_back(w.held_back_by)]
     lines += [f"broken     {e}" for e in s.errors]
     lines.append(f"next       {s.next_step}")
     data: dict[str, Any] = {

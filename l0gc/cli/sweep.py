@@ -10,7 +10,6 @@ from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, count, epoch, size
 from l0gc.errors import PartialFailureError, UsageError
 from l0gc.settings import Settings
-from l0gc.storage.s3 import S3Store
 from l0gc.sweep.local import WORKERS, LocalSweep, SweepResult
 
 
@@ -35,7 +34,7 @@ def command(settings: Settings, dry_run: bool, min_age: int, max_objects: int | 
         raise UsageError("the spark engine is not part of this version; --engine local sweeps any bucket")
     out = Output(settings)
     started = time.monotonic()
-    with open_cluster(settings) as (cluster, store), out.progress("sweeping") as show:
+    with open_cluster(settings) as (cluster, _), out.progress("sweeping") as show:
         sweep = LocalSweep(
             cluster,
             dry_run=dry_run,
@@ -44,13 +43,13 @@ def command(settings: Settings, dry_run: bool, min_age: int, max_objects: int | 
             progress=lambda listed, deleted: show(f"{count(deleted, 'object')} deleted"),
         )
         result = sweep.run(cluster.parallel, WORKERS if max_objects is None else 1)
-    print_result(out, result, store, time.monotonic() - started)
+    print_result(out, result, time.monotonic() - started)
 
 
-def print_result(out: Output, r: SweepResult, store: S3Store, seconds: float) -> None:
+def print_result(out: Output, r: SweepResult, seconds: float) -> None:
     """The result of a sweep; raises `PartialFailureError` if objects could not be deleted."""
     c = r.counts
-    lists = store.requests["list"]
+    lists = c.requests
     done = "would be deleted" if r.dry_run else "deleted"
     lines = [
         f"M = {epoch(r.watermark)}: {count(r.deleted, 'object')} ({size(r.bytes)}) {done} in {seconds:.1f} s; "

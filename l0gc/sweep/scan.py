@@ -33,6 +33,7 @@ class ScanCounts:
     unparsable: int = 0
     unparsable_sample: str = ""
     highest_epoch: int = -1
+    requests: int = 0
 
     def add(self, other: ScanCounts) -> None:
         self.listed += other.listed
@@ -41,6 +42,7 @@ class ScanCounts:
         self.unparsable += other.unparsable
         self.unparsable_sample = self.unparsable_sample or other.unparsable_sample
         self.highest_epoch = max(self.highest_epoch, other.highest_epoch)
+        self.requests += other.requests
 
 
 class OutOfOrderError(Exception):
@@ -110,7 +112,9 @@ class SkipScan:
         while cursor is not None:
             start, cursor = cursor, None
             last = start
-            for page in self._store.scan(self._layout.data_prefix, start):
+            self.counts.requests += 1  # the first page's, which is asked for even if there is none
+            for number, page in enumerate(self._store.scan(self._layout.data_prefix, start)):
+                self.counts.requests += number > 0
                 keys = page.keys
                 if self._skip and (keys[0] <= last or any(a >= b for a, b in pairwise(keys))):
                     raise OutOfOrderError

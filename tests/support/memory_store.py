@@ -1,0 +1,181 @@
+"""An object store in memory, with a clock and faults that a test decides.
+
+It keeps the five promises of `l0gc.storage.objectstore` exactly, so what a test shows on it is about l0gc and not about a
+store. Before and after each call it asks `fault`, which may raise: before, the call has not landed; after, it has, and
+the caller does not know (an ambiguous write).
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from l0gc.cluster import Cluster
+from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
+
+
+class FakeClock:
+    """Time that passes only when somebody waits, or when a test says so."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self.ms = start_ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def sleep(self, seconds: float) -> None:
+        self.ms += max(1, int(seconds * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A store call: `when` is 'before' or 'after' it takes effect."""
+
+    kind: str
+    key: str
+    when: str
+
+
+@dataclass(slots=True)
+class _Object:
+    body: bytes
+    etag: str
+    modified_ms: int
+
+
+class MemoryStore:
+    """See `l0gc.storage.objectstore.ObjectStore`."""
+
+    def __init__(self, clock: FakeClock | None = None, fault: Callable[[Call], None] | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.fault: Callable[[Call], None] = fault or (lambda call: None)
+        self.objects: dict[str, _Object] = {}
+        self.requests: Counter[str] = Counter()
+        self.page_size = PAGE_SIZE
+        self._version = 0
+
+    def _enter(self, kind: str, key: str) -> None:
+        self.requests[kind] += 1
+        self.fault(Call(kind, key, "before"))
+
+    def _leave(self, kind: str, key: str) -> None:
+        self.fault(Call(kind, key, "after"))
+
+    def _write(self, key: str, body: bytes) -> Written:
+        self._version += 1
+        etag = f'"{hashlib.md5(body).hexdigest()}-{self._version}"'
+        self.objects[key] = _Object(bytes(body), etag, self.clock.ms)
+        return Written(etag, self.clock.ms)
+
+    def _object(self, key: str) -> _Object:
+        if key not in self.objects:
+            error = ObjectNotFoundError(f"memory://{key} does not exist")
+            error.date_ms = self.clock.ms
+            raise error
+        return self.objects[key]
+
+    def get(self, key: str) -> Stored:
+        self._enter("get", key)
+        o = self._object(key)
+        self._leave("get", key)
+        return Stored(o.body, o.etag, o.modified_ms, self.clock.ms)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        self._enter("get", key)
+        body = self._object(key).body
+        self._leave("get", key)
+        return [body[start : start + length] for start, length in ranges]
+
+    def put(self, key: str, body: bytes) -> Written:
+        self._enter("put", key)
+        written = self._write(key, body)
+        self._leave("put", key)
+        return written
+
+    def put_file(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        self._enter("put_if_absent", key)
+        if key in self.objects:
+            raise PreconditionFailedError(f"memory://{key} exists")
+        written = self._write(key, body)
+        self._leave("put_if_absent", key)
+        return written
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        self._enter("put_if_match", key)
+        if key not in self.objects or self.objects[key].etag != etag:
+            raise PreconditionFailedError(f"memory://{key} is another version")
+        written = self._write(key, body)
+        self._leave("put_if_match", key)
+        return written
+
+    def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        self._enter("delete", keys[0] if keys else "")
+        for key in keys:
+            self.objects.pop(key, None)
+        self._leave("delete", keys[0] if keys else "")
+        return []
+
+    def list(self, folder: str) -> Listing:
+        self._enter("list", folder)
+        found = {k: self.objects[k].modified_ms for k in sorted(self.objects) if k.startswith(folder)}
+        date = self.clock.ms
+        self._leave("list", folder)
+        return Listing(found, date)
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        after = start_after
+        while True:
+            self._enter("scan", prefix)
+            keys = [k for k in self.order(sorted(self.objects)) if k.startswith(prefix) and k > after]
+            page = keys[: self.page_size]
+            if page:
+                objects = [self.objects[k] for k in page]
+                yield ListedPage(page, [len(o.body) for o in objects], [o.modified_ms for o in objects])
+            if len(keys) <= self.page_size:
+                return
+            after = page[-1]
+
+    def order(self, keys: builtins.list[str]) -> builtins.list[str]:
+        """The order that the store lists in; a test of a bad store overrides it."""
+        return keys
+
+    def now_ms(self) -> int:
+        self._enter("head", "")
+        return self.clock.ms
+
+
+def lose_reply(key_part: str) -> Callable[[Call], None]:
+    """A fault: the next conditional write whose key has `key_part` lands, and its reply is lost."""
+    left = [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and call.when == "after" and call.kind.startswith("put_if") and key_part in call.key:
+            left[0] -= 1
+            raise AmbiguousWriteError(f"the reply for {call.key} was lost")
+
+    return fault
+
+
+def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap: bool = True) -> Cluster:
+    """A cluster on a store in memory, with the store's clock and a seeded source of randomness.
+
+    Several clusters on one store are several processes.
+    """
+    store = store or MemoryStore()
+    cluster = Cluster(store, Runtime(store.clock, random.Random(seed)))
+    if bootstrap:
+        cluster.controller.bootstrap(shards=4)
+    return cluster
