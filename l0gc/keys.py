@@ -49,15 +49,20 @@ class KeyLayout:
 
     def __post_init__(self) -> None:
         names = [m.group(1) for m in _FIELD.finditer(self.template)]
+        if re.search(r"[{}]", _FIELD.sub("", self.template)):
+            raise UsageError(f"key template {self.template!r} has a brace that belongs to no field")
         if sorted(names) != ["epoch", "shard", "uuid"]:
             raise UsageError(
                 f"key template {self.template!r} must hold {{shard}}, {{epoch}} and {{uuid}} once each, not {names}"
             )
-        if names != ["shard", "epoch", "uuid"] or any(
-            m.group(2) is None for m in _FIELD.finditer(self.template) if m.group(1) != "uuid"
-        ):
+        widths = [int(m.group(2) or 0) for m in _FIELD.finditer(self.template)]
+        if names != ["shard", "epoch", "uuid"] or not widths[0] or not widths[1] or widths[2]:
             raise UsageError(
                 f"key template {self.template!r} must order {{shard:0N}}, {{epoch:0N}}, {{uuid}}, with widths"
+            )
+        if self.template[self.template.index("}") + 1] >= JUMP:
+            raise UsageError(
+                f"key template {self.template!r} needs a separator that sorts before {JUMP!r} after the shard"
             )
         if not 1 <= self.shards <= 10 ** self._width("shard"):
             raise UsageError(
@@ -94,7 +99,7 @@ class KeyLayout:
         Raises:
             UsageError: the epoch or the shard does not fit its field.
         """
-        if not is_epoch(epoch) or not 0 <= shard < self.shards:
+        if not is_epoch(epoch) or epoch >= 10 ** self._width("epoch") or not 0 <= shard < self.shards:
             raise UsageError(f"shard {shard} of {self.shards} at epoch {epoch} does not fit the key layout")
         return self.template.replace("{uuid}", "{name}").format(shard=shard, epoch=epoch, name=name)
 

@@ -32,10 +32,10 @@ def load_file(path: str) -> dict[str, Any]:
         UsageError: the file cannot be read, or names a setting that does not exist.
     """
     try:
-        values = tomllib.loads(Path(path).read_text())
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
         raise UsageError(f"cannot read the config file {path}: {e.strerror}") from e
-    except tomllib.TOMLDecodeError as e:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise UsageError(f"the config file {path} is not TOML: {e}") from e
     known = set(Settings.__dataclass_fields__)
     named = {k.replace("-", "_"): v for k, v in values.items()}

@@ -6,6 +6,7 @@ A command's module is imported when that command runs, so `l0gc --help` is quick
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 import click
 
 from l0gc import __version__
+from l0gc.cli.output import OutputClosedError
 from l0gc.errors import L0gcError
 
 COMMANDS: Final = {
@@ -94,8 +96,8 @@ def main() -> None:
         if verbose:
             traceback.print_exc()
         code = _fail(str(e), e.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone; there is nobody to tell
+    except OutputClosedError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail, too
         code = 141
     except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v
         if verbose:

@@ -52,7 +52,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        given = {k: v for k, v in kwargs.items() if k in names and v is not None}
+        given = {k: v for k, v in kwargs.items() if k in names and v is not None and (k != "verbose" or v)}
         rest = {k: v for k, v in kwargs.items() if k not in names and k != "config"}
         file = load_file(kwargs["config"]) if kwargs.get("config") else {}
         return command(Settings(**(file | given)), *args, **rest)

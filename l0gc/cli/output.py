@@ -48,6 +48,20 @@ class Advance(Protocol):
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None) -> None: ...
 
 
+class OutputClosedError(Exception):
+    """Whoever read our stdout has gone, as `head` does; there is nobody to tell."""
+
+
+@contextmanager
+def writing_stdout() -> Iterator[None]:
+    """Raises `OutputClosedError` if stdout's reader has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as e:
+        raise OutputClosedError from e
+
+
 class Output:
     """One command's output."""
 
@@ -60,10 +74,10 @@ class Output:
         taken = _taken.get()
         if taken is not None:
             taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
-        elif self.json:
-            click.echo(msgspec.json.encode(data).decode())
-        else:
-            for line in text:
+            return
+        lines = [msgspec.json.encode(data).decode()] if self.json else text
+        with writing_stdout():
+            for line in lines:
                 click.echo(line)
 
     def note(self, text: str) -> None:
@@ -119,4 +133,8 @@ def held_back(held: Sequence[HeldBackBy]) -> list[str]:
         others = f" and {len(group) - 1} more" if len(group) > 1 else ""
         lines.append(f"{group[0].topic}/{group[0].partition}{others} at {epoch(gc_epoch)}: {reason}")
     more = len(lines) - _HELD_BACK_LINES
-    return lines if more <= 0 else [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
+    return (
+        lines
+        if more <= 0
+        else [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
+    )

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import writing_stdout
 from l0gc.errors import UsageError
 from l0gc.settings import Settings
 
@@ -43,10 +44,11 @@ def command(settings: Settings, topic: str, partition: int | None, start: int) -
             )
         ids = [p for p in target.ids() if partition is None or p.partition == partition]
         records = (r for p in ids for r in read_partition(store, cluster.partition(p), start))
-        if settings.json:
-            _print_json(topic, records)
-        else:
-            _print_lines(records)
+        with writing_stdout():
+            if settings.json:
+                _print_json(topic, records)
+            else:
+                _print_lines(records)
 
 
 def _print_lines(records: Iterator[Record]) -> None:
@@ -58,7 +60,6 @@ def _print_lines(records: Iterator[Record]) -> None:
             lines.clear()
     if lines:
         out.write(b"\n".join(lines) + b"\n")
-    out.flush()
 
 
 def _print_json(topic: str, records: Iterator[Record]) -> None:
@@ -70,7 +71,6 @@ def _print_json(topic: str, records: Iterator[Record]) -> None:
         body = msgspec.json.encode(row | _text("key", r.key) | _text("value", r.value))
         out.write(body if n == 1 else b"," + body)
     out.write(b'],"count":%d}\n' % n)
-    out.flush()
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count, size
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.errors import PartialFailureError
+from l0gc.reconcile.commit import plan_run
 from l0gc.settings import Settings
 
 
@@ -28,10 +29,15 @@ def command(settings: Settings, topic: str | None, master: str | None, conf: tup
         state = cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
         if topic is not None:
             state.topic(topic)
-        with out.progress("reconciling"), open_spark(settings, "reconcile", master, conf) as spark:
-            from l0gc.spark import reconcile_job
+        from l0gc.spark import reconcile_job
 
-            result = reconcile_job.run(spark, cluster, store.config, topic)
+        with out.progress("reconciling"):
+            plan, errors = plan_run(cluster, topic)
+            if not plan.partitions:
+                result = reconcile_job.ReconcileResult(errors=errors)
+            else:
+                with open_spark(settings, "reconcile", master, conf) as spark:
+                    result = reconcile_job.run(spark, cluster, store.config, topic)
     print_result(out, result)
 
 

@@ -40,7 +40,7 @@ def command(settings: Settings, dry_run: bool, min_age: int, max_objects: int | 
             dry_run=dry_run,
             min_age_ms=min_age * 1000,
             max_objects=max_objects,
-            progress=lambda listed, deleted: show(f"{count(deleted, 'object')} deleted"),
+            progress=lambda deleted: show(f"{count(deleted, 'object')} deleted"),
         )
         result = sweep.run(cluster.parallel, WORKERS if max_objects is None else 1)
     print_result(out, result, time.monotonic() - started)

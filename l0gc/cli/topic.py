@@ -6,7 +6,9 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count
+from l0gc.errors import PartialFailureError
 from l0gc.settings import Settings
+from l0gc.upkeep.topics import create_topic, delete_topic
 
 
 @click.group("topic")
@@ -33,7 +35,7 @@ def create(settings: Settings, name: str, partitions: int) -> None:
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
-        topic, created = cluster.controller.create_topic(name, partitions)
+        topic, created = create_topic(cluster, name, partitions)
     out.result(
         {"name": topic.name, "revision": topic.revision, "partitions": topic.partitions, "created": created},
         [
@@ -55,12 +57,13 @@ def delete(settings: Settings, name: str) -> None:
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
-        topic = cluster.controller.delete_topic(name)
-        cluster.parallel.map(lambda p: cluster.partition(p).close(), topic.ids())
+        topic, broken = delete_topic(cluster, name)
     out.result(
         {"name": topic.name, "revision": topic.revision, "partitions": topic.partitions},
         [f"topic {topic.name} (revision {topic.revision}) deleted; {count(topic.partitions, 'partition')} closed"],
     )
+    if broken:
+        raise PartialFailureError(f"the topic is deleted, but not every log could be closed: {broken[0].error}")
 
 
 @command.command("list")

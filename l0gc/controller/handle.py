@@ -71,8 +71,8 @@ class Controller:
         """
         with self.replica.lock:
             state = self.replica.catch_up()
-            self._looked_at = self._runtime.clock.monotonic()
             self._check(state)
+            self._looked_at = self._runtime.clock.monotonic()
             machine = ControllerMachine()
             return machine.decode(machine.encode(state), "the snapshot")
 
@@ -117,7 +117,7 @@ class Controller:
             return landed
 
     def bootstrap(
-        self, cluster_id: str | None = None, shards: int | None = None, key_template: str = DEFAULT_TEMPLATE
+        self, cluster_id: str | None = None, shards: int | None = None, key_template: str | None = None
     ) -> bool:
         """Found the cluster; False if it exists. See `decide_bootstrap`."""
         expected = self._expected if cluster_id is None else cluster_id
@@ -125,7 +125,8 @@ class Controller:
 
         def decide(state: ControllerState) -> Bootstrap | None:
             wanted = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
-            entry = Bootstrap(new_id, wanted, key_template)
+            template = key_template or (state.key_template if state.epoch >= 0 else DEFAULT_TEMPLATE)
+            entry = Bootstrap(new_id, wanted, template)
             KeyLayout(entry.key_template, entry.shards)
             return decide_bootstrap(state, entry, expected)
 

@@ -25,7 +25,7 @@ from l0gc.storage.log import Landed
 
 PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3_600_000
 """A producer that was not used for this long is forgotten; its name then gets a new producer id (KIP-360)."""
-DELETED_TOPICS_KEPT: Final = 1000
+CLOSE_EPOCHS: Final = 1000
 """For how many epochs a deleted topic's partitions are still closed by housekeeping, in case the deleter crashed."""
 MAX_PARTITIONS: Final = 100_000
 
@@ -120,6 +120,17 @@ class ControllerState(msgspec.Struct):
         hint = f"did you mean {near[0]!r}?" if near else "l0gc topic list shows what there is"
         raise TopicNotFoundError(f"there is no topic {name!r}; {hint}")
 
+    def knows(self, name: str, revision: int) -> bool:
+        """Whether this incarnation of a topic was ever created, as far as this log goes."""
+        live = self.topics.get(name)
+        return (live is not None and live.revision == revision) or any(
+            (d.topic.name, d.topic.revision) == (name, revision) for d in self.deleted
+        )
+
+    def to_be_closed(self) -> list[PartitionId]:
+        """The partitions of topics that were deleted not long ago."""
+        return [p for d in self.deleted if d.deleted_epoch > self.epoch - CLOSE_EPOCHS for p in d.topic.ids()]
+
     def partitions(self) -> list[PartitionId]:
         """Every partition of every topic, in a stable order."""
         return [p for name in sorted(self.topics) for p in self.topics[name].ids()]
@@ -172,7 +183,6 @@ class ControllerMachine:
         state.last_tick = LastTick(e.expected, e.caller) if isinstance(e, Tick) else None
         state.epoch = entry.offset
         state.time_ms = entry.time_ms
-        state.deleted = [d for d in state.deleted if d.deleted_epoch > entry.offset - DELETED_TOPICS_KEPT]
         state.producers = {n: p for n, p in state.producers.items() if p.time_ms > entry.time_ms - PRODUCER_EXPIRY_MS}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from crc32c import crc32c
 
+from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.partition.entries import InputSpan, Placeholder
 
@@ -56,11 +57,9 @@ class Chunk:
 
 def encode(chunk: Chunk) -> bytes:
     """The chunk as an extent."""
-    n = len(chunk)
-    timestamps = pa.array([chunk.timestamp_ms] * n, SCHEMA.field("timestamp").type)
-    batch = pa.record_batch(
-        [timestamps, pa.array(chunk.keys, pa.binary()), pa.array(chunk.values, pa.binary())], SCHEMA
-    )
+    timestamps = columns.repeated(chunk.timestamp_ms, len(chunk), SCHEMA.field("timestamp").type)
+    arrays = [timestamps, columns.binary(chunk.keys), columns.binary(chunk.values)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS) as writer:
         writer.write_batch(batch)
@@ -91,7 +90,7 @@ def decode(body: bytes, extent: Placeholder) -> pa.RecordBatch:
         raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
     try:
         table = pa.ipc.open_stream(body).read_all()
-    except pa.ArrowInvalid as e:
+    except (pa.ArrowInvalid, OSError) as e:
         raise CorruptObjectError(f"{where} is not an extent: {e}") from e
     if table.schema != SCHEMA or table.num_rows != extent.records:
         raise CorruptObjectError(f"{where} holds {table.num_rows} records of another kind than the log says")

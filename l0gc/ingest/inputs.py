@@ -22,6 +22,7 @@ from l0gc.errors import BadRecordError, UsageError
 
 MAX_RECORD_BYTES: Final = 16 << 20
 """A longer line is refused: it would not fit the memory that everything else is bounded to."""
+_BLOCK_BYTES: Final = 256 << 10
 STDIN: Final = "-"
 
 
@@ -40,17 +41,19 @@ class Input:
             BadRecordError: a record is longer than `MAX_RECORD_BYTES`.
         """
         with self.open() as f:
-            number = 0
-            while True:
-                number += 1
-                line = f.readline(MAX_RECORD_BYTES + 1)
-                if not line:
-                    return
-                if line[-1] == 10:
-                    line = line[:-1]
-                elif len(line) > MAX_RECORD_BYTES:
-                    raise BadRecordError(f"{self.name} line {number} is longer than {MAX_RECORD_BYTES} bytes")
-                yield line
+            number, rest = 0, b""
+            while block := f.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]  # of a buffered or in-memory file
+                lines = block.split(b"\n")
+                lines[0] = rest + lines[0]
+                if len(rest) + len(block) > MAX_RECORD_BYTES:
+                    for i, line in enumerate(lines, number + 1):
+                        if len(line) > MAX_RECORD_BYTES:
+                            raise BadRecordError(f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes")
+                rest = lines.pop()
+                number += len(lines)
+                yield from lines
+            if rest:
+                yield rest
 
 
 def open_inputs(names: Sequence[str], spread: str | None, stack: ExitStack) -> list[Input]:

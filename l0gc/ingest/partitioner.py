@@ -81,15 +81,15 @@ class ByField:
             number += 1
             try:
                 raw = bytes(decode(line).key)  # type: ignore[attr-defined]
-            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+                placed = cache.get(raw)
+                if placed is None:
+                    key = _text(raw)
+                    placed = (zlib.crc32(key) % self._partitions, key)
+                    if len(cache) < _CACHED_KEYS:
+                        cache[raw] = placed
+                return placed
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
                 raise self._bad(name, number, e) from e
-            placed = cache.get(raw)
-            if placed is None:
-                key = _text(raw)
-                placed = (zlib.crc32(key) % self._partitions, key)
-                if len(cache) < _CACHED_KEYS:
-                    cache[raw] = placed
-            return placed
 
         return place
 

@@ -30,6 +30,7 @@ from l0gc.ingest.partitioner import Partitioner
 from l0gc.keys import KeyLayout, PartitionId
 from l0gc.partition.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch
 from l0gc.partition.handle import PartitionHandle
+from l0gc.watermark.publication import refuse_if_behind
 
 DEFAULT_BATCH_BYTES: Final = 4 << 20
 _IN_FLIGHT: Final = 2
@@ -100,6 +101,9 @@ class _Outcome:
 class Uploader:
     """Uploads inputs into one topic.
 
+    Raises:
+        EpochRegressionError: the published M is above the cluster epoch, so what is uploaded now could be swept.
+
     Args:
         packers: where batches are encoded and written.
         committer: a single thread, where batches are committed in order.
@@ -125,6 +129,7 @@ class Uploader:
         self._batch_bytes = batch_bytes
         self._producer = producer
         self._progress = progress
+        refuse_if_behind(cluster)
         self._layout: KeyLayout = cluster.controller.layout()
         self._slots = threading.BoundedSemaphore(_IN_FLIGHT)
         self._error: BaseException | None = None
@@ -156,27 +161,41 @@ class Uploader:
 
     def _read(self, source: Input) -> None:
         place = self._partitioner.start(source.name)
-        counts: dict[int, int] = {}
-        landed: dict[int, int] = {}
-        for line in source.lines():
+        skip = self._skipper(source.input_id) if source.input_id else None
+        chunks, size, limit = self._chunks, self._size, self._batch_bytes
+        for line in source.lines():  # the innermost loop of an upload: hence the local names
             partition, key = place(line)
-            if source.input_id:
-                position = counts.get(partition, 0)
-                counts[partition] = position + 1
-                if partition not in landed:
-                    landed[partition] = self._landed(partition, source.input_id)
-                if position < landed[partition]:
-                    self.result.skipped += 1
-                    continue
-                self._note_span(partition, source.input_id, position)
-            chunk = self._chunks.get(partition)
-            if chunk is None:
-                chunk = self._chunks[partition] = Chunk(partition)
+            if skip is not None and skip(partition):
+                continue
+            try:
+                chunk = chunks[partition]
+            except KeyError:
+                chunk = chunks[partition] = Chunk(partition)
             chunk.values.append(line)
             chunk.keys.append(key)
-            self._size += len(line) + _RECORD_OVERHEAD
-            if self._size >= self._batch_bytes:
+            size += len(line) + _RECORD_OVERHEAD
+            if size >= limit:
                 self._flush()
+                chunks, size = self._chunks, 0
+        self._size = size
+
+    def _skipper(self, input_id: str) -> Callable[[int], bool]:
+        """Says of each record of an input whether it has landed before; notes those that have not in their chunk."""
+        counts: dict[int, int] = {}
+        landed: dict[int, int] = {}
+
+        def skip(partition: int) -> bool:
+            position = counts.get(partition, 0)
+            counts[partition] = position + 1
+            if partition not in landed:
+                landed[partition] = self._landed(partition, input_id)
+            if position < landed[partition]:
+                self.result.skipped += 1
+                return True
+            self._note_span(partition, input_id, position)
+            return False
+
+        return skip
 
     def _landed(self, partition: int, input_id: str) -> int:
         assert self._producer is not None

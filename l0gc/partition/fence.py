@@ -56,7 +56,7 @@ class EpochFence:
 
     def _window(self) -> EpochWindow:
         applied = self._applied()
-        if self._seen is None or applied.oldest > self._seen.oldest:
+        if self._seen is None or applied.oldest > self._seen.oldest or applied.newest > self._seen.newest:
             return applied
         return self._seen
 

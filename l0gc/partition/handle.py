@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from l0gc.controller.handle import Controller
-from l0gc.errors import L0gcError, StaleClusterEpochError, UnknownProducerError
+from l0gc.errors import StaleClusterEpochError, UnknownProducerError
 from l0gc.keys import PartitionId, partition_log
 from l0gc.partition.entries import LandedBatch, PartitionEntry, Placeholder, ProducerBatch, Reconciled
 from l0gc.partition.fence import EpochFence
@@ -88,9 +88,10 @@ class PartitionHandle:
         try:
             with self.fence.fence_epoch(epoch):
                 return self._append_fenced(extent, epoch, cluster_epoch)
-        except L0gcError as e:
-            if not isinstance(e, StaleClusterEpochError):
-                self.fence.forget()
+        except StaleClusterEpochError:
+            raise
+        except BaseException:
+            self.fence.forget()
             raise
 
     def _append_fenced(self, extent: Placeholder, epoch: int, cluster_epoch: int) -> LandedBatch:

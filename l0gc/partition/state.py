@@ -193,8 +193,8 @@ def _check_reconciled(state: PartitionState, e: Reconciled) -> None:
         raise StaleReconcilerError(
             f"records up to {state.last_reconciled_offset} are reconciled already, so {e.base_offset} is not next"
         )
-    covered = [u.placeholder for u in state.placeholders if u.log_offset <= e.log_offset]
-    if not covered or covered[-1].last_offset != e.last_offset or e.log_offset <= state.last_reconciled_log_offset:
+    covered = [u for u in state.placeholders if u.log_offset <= e.log_offset]
+    if not covered or (covered[-1].placeholder.last_offset, covered[-1].log_offset) != (e.last_offset, e.log_offset):
         raise StaleReconcilerError(f"records {e.base_offset} to {e.last_offset} do not end with a log entry")
     at = e.base_offset
     for f in e.files:

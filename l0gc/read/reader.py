@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartitionClosedError
 from l0gc.ingest import extents
-from l0gc.partition.entries import L1File
+from l0gc.partition.entries import L1File, Unreconciled
 from l0gc.partition.handle import PartitionHandle
 from l0gc.storage.objectstore import ObjectStore
 
@@ -72,8 +72,13 @@ def read_partition(store: ObjectStore, handle: PartitionHandle, start: int = 0) 
     end = handle.catch_up().next_offset
     at = start
     while at < end:
+        with handle.replica.lock:
+            state = handle.state
+            before, files, placeholders = state.last_reconciled_offset, list(state.l1), list(state.placeholders)
         try:
-            for record in _read_once(store, handle, at, end):
+            for record in _read_once(store, handle.partition.partition, files, placeholders, at, end):
+                if record.offset != at:
+                    break
                 yield record
                 at = record.offset + 1
             if at < end:
@@ -81,20 +86,24 @@ def read_partition(store: ObjectStore, handle: PartitionHandle, start: int = 0) 
                     f"partition {handle.partition}: record {at} is in no object that the log names"
                 )
         except ObjectNotFoundError as e:
-            before = handle.state.last_reconciled_offset
-            if handle.catch_up().last_reconciled_offset == before:
+            now = handle.catch_up()
+            if now.closed:
+                raise PartitionClosedError(
+                    f"topic {handle.partition.topic!r} (revision {handle.partition.revision}) was deleted"
+                ) from e
+            if now.last_reconciled_offset == before:
                 raise CorruptObjectError(
-                    f"{e}, though partition {handle.partition} needs it for record {at}; run l0gc verify"
+                    f"{e}, though partition {handle.partition} needs it for record {at}; restore that object from a version"
                 ) from e
 
 
-def _read_once(store: ObjectStore, handle: PartitionHandle, start: int, end: int) -> Iterator[Record]:
-    state = handle.state
-    partition = handle.partition.partition
-    for f in list(state.l1):
+def _read_once(
+    store: ObjectStore, partition: int, files: list[L1File], placeholders: list[Unreconciled], start: int, end: int
+) -> Iterator[Record]:
+    for f in files:
         if f.last_offset >= start and f.base_offset < end:
             yield from _records(partition, _l1_batches(store, f), start, end)
-    for u in list(state.placeholders):
+    for u in placeholders:
         p = u.placeholder
         if p.last_offset >= start and p.base_offset < end:
             body = store.get_ranges(p.key, [(p.start, p.length)])[0]

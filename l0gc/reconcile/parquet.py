@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.ingest import extents
 from l0gc.keys import level_one
@@ -47,10 +48,9 @@ def read_object(store: ObjectStore, read: ObjectRead) -> Iterator[tuple[int, pa.
     for e, body in zip(read.extents, bodies, strict=True):
         batch = extents.decode(body, e.placeholder)
         base, n = e.placeholder.base_offset, e.placeholder.records
-        offsets = pa.array(range(base, base + n), pa.int64())
-        epochs = pa.array([e.epoch] * n, pa.int64())
-        columns = [offsets, batch.column("timestamp"), batch.column("key"), batch.column("value"), epochs]
-        yield e.index, pa.record_batch(columns, L1_SCHEMA)
+        offsets, epochs = columns.counting(base, n), columns.repeated(e.epoch, n)
+        arrays = [offsets, batch.column("timestamp"), batch.column("key"), batch.column("value"), epochs]
+        yield e.index, pa.RecordBatch.from_arrays(arrays, schema=L1_SCHEMA)
 
 
 class L1Writer:

@@ -104,11 +104,13 @@ def commit_entry(plan: PartitionPlan, files: Iterable[L1File]) -> Reconciled:
     """
     ordered = sorted(files, key=lambda f: f.base_offset)
     at = plan.base_offset
+    whole = True
     for f in ordered:
-        if f.base_offset != at:
+        if f.base_offset != at or f.last_offset < at:
+            whole = False
             break
         at = f.last_offset + 1
-    if at != plan.last_offset + 1 or not ordered or ordered[-1].last_offset != plan.last_offset:
+    if not whole or at != plan.last_offset + 1:
         raise CorruptObjectError(
             f"the L1 objects written for partition {plan.id} hold records up to {at - 1}, not {plan.base_offset} to "
             f"{plan.last_offset}; nothing is committed"

@@ -16,6 +16,11 @@ from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
 
+_SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
+the CPU. Executors of a cluster are not touched; with a local master, `--conf` overrides it for long jobs."""
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG4J: Final = """\
 rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
@@ -39,7 +44,7 @@ def get_session(
     """A session for `app`.
 
     Args:
-        master: the cluster; by default what spark-submit or the environment says, else all local cores.
+        master: the cluster; by default what spark-submit says, else all local cores.
         conf: further Spark settings.
         verbose: let Spark log warnings to stderr.
 
@@ -50,7 +55,6 @@ def get_session(
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"l0gc {app}")
     settings = {
         "spark.ui.enabled": "false",
@@ -62,11 +66,18 @@ def get_session(
         "spark.sql.adaptive.enabled": "true",
         "spark.driver.memory": "1g",
         "spark.log.level": "WARN" if verbose else "OFF",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j(verbose)}",
         **(conf or {}),
     }
-    if "spark.master" not in settings and "MASTER" not in os.environ:
-        settings["spark.master"] = master or "local[*]"
+    if master is not None:
+        settings["spark.master"] = master
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # which spark-submit sets; it names the master, too
+        settings.setdefault("spark.master", "local[*]")
+    java = [f"-Dlog4j2.configurationFile={_log4j(verbose)}", settings.get(_JAVA_OPTIONS, "")]
+    if settings.get("spark.master", "").startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings.setdefault("spark.python.daemon.module", "l0gc.spark.daemon")
+        java.insert(0, _SHORT_JOBS)
+    settings[_JAVA_OPTIONS] = " ".join(java).strip()
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:

@@ -164,7 +164,8 @@ class SharedLog:
                 stored = self._store.get(self.entry_key(offset))
             except ObjectNotFoundError as e:
                 date = e.date_ms if e.date_ms is not None else self._store.now_ms()
-                self._check_boundary(after + 1, as_of_ms, date)
+                if self._boundary_if_due(as_of_ms, date)[0] > after + 1:
+                    raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}") from None
                 return entries, date
             entries.append(self._parse(offset, stored))
 
@@ -222,7 +223,12 @@ class SharedLog:
                 date = self._store.put_if_absent(self.entry_key(offset), body).date_ms
                 break
             except PreconditionFailedError as e:
-                found = self._owner(offset)
+                try:
+                    found = self._owner(offset)
+                except StoreError:
+                    if ambiguous is None:  # nothing of this writer's was sent before, so the key is another's
+                        raise LogConflictError(f"{self.entry_key(offset)} belongs to another writer") from e
+                    found = self._settle(offset, deadline, ambiguous)
                 if found is None:
                     if ambiguous is not None:
                         raise self._unknown(offset, ambiguous) from e
@@ -233,14 +239,16 @@ class SharedLog:
                     raise LogConflictError(f"{self.entry_key(offset)} belongs to another writer") from e
                 date = found[1]
                 break
-            except StoreUnreachableError:  # no connection was made, so nothing was sent
-                attempt += 1
-                if attempt == _CONNECTS:
-                    raise
-                self._pause(attempt)
-                continue
             except (AmbiguousWriteError, ThrottledError) as e:
                 ambiguous = e
+            except StoreError as e:
+                if ambiguous is not None:  # an earlier try may still land
+                    raise self._unknown(offset, ambiguous) from e
+                attempt += 1
+                if not isinstance(e, StoreUnreachableError) or attempt >= _CONNECTS:
+                    raise
+                self._pause(attempt)  # no connection was made, so nothing was sent
+                continue
             found = self._settle(offset, deadline, ambiguous)
             if found is not None:
                 if found[0] != entry_id:
@@ -250,11 +258,16 @@ class SharedLog:
             attempt += 1
             self._pause(attempt)
         try:
-            self._check_boundary(offset, as_of_ms, date)
-        except LogOvertakenError as e:
-            if ambiguous is not None:  # an earlier try may have landed, and may be inside the checkpoint
-                raise self._unknown(offset, e) from e
-            raise
+            boundary, seen_ms = self._boundary_if_due(as_of_ms, date)
+        except StoreError as e:
+            raise self._unknown(offset, e) from e
+        if boundary > offset:
+            overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
+            # Either the offset was re-created behind a truncation, or the entry landed and was truncated since, inside
+            # a checkpoint. Only the minimum age tells them apart.
+            if ambiguous is not None or seen_ms - date >= self._min_age_ms:
+                raise self._unknown(offset, overtaken) from overtaken
+            raise overtaken
         return Landed(offset, time_ms, payload, date)
 
     def _settle(self, offset: int, deadline: float, cause: StoreError) -> tuple[str, int] | None:
@@ -323,20 +336,21 @@ class SharedLog:
             if failures:
                 raise StoreError(f"{failures[0].key} could not be deleted: {failures[0].code} {failures[0].message}")
 
-    def _read_boundary(self) -> tuple[int, str | None]:
+    def _read_boundary(self) -> tuple[int, str | None, int]:
+        """The boundary (0 if there is none), its ETag, and the store's clock when it was read."""
         try:
             stored = self._store.get(self.boundary_key)
-        except ObjectNotFoundError:
-            return 0, None
+        except ObjectNotFoundError as e:
+            return 0, None, e.date_ms if e.date_ms is not None else 0
         try:
-            return msgspec.json.decode(stored.body, type=_Boundary).boundary, stored.etag
+            return msgspec.json.decode(stored.body, type=_Boundary).boundary, stored.etag, stored.date_ms
         except msgspec.MsgspecError as e:
             raise CorruptObjectError(f"{self.boundary_key} does not hold a boundary: {e}") from e
 
     def _raise_boundary(self, boundary: int) -> None:
         body = msgspec.json.encode(_Boundary(boundary))
         while True:
-            current, etag = self._read_boundary()
+            current, etag, _ = self._read_boundary()
             if current >= boundary:
                 return
             try:
@@ -347,9 +361,9 @@ class SharedLog:
             except (PreconditionFailedError, AmbiguousWriteError):
                 self._pause(1)  # read it again: only a boundary that is seen to be raised allows the deletion
 
-    def _check_boundary(self, offset: int, as_of_ms: int, date_ms: int) -> None:
-        """Raise `LogOvertakenError` if `offset`, known to be free at `as_of_ms`, may have been truncated since."""
+    def _boundary_if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
+        """The boundary and when it was read, if what was free at `as_of_ms` may have been truncated by `date_ms`."""
         if (date_ms - as_of_ms) * _CHECK_SHARE < self._min_age_ms:
-            return
-        if self._read_boundary()[0] > offset:
-            raise LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
+            return 0, date_ms
+        boundary, _, seen_ms = self._read_boundary()
+        return boundary, seen_ms

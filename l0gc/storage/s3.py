@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import email.utils
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ _DENIED: Final = {
     "InvalidToken",
     "403",
 }
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _CONNECT_SECONDS: Final = 5
 _READ_SECONDS: Final = 30
 _ATTEMPTS: Final = 5
@@ -79,6 +81,11 @@ class StoreConfig:
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise UsageError(f"URL {url!r} names no bucket: letters, digits, dots, dashes")
+        server = urlsplit(endpoint_url or "http://none")
+        if server.scheme not in {"http", "https"} or not server.hostname:
+            raise UsageError(f"endpoint {endpoint_url!r} must look like http://host:port or https://host")
         prefix = parts.path.strip("/")
         return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint_url or None, region, profile)
 
@@ -142,6 +149,8 @@ class S3Store:
         from obstore.store import S3Store as Obstore
 
         endpoint = self.config.endpoint_url
+        if self._session.get_credentials() is None:
+            raise self._no_credentials()
         with self._lock:
             return Obstore(
                 self.config.bucket,
@@ -166,6 +175,7 @@ class S3Store:
             ConnectTimeoutError,
             EndpointConnectionError,
             NoCredentialsError,
+            ParamValidationError,
         )
 
         self._count(kind)
@@ -174,9 +184,9 @@ class S3Store:
         except ClientError as e:
             raise self._mapped(e, key, conditional=conditional) from e
         except NoCredentialsError as e:
-            raise AccessDeniedError(
-                f"no credentials for {self.config.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"
-            ) from e
+            raise self._no_credentials() from e
+        except ParamValidationError as e:  # nothing was sent
+            raise StoreError(f"{kind} of {self._full(key)} cannot be asked for: {e}") from e
         except (EndpointConnectionError, ConnectTimeoutError) as e:
             raise StoreUnreachableError(
                 f"{self.config.endpoint_url or 'S3'} does not accept connections; check --endpoint-url and the network"
@@ -209,6 +219,11 @@ class S3Store:
         if status == 503 or code == "SlowDown":
             return ThrottledError(f"the store asks to slow down at {self._full(key)} ({code})")
         return StoreError(f"{self._full(key)}: {status} {code} {message}".rstrip())
+
+    def _no_credentials(self) -> AccessDeniedError:
+        return AccessDeniedError(
+            f"no credentials for {self.config.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"
+        )
 
     def _full(self, key: str) -> str:
         return f"{self.config.url}{key}"
@@ -302,9 +317,12 @@ class S3Store:
         if not prefix or prefix.endswith("/"):  # obstore matches whole path segments
             try:
                 for page in self._scan_bulk(prefix, start_after):
+                    if 0 in page.sizes:
+                        break  # a folder marker, perhaps: obstore drops the slash at its end, boto3 does not
                     last = page.keys[-1]
                     yield page
-                return
+                else:
+                    return
             except InvalidPathError:
                 pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
         yield from self._list_plain(prefix, last, [])

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.cluster import Cluster
-from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
+from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
 from l0gc.storage.parallel import Parallel
-from l0gc.sweep.deleter import delete_batch
+from l0gc.sweep.deleter import DeleteOutcome, delete_batch
 from l0gc.sweep.record import RunRecord
 from l0gc.sweep.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipScan
-from l0gc.watermark.compute import check_epochs
-from l0gc.watermark.publication import read_published, watermark_of
+from l0gc.watermark.publication import read_published, refuse_if_behind, watermark_of
 
 WORKERS: Final = 8
 _FAILURES_KEPT: Final = 20
@@ -40,13 +39,25 @@ class SweepResult:
     failures: list[DeleteFailure] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What one range has done. `claimed` counts against `max_objects`."""
+
+    claimed: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    delete_requests: int = 0
+    failed: int = 0
+    failures: list[DeleteFailure] = field(default_factory=list)
+
+
 class LocalSweep:
     """One run.
 
     Args:
         min_age_ms: objects younger than this, by the store's clock, stay for now.
         max_objects: delete no more than this many.
-        progress: told the listed and the deleted objects so far, every batch.
+        progress: told how many objects are deleted so far, after every request.
     """
 
     def __init__(
@@ -56,11 +67,12 @@ class LocalSweep:
         dry_run: bool = False,
         min_age_ms: int = 0,
         max_objects: int | None = None,
-        progress: Callable[[int, int], None] = lambda listed, deleted: None,
+        progress: Callable[[int], None] = lambda deleted: None,
     ) -> None:
         self._cluster = cluster
         self._min_age_ms = min_age_ms
         self._left = max_objects
+        self._gone = 0
         self._progress = progress
         self._lock = threading.Lock()
         self.result = SweepResult(-1, cluster.runtime.new_id(), dry_run)
@@ -73,10 +85,10 @@ class LocalSweep:
             NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing was deleted.
             AccessDeniedError: the credentials do not allow it.
         """
+        refuse_if_behind(self._cluster)
         state = self._cluster.controller.snapshot()
         published, _ = read_published(self._cluster.store, state.cluster_id)
         self.result.watermark = watermark_of(published)
-        check_epochs(state.epoch, self.result.watermark, f"the watermark in {PUBLISHED_WATERMARK}")
         if published is None:
             return self.result
         layout = KeyLayout(state.key_template, state.shards)
@@ -90,63 +102,80 @@ class LocalSweep:
         return self.result
 
     def _sweep_range(self, layout: KeyLayout, first: int, end: int, older_than_ms: int) -> None:
-        for skip in (True, False):
-            scan = SkipScan(
-                self._cluster.store,
-                layout,
-                self.result.watermark,
-                first,
-                end,
-                older_than_ms=older_than_ms,
-                skip=skip,
+        def scanner(*, skip: bool) -> SkipScan:
+            return SkipScan(
+                self._cluster.store, layout, self.result.watermark, first, end, older_than_ms=older_than_ms, skip=skip
             )
-            before = self.result.deleted
-            try:
-                self._sweep_scan(scan)
-            except OutOfOrderError:
-                # What was deleted is gone from the listing, so only a dry run would count it twice.
-                scan.counts = ScanCounts(eligible=0 if self.result.dry_run else self.result.deleted - before)
-                with self._lock:
-                    self.result.counts.add(scan.counts)
-                    if self.result.dry_run:
-                        self.result.deleted = before
-                continue
-            with self._lock:
-                self.result.counts.add(scan.counts)
-            return
 
-    def _sweep_scan(self, scan: SkipScan) -> None:
+        scan, tally = scanner(skip=True), _Tally()
+        try:
+            self._sweep_scan(scan, tally)
+        except OutOfOrderError:
+            # Begin again without skipping. What was deleted is gone from the listing, so it keeps its place in the
+            # numbers; what was only looked at will be seen again.
+            requests = scan.counts.requests
+            if self.result.dry_run:
+                self._give_back(tally.claimed)
+                tally = _Tally()
+            else:
+                self._give_back(tally.claimed - tally.deleted)
+                tally.claimed, tally.failed, tally.failures = tally.deleted, 0, []
+            scan = scanner(skip=False)
+            scan.counts = ScanCounts(listed=tally.deleted, eligible=tally.deleted, requests=requests)
+            self._sweep_scan(scan, tally)
+        finally:
+            self._add(scan.counts, tally)
+
+    def _sweep_scan(self, scan: SkipScan, tally: _Tally) -> None:
         waiting: list[EligibleObject] = []
         for batch in scan.batches():
-            waiting += self._claim(batch)
+            taken = self._claim(batch)
+            tally.claimed += len(taken)
+            waiting += taken
             while len(waiting) >= PAGE_SIZE:
-                self._delete(waiting[:PAGE_SIZE])
+                self._delete(waiting[:PAGE_SIZE], tally)
                 waiting = waiting[PAGE_SIZE:]
-            self._progress(scan.counts.listed, self.result.deleted)
+            if self._left == 0:
+                break
         if waiting:
-            self._delete(waiting)
+            self._delete(waiting, tally)
 
     def _claim(self, batch: list[EligibleObject]) -> list[EligibleObject]:
-        if self._left is None:
-            return batch
+        """As much of the batch as `max_objects` leaves."""
         with self._lock:
+            if self._left is None:
+                return batch
             taken = batch[: self._left]
             self._left -= len(taken)
             return taken
 
-    def _delete(self, objects: list[EligibleObject]) -> None:
-        if self.result.dry_run:
-            with self._lock:
-                self.result.delete_requests += 1
-                self.result.deleted += len(objects)
-                self.result.bytes += sum(o.size for o in objects)
-            return
-        outcome = delete_batch(self._cluster.store, self._cluster.runtime, objects)
-        self._record.add(outcome.deleted)
+    def _give_back(self, claimed: int) -> None:
         with self._lock:
-            self.result.delete_requests += outcome.requests
-            self.result.deleted += len(outcome.deleted)
-            self.result.bytes += sum(o.size for o in outcome.deleted)
-            self.result.failed += len(outcome.failures)
-            room = _FAILURES_KEPT - len(self.result.failures)
-            self.result.failures += outcome.failures[: max(0, room)]
+            if self._left is not None:
+                self._left += claimed
+
+    def _delete(self, objects: list[EligibleObject], tally: _Tally) -> None:
+        if self.result.dry_run:
+            outcome = DeleteOutcome(objects, requests=1)
+        else:
+            outcome = delete_batch(self._cluster.store, self._cluster.runtime, objects)
+            self._record.add(outcome.deleted)
+        tally.delete_requests += outcome.requests
+        tally.deleted += len(outcome.deleted)
+        tally.bytes += sum(o.size for o in outcome.deleted)
+        tally.failed += len(outcome.failures)
+        tally.failures += outcome.failures[: max(0, _FAILURES_KEPT - len(tally.failures))]
+        with self._lock:
+            self._gone += len(outcome.deleted)
+            gone = self._gone
+        self._progress(gone)
+
+    def _add(self, counts: ScanCounts, tally: _Tally) -> None:
+        """The numbers of a range that has ended, well or not."""
+        with self._lock:
+            self.result.counts.add(counts)
+            self.result.deleted += tally.deleted
+            self.result.bytes += tally.bytes
+            self.result.delete_requests += tally.delete_requests
+            self.result.failed += tally.failed
+            self.result.failures += tally.failures[: max(0, _FAILURES_KEPT - len(self.result.failures))]

@@ -41,13 +41,14 @@ class RunRecord:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        table = pa.table(
-            {
-                "key": pa.array([o.key for o in rows], pa.string()),
-                "epoch": pa.array([o.epoch for o in rows], pa.int64()),
-                "size": pa.array([o.size for o in rows], pa.int64()),
-            }
-        )
+        from l0gc import columns
+
+        arrays = [
+            columns.strings([o.key for o in rows]),
+            columns.integers([o.epoch for o in rows]),
+            columns.integers([o.size for o in rows]),
+        ]
+        table = pa.Table.from_arrays(arrays, names=["key", "epoch", "size"])
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         self._store.put(f"{RUNS}{self.run_id}/deleted-{number:05}.parquet", sink.getvalue().to_pybytes())

@@ -26,7 +26,7 @@ CHECKPOINT_ENTRIES: Final = 50
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """A partition that could not be looked after, and why; it holds M where it was."""
+    """A partition that could not be looked after, and why; a live topic's holds M where it was."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ def housekeep(
     epoch = controller.advance() if barrier else controller.tick_if_due()
     state = controller.snapshot()
     result = HousekeepResult(epoch, ticked=epoch != before, partitions=len(state.partitions()))
-    result.closed = _close_deleted(cluster, state)
+    result.closed, result.broken = close_partitions(cluster, state.to_be_closed())
     kept = cluster.parallel.map(
         lambda p: _keep(cluster, state, p, epoch, barrier=barrier, checkpoint_entries=checkpoint_entries),
         state.partitions(),
@@ -116,7 +116,14 @@ def _checkpoint(replica: Replica[S], every: int) -> tuple[bool, int]:
     return True, replica.log.truncate()
 
 
-def _close_deleted(cluster: Cluster, state: ControllerState) -> int:
-    """Close the partitions of deleted topics whose deleter did not get that far."""
-    ids = [p for d in state.deleted for p in d.topic.ids()]
-    return sum(cluster.parallel.map(lambda p: cluster.partition(p).close(), ids))
+def close_partitions(cluster: Cluster, ids: list[PartitionId]) -> tuple[int, list[Broken]]:
+    """End the partitions of deleted topics; says how many had not ended, and which could not be ended."""
+
+    def close(p: PartitionId) -> bool | Broken:
+        try:
+            return cluster.partition(p).close()
+        except CorruptObjectError as e:
+            return Broken(p.topic, p.partition, str(e))
+
+    outcomes = cluster.parallel.map(close, ids)
+    return sum(o is True for o in outcomes), [o for o in outcomes if isinstance(o, Broken)]

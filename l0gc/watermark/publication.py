@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.cluster import Cluster
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -62,6 +63,22 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
 def watermark_of(published: PublishedWatermark | None) -> int:
     """M, or the watermark below every epoch."""
     return published.watermark if published is not None else NO_WATERMARK
+
+
+def refuse_if_behind(cluster: Cluster) -> None:
+    """Refuse to admit data where the published M is above the cluster epoch (hazard 10).
+
+    Data that was admitted there would lie at or below M, and go with the first sweep after the epoch has caught up.
+
+    Raises:
+        EpochRegressionError: it is.
+        ClusterMismatchError: another cluster's watermark is published.
+    """
+    state = cluster.controller.snapshot()
+    published, _ = read_published(cluster.store, state.cluster_id)
+    if watermark_of(published) > state.epoch:  # perhaps published since the snapshot
+        state = cluster.controller.snapshot()
+    check_epochs(state.epoch, watermark_of(published), f"the watermark in {PUBLISHED_WATERMARK}")
 
 
 def publish(store: ObjectStore, runtime: Runtime, new: PublishedWatermark) -> PublishedWatermark | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import REPORTS, PartitionId
 from l0gc.partition.state import PartitionState
@@ -65,14 +65,23 @@ def publish_reports(
     Args:
         reporter: what kind of process reports, e.g. `upload`; a folder of the bucket.
     """
-    rows = [msgspec.structs.asdict(r) for r in reports]
+    rows = list(reports)
     if not rows:
         return None
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), sink, compression="zstd")
+    pq.write_table(_table(rows), sink, compression="zstd")
     key = f"{REPORTS}{reporter}/{runtime.new_id()}.parquet"
     store.put(key, sink.getvalue().to_pybytes())
     return key
+
+
+def _table(rows: list[PartitionReport]) -> pa.Table:
+    arrays = []
+    for f in SCHEMA:
+        values = [getattr(r, f.name) for r in rows]
+        text = pa.types.is_string(f.type)
+        arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def read_report_file(body: bytes, key: str) -> pa.Table:
@@ -88,4 +97,7 @@ def read_report_file(body: bytes, key: str) -> pa.Table:
     version = (table.schema.metadata or {}).get(b"l0gc.reports", b"?").decode()
     if version != SCHEMA_VERSION or table.schema.names != SCHEMA.names:
         raise CorruptObjectError(f"{key} is a watermark report of version {version}, this l0gc reads {SCHEMA_VERSION}")
-    return table.cast(SCHEMA)
+    try:
+        return table.cast(SCHEMA)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as e:
+        raise CorruptObjectError(f"{key} holds a watermark report that cannot be: {e}") from e

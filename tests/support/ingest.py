@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def upload(
     partitioner: Partitioner | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     progress: Callable[[int, int], None] = lambda records, size: None,
+    packers: Executor | None = None,
+    committer: Executor | None = None,
 ) -> UploadResult:
     """Upload the files as `l0gc upload` does; in turn to the partitions, if not told otherwise."""
     target = cluster.controller.snapshot().topic(topic)
@@ -39,8 +42,8 @@ def upload(
             cluster,
             target,
             spread,
-            packers=InlineExecutor(),
-            committer=InlineExecutor(),
+            packers=packers or InlineExecutor(),
+            committer=committer or InlineExecutor(),
             batch_bytes=batch_bytes,
             producer=session,
             progress=progress,

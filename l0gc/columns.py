@@ -1,0 +1,60 @@
+"""Arrow columns from Python lists, built from buffers.
+
+pyarrow's own conversion looks for pandas first, and importing that costs a command 0.2 s and 40 MiB. Nothing here decides
+anything; it belongs below the packages that write Arrow and Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+T = TypeVar("T")
+
+
+def integers(values: Sequence[int | None], kind: pa.DataType | None = None) -> pa.Array:
+    """A column of 64-bit integers, or of `kind`, which has to be as wide (a timestamp)."""
+    filled, valid = _split(values, 0)
+    return pa.Array.from_buffers(
+        kind or pa.int64(), len(values), [valid, pa.py_buffer(np.fromiter(filled, np.int64, len(values)))]
+    )
+
+
+def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Array:
+    """One 64-bit value, so many times."""
+    return pa.Array.from_buffers(kind or pa.int64(), times, [None, pa.py_buffer(np.full(times, value, np.int64))])
+
+
+def counting(first: int, times: int) -> pa.Array:
+    """`first`, `first + 1` and so on."""
+    return pa.Array.from_buffers(
+        pa.int64(), times, [None, pa.py_buffer(np.arange(first, first + times, dtype=np.int64))]
+    )
+
+
+def binary(values: Sequence[bytes | None]) -> pa.Array:
+    """A column of byte strings, below 2 GiB in all."""
+    return _variable(pa.binary(), values)
+
+
+def strings(values: Sequence[str]) -> pa.Array:
+    """A column of text, below 2 GiB in all."""
+    return _variable(pa.string(), [v.encode() for v in values])
+
+
+def _variable(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
+    filled, valid = _split(values, b"")
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, filled), np.int32, len(values)), out=offsets[1:])
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(offsets), pa.py_buffer(b"".join(filled))])
+
+
+def _split(values: Sequence[T | None], missing: T) -> tuple[Sequence[T], pa.Buffer | None]:
+    """The values with `missing` for None, and the bitmap of those that are not None, if any is."""
+    if None not in values:
+        return values, None  # type: ignore[return-value]
+    here = np.fromiter((v is not None for v in values), np.bool_, len(values))
+    return [missing if v is None else v for v in values], pa.py_buffer(np.packbits(here, bitorder="little"))

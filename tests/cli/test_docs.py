@@ -1,0 +1,248 @@
+"""What the documents say about commands, options, files and tests is what there is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from l0gc import errors
+from l0gc.cli.main import COMMANDS, cli
+from l0gc.cli.options import common_options
+from l0gc.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+SHORTENED = {"init", "upload", "reconcile", "housekeep", "compute-watermark", "sweep", "read", "status", "demo"}
+"""Commands whose line in `l0gc --help` is shorter than the first sentence of their own help."""
+
+COMMON = "options of every command"
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+USED = re.compile(r"(?:^|[`$&|;(] ?|n )l0gc ([a-z][a-z-]+)", re.MULTILINE)
+OPTION_ROW = re.compile(r"^\| `(--[a-z-]+|-[a-z])(?:`, `(--[a-z-]+))?[^`]*` \|", re.MULTILINE)
+FIELD_ROW = re.compile(r"^\| `([a-z_0-9]+)` \|", re.MULTILINE)
+JSON_BLOCK = re.compile(r"^```json\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+GUARD = re.compile(r"(l0gc/[\w/]+\.py)(?:::(\w+(?:\.\w+)?))?")
+
+
+def _leaves() -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something: `topic create`, not `topic`."""
+    for name, (module, _) in COMMANDS.items():
+        command = importlib.import_module(module).command
+        if isinstance(command, click.Group):
+            for sub, leaf in command.commands.items():
+                yield f"{name} {sub}", leaf
+        else:
+            yield name, command
+
+
+LEAVES = dict(_leaves())
+
+
+def _options(command: click.Command) -> set[str]:
+    return {
+        o
+        for p in command.params
+        if isinstance(p, click.Option)
+        for o in (*p.opts, *p.secondary_opts)
+        if o.startswith("--")
+    }
+
+
+@common_options
+def _nothing(settings: Settings) -> None:
+    """Carries the common options."""
+
+
+COMMON_OPTIONS = {
+    o for p in click.command()(_nothing).params if isinstance(p, click.Option) for o in p.opts if o.startswith("--")
+}
+
+
+def _sections() -> dict[str, str]:
+    """The sections of docs/commands.md by their heading, without `l0gc` and in small letters."""
+    sections: dict[str, str] = {}
+    heading = ""
+    fenced = False
+    for line in (ROOT / "docs/commands.md").read_text().splitlines(keepends=True):
+        fenced ^= line.startswith("```")
+        if line.startswith("#") and not fenced:
+            heading = line.strip("#` \n").removeprefix("l0gc ").lower()
+            sections[heading] = ""
+        else:
+            sections[heading] = sections.get(heading, "") + line
+    return sections
+
+
+SECTIONS = _sections()
+
+
+def _documented(section: str) -> set[str]:
+    return {o for row in OPTION_ROW.findall(SECTIONS[section]) for o in row if o.startswith("--")}
+
+
+# -- commands and their help --------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_section_for_every_command_and_for_nothing_else() -> None:
+    groups = {name.split(" ")[0] for name in LEAVES if " " in name}
+    about = {"commands", COMMON, "exit codes", "what is printed where", "not there yet"}
+    assert set(SECTIONS) - {""} - about == set(LEAVES) | groups
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_the_options_of_a_command_are_the_ones_in_its_section(name: str) -> None:
+    assert _documented(name) == _options(LEAVES[name]) - COMMON_OPTIONS
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_command_takes_the_common_options(name: str) -> None:
+    assert _options(LEAVES[name]) >= COMMON_OPTIONS
+
+
+def test_the_common_options_are_the_ones_in_their_section() -> None:
+    assert _documented(COMMON) == COMMON_OPTIONS | {"--help"}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_section_shows_real_json_and_explains_each_of_its_fields(name: str) -> None:
+    examples = [json.loads(block) for block in JSON_BLOCK.findall(SECTIONS[name])]
+    assert examples, "an example of what --json prints belongs here"
+    fields = set(FIELD_ROW.findall(SECTIONS[name]))
+    assert fields == {key for example in examples for key in example}
+
+
+@pytest.mark.parametrize("name", [*LEAVES, *{n.split(" ")[0] for n in LEAVES if " " in n}])
+def test_a_commands_help_has_an_example(name: str) -> None:
+    first, _, sub = name.partition(" ")
+    command = importlib.import_module(COMMANDS[first][0]).command
+    if sub:
+        command = command.commands[sub]
+    assert command.help is not None
+    assert re.search(rf"Example:\n\s+(.*\| )?l0gc {first}\b", command.help)
+
+
+def test_the_short_help_is_the_first_sentence_of_the_long_one_or_begins_like_it() -> None:
+    shortened = set()
+    for name, (module, short) in COMMANDS.items():
+        long = importlib.import_module(module).command.help or ""
+        first_line = " ".join(long.split("\n\n")[0].split())
+        if first_line != short:
+            shortened.add(name)
+            assert re.split(r"\W", first_line)[0] == re.split(r"\W", short)[0]
+            assert len(short) <= len(first_line)
+    assert shortened == SHORTENED
+
+
+def test_all_exit_codes_are_documented() -> None:
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.L0gcError)]
+    codes = {int(c) for c in re.findall(r"^\| (\d+) \|", SECTIONS["exit codes"], re.MULTILINE)}
+    assert codes == {0, 130, 141} | {k.exit_code for k in kinds}
+
+
+# -- what is imported when ------------------------------------------------------------------------------------------------
+
+
+def _modules_after(code: str) -> set[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(ended.stdout.split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    loaded = _modules_after("from l0gc.cli.main import cli; cli.main(['--help'], standalone_mode=False)")
+    assert loaded & {"pyspark", "boto3", "botocore", "obstore", "pyarrow", "pandas", "rich"} == set()
+
+
+@pytest.mark.parametrize("module", [m for n, (m, _) in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}])
+def test_a_command_that_does_without_spark_does_not_import_it(module: str) -> None:
+    assert "pyspark" not in _modules_after(f"import {module}")
+
+
+def test_help_of_spark_commands_does_not_import_spark() -> None:
+    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark")
+    assert "pyspark" not in loaded
+
+
+# -- the documents --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    dead = []
+    for target in LINK.findall(document.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        file = document.parent / path if path else document
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            dead.append(target)
+    assert dead == []
+
+
+def _anchors(file: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_commands_and_options_in_the_documents_exist(document: Path) -> None:
+    known = {o for leaf in LEAVES.values() for o in _options(leaf)} | {"--help", "--version"}
+    for code in CODE.findall(document.read_text()):
+        for name in USED.findall(code):
+            assert name in COMMANDS, code
+        for line in code.splitlines():
+            if re.search(r"(^|[ `$])l0gc [a-z]", line):
+                used = line[line.index("l0gc ") :].split("#")[0].split("|")[0]
+                assert set(re.findall(r"(?<!\w)--[a-z][a-z-]+", used)) <= known, line
+
+
+def _definitions(file: Path) -> set[str]:
+    """Functions and classes of a module, and methods as `Class.method`."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{f.name}" for f in node.body if isinstance(f, ast.FunctionDef)}
+    return names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_functions_and_tests_that_the_documents_name_exist(document: Path) -> None:
+    text = document.read_text()
+    missing = [
+        f"{file}::{name}"
+        for file, name in [*TEST.findall(text), *GUARD.findall(text)]
+        if not (ROOT / file).is_file() or (name and name not in _definitions(ROOT / file))
+    ]
+    assert missing == []
+
+
+def test_every_hazard_has_a_row_with_a_guard() -> None:
+    rows = re.findall(r"^\| (\d+) \| .* \| .*l0gc/\w.* \| .* \|$", (ROOT / "docs/safety.md").read_text(), re.MULTILINE)
+    assert [int(n) for n in rows] == list(range(1, 21))
+
+
+def test_the_group_itself_has_help() -> None:
+    assert cli.help is not None
+    assert "Example:" in cli.help
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_document_is_linked_from_the_readme(document: Path) -> None:
+    if document.name != "README.md":
+        assert f"docs/{document.name}" in LINK.findall((ROOT / "README.md").read_text())

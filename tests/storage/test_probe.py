@@ -1,0 +1,169 @@
+"""The probe: a store that breaks one promise is refused by that promise's name, and nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from l0gc.errors import AccessDeniedError, PreconditionFailedError, StoreUnfitError
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Written
+from l0gc.storage.probe import probe
+from tests.support.memory_store import Call, MemoryStore
+
+
+class IgnoresConditionalCreate(MemoryStore):
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        return self.put(key, body)
+
+
+class PretendsConditionalCreate(MemoryStore):
+    """Says 412, and writes all the same."""
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        exists = key in self.objects
+        written = self.put(key, body)
+        if exists:
+            raise PreconditionFailedError("412")
+        return written
+
+
+class IgnoresConditionalReplace(MemoryStore):
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        return self.put(key, body)
+
+
+class RefusesConditionalReplace(MemoryStore):
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        raise PreconditionFailedError("412")
+
+
+class PretendsConditionalReplace(MemoryStore):
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        fits = self.objects[key].etag == etag
+        written = self.put(key, body)
+        if not fits:
+            raise PreconditionFailedError("412")
+        return written
+
+
+class SwallowsConditionalReplace(MemoryStore):
+    """Says that it has written, and has not."""
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        if self.objects[key].etag != etag:
+            raise PreconditionFailedError("412")
+        return Written(etag, self.clock.ms)
+
+
+class ListsBackwards(MemoryStore):
+    def order(self, keys: list[str]) -> list[str]:
+        return keys[::-1]
+
+
+class ListsByFolder(MemoryStore):
+    """Numbers in keys sort as numbers, as in some listings of file systems."""
+
+    def order(self, keys: list[str]) -> list[str]:
+        return sorted(keys, key=lambda k: (k.count("/"), k[::-1]))
+
+
+class IgnoresStartAfter(MemoryStore):
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        return super().scan(prefix)
+
+
+class SkipsTheFolderAfterStartAfter(MemoryStore):
+    """Takes `001~` for the folder 001's end, and drops what comes next as well."""
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        for n, page in enumerate(super().scan(prefix, start_after)):
+            cut = 1 if start_after and n == 0 else 0
+            yield ListedPage(page.keys[cut:], page.sizes[cut:], page.modified_ms[cut:])
+
+
+class ListsLate(MemoryStore):
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        return iter(())
+
+
+class DoesNotDelete(MemoryStore):
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        return [DeleteFailure(k, "AccessDenied", "locked") for k in keys]
+
+
+class ListsTheDeleted(MemoryStore):
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        self.ghosts = dict.fromkeys(keys, 0)
+        return super().delete(keys)
+
+    def list(self, folder: str) -> Listing:
+        return Listing(super().list(folder).modified_ms | self.ghosts, self.clock.ms)
+
+
+def run(store: MemoryStore) -> list[str]:
+    return probe(store, Runtime(store.clock, random.Random(0)))
+
+
+def test_a_good_store_passes_and_nothing_is_left_behind() -> None:
+    store = MemoryStore()
+    store.put("other", b"x")
+    assert "conditional create" in run(store)
+    assert list(store.objects) == ["other"]
+
+
+def test_a_good_store_with_small_pages_passes() -> None:
+    store = MemoryStore()
+    store.page_size = 2
+    run(store)
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        (IgnoresConditionalCreate, r"ignores conditional creates .*If-None-Match"),
+        (PretendsConditionalCreate, "refused a conditional create, but wrote it"),
+        (IgnoresConditionalReplace, r"ignores conditional replaces .*If-Match"),
+        (RefusesConditionalReplace, r"refuses conditional replaces .*should succeed"),
+        (PretendsConditionalReplace, "refused a conditional replace, but wrote it"),
+        (SwallowsConditionalReplace, "does not show a write to the read that follows"),
+        (ListsBackwards, "out of order"),
+        (ListsByFolder, "out of order"),
+        (IgnoresStartAfter, "StartAfter"),
+        (SkipsTheFolderAfterStartAfter, "StartAfter"),
+        (ListsLate, "does not list what was just written"),
+    ],
+)
+def test_a_store_that_breaks_a_promise_is_refused_by_its_name(store: type[MemoryStore], message: str) -> None:
+    bad = store()
+    with pytest.raises(StoreUnfitError, match=message):
+        run(bad)
+    assert bad.objects == {}
+
+
+@pytest.mark.parametrize("store", [DoesNotDelete, ListsTheDeleted])
+def test_a_store_whose_deletes_do_not_show_is_refused(store: type[MemoryStore]) -> None:
+    with pytest.raises(StoreUnfitError, match=r"still lists objects below l0gc/probe/.* just deleted"):
+        run(store())
+
+
+def test_a_store_that_does_not_let_us_is_reported_as_that() -> None:
+    def fault(call: Call) -> None:
+        if call.kind.startswith("put_if"):
+            raise AccessDeniedError("denied")
+
+    with pytest.raises(AccessDeniedError):
+        run(MemoryStore(fault=fault))
+
+
+def test_a_failed_probe_cleans_up_what_it_wrote() -> None:
+    def fault(call: Call) -> None:
+        if call.kind == "scan":
+            raise AccessDeniedError("denied")
+
+    store = MemoryStore(fault=fault)
+    with pytest.raises(AccessDeniedError):
+        run(store)
+    assert store.objects == {}

@@ -1,0 +1,355 @@
+"""Replicas: whatever the processes, faults and naps, there is one history, and every acknowledged entry is in it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import AmbiguousWriteError, AppendOutcomeUnknownError, CorruptObjectError, L0gcError
+from l0gc.runtime import Runtime
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog
+from l0gc.storage.objectstore import Written
+from l0gc.storage.replica import Replica
+from tests.support.memory_store import Call, MemoryStore, lose_reply
+
+FOLDER = "l0gc/x/"
+AGE_S = TRUNCATE_MIN_AGE_MS / 1000
+
+
+class Names:
+    """A state that is the list of what was appended."""
+
+    def initial(self) -> list[str]:
+        return []
+
+    def apply(self, state: list[str], entry: Landed) -> None:
+        name = json.loads(entry.payload)
+        if name == "bad":
+            raise CorruptObjectError(f"entry {entry.offset} is bad")
+        assert len(state) == entry.offset
+        state.append(name)
+
+    def encode(self, state: list[str]) -> bytes:
+        return json.dumps(state).encode()
+
+    def decode(self, body: bytes, source: str) -> list[str]:
+        names = json.loads(body)
+        assert isinstance(names, list)
+        return names
+
+
+def a_replica(store: MemoryStore, seed: int = 0) -> Replica[list[str]]:
+    runtime = Runtime(store.clock, random.Random(seed))
+    return Replica(SharedLog(store, FOLDER, runtime), Names(), runtime)
+
+
+def propose(replica: Replica[list[str]], name: str) -> int:
+    offset = replica.propose(lambda state, offset: json.dumps(name).encode())
+    assert offset is not None
+    return offset
+
+
+def truncate_all(replica: Replica[list[str]]) -> None:
+    replica.write_checkpoint()
+    replica.log.truncate()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    propose(a, "a0")
+    propose(b, "b1")
+    seen: list[tuple[list[str], int]] = []
+
+    def decide(state: list[str], offset: int) -> bytes:
+        seen.append((list(state), offset))
+        return b'"a2"'
+
+    assert a.propose(decide) == 2
+    assert seen == [(["a0"], 1), (["a0", "b1"], 2)]
+
+
+def test_a_decision_may_be_to_do_nothing_after_a_conflict(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    _ = a.state
+    propose(b, "only")
+    assert a.propose(lambda state, offset: None if state else b'"only"') is None
+    assert a.state == ["only"]
+
+
+def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
+    """Nothing of an append that never lands may get into a report or a checkpoint (hazard 18)."""
+    a = a_replica(store)
+    propose(a, "a0")
+
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent" and "/log/" in call.key:
+            raise AmbiguousWriteError("cut")
+
+    store.fault = fault
+    with pytest.raises(AppendOutcomeUnknownError):
+        propose(a, "lost")
+    store.fault = lambda call: None
+    assert a.state == ["a0"]
+    assert a.write_checkpoint() == 0
+    assert json.loads(store.get(a.log.checkpoint_key(0)).body) == ["a0"]
+
+
+def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_look(store: MemoryStore) -> None:
+    a = a_replica(store)
+    propose(a, "a0")
+
+    def fault(call: Call) -> None:
+        if (call.kind, call.when) == ("put_if_absent", "after") or call.kind == "get":
+            raise AmbiguousWriteError("cut")
+
+    store.fault = fault
+    with pytest.raises(AppendOutcomeUnknownError):
+        propose(a, "a1")
+    store.fault = lambda call: None
+    assert a.state == ["a0", "a1"]
+    assert propose(a, "a2") == 2
+
+
+def test_a_refusal_leaves_the_log_as_it_was(store: MemoryStore) -> None:
+    a = a_replica(store)
+    propose(a, "a0")
+
+    def refuse(state: list[str], offset: int) -> bytes:
+        raise L0gcError("no")
+
+    with pytest.raises(L0gcError, match="no"):
+        a.propose(refuse)
+    assert a_replica(store, seed=1).state == ["a0"]
+    assert propose(a, "a1") == 1
+
+
+def test_a_checkpoint_is_written_once_and_replays_to_the_same_state(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    for i in range(5):
+        propose(a, f"a{i}")
+    assert a.write_checkpoint() == 4
+    before = store.requests["put_if_absent"]
+    assert a.write_checkpoint() == 4
+    assert store.requests["put_if_absent"] == before
+    _ = b.state
+    assert b.write_checkpoint() == 4
+    propose(a, "a5")
+    assert a_replica(store, seed=2).state == a.state == [f"a{i}" for i in range(6)]
+
+
+def test_a_writer_that_slept_through_a_truncation_goes_on_behind_it(store: MemoryStore) -> None:
+    """Hazard 7: the offset that it re-creates is not part of the log, and its entry lands at another one."""
+    a, b = a_replica(store), a_replica(store, seed=1)
+    propose(a, "e0")
+    for i in range(1, 5):
+        propose(b, f"e{i}")
+    store.clock.sleep(AGE_S)
+    truncate_all(b)
+    assert propose(a, "late") == 5
+    assert a.state == a_replica(store, seed=2).state == ["e0", "e1", "e2", "e3", "e4", "late"]
+
+
+def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store: MemoryStore) -> None:
+    """Hazard 7, the other side: what a stale writer left at a truncated offset is nobody's entry."""
+    reader, b = a_replica(store), a_replica(store, seed=1)
+    propose(b, "e0")
+    assert reader.state == ["e0"]
+    for i in range(1, 5):
+        propose(b, f"e{i}")
+    store.clock.sleep(AGE_S)
+    truncate_all(b)
+    store.put(b.log.entry_key(1), b'{"id":"x","time_ms":0,"entry":"phantom"}')
+    assert reader.catch_up() == b.state
+    assert propose(reader, "next") == 5
+
+
+def test_an_entry_that_cannot_be_applied_stops_the_replica_and_is_named(store: MemoryStore) -> None:
+    a = a_replica(store)
+    propose(a, "e0")
+    store.put(a.log.entry_key(1), b'{"id":"x","time_ms":0,"entry":"bad"}')
+    for replica in (a, a_replica(store, seed=1)):
+        for _ in range(2):
+            with pytest.raises(CorruptObjectError, match="entry 1 is bad"):
+                replica.catch_up()
+
+
+def test_the_time_of_entries_never_goes_back(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    times = []
+    for i in range(6):
+        store.clock.ms += [5000, -3000, 0][i % 3]
+        propose((a, b)[i % 2], f"e{i}")
+    for e in a.log.replay().entries:
+        times.append(e.time_ms)
+    assert times == sorted(times)
+
+
+# -- any schedule -------------------------------------------------------------------------------------------------------
+
+
+class FaultyStore(MemoryStore):
+    """Does what a test has planned at the n-th call from now: runs another process, and loses, drops or delays a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plan: dict[int, list[Callable[[], None]]] = {}
+        self.write_fault: dict[int, str] = {}
+        self.calls = 0
+        self.late: list[tuple[str, bytes]] = []
+        self.fault = self._interrupt
+
+    def expect(self, plan: dict[int, list[Callable[[], None]]], write_fault: dict[int, str]) -> None:
+        self.plan, self.write_fault, self.calls = plan, write_fault, 0
+
+    def _interrupt(self, call: Call) -> None:
+        if call.when == "before":
+            self.calls += 1
+            for action in self.plan.pop(self.calls, []):
+                action()
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        fault = self.write_fault.pop(self.calls + 1, "")
+        if fault == "late" and "/log/" in key:
+            self.late.append((key, body))
+            raise AmbiguousWriteError("cut, and on its way")
+        if fault == "dropped":
+            raise AmbiguousWriteError("cut")
+        written = super().put_if_absent(key, body)
+        if fault == "lost":
+            raise AmbiguousWriteError("cut behind it")
+        return written
+
+    def land_late(self) -> None:
+        for key, body in self.late:
+            if key not in self.objects:
+                self._write(key, body)
+        self.late.clear()
+
+
+@dataclass
+class World:
+    """Some processes on one store, and what each of them was told."""
+
+    store: FaultyStore = field(default_factory=FaultyStore)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    proposed: int = 0
+    busy: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.processes = [a_replica(self.store, seed) for seed in range(3)]
+
+    def act(self, process: int, action: str) -> None:
+        if process in self.busy:
+            return
+        replica = self.processes[process]
+        self.busy.add(process)
+        try:
+            match action:
+                case "append":
+                    self._append(replica)
+                case "catch up":
+                    replica.catch_up()
+                case "checkpoint":
+                    replica.write_checkpoint()
+                case "truncate":
+                    replica.log.truncate()
+                case "move on":  # all that it takes for others to be overtaken
+                    self._append(replica)
+                    self._append(replica)
+                    self.store.clock.sleep(AGE_S)
+                    truncate_all(replica)
+                case "restart":
+                    self.processes[process] = a_replica(self.store, seed=100 + self.proposed * 3 + process)
+                case "late writes land":
+                    self.store.land_late()
+                case "nap":
+                    self.store.clock.sleep(AGE_S / 3 - 1)
+                case "sleep":
+                    self.store.clock.sleep(AGE_S + 1)
+        finally:
+            self.busy.discard(process)
+
+    def _append(self, replica: Replica[list[str]]) -> None:
+        self.proposed += 1
+        name = f"n{self.proposed}"
+        try:
+            self.acknowledged[name] = propose(replica, name)
+        except AppendOutcomeUnknownError:
+            self.unknown.add(name)
+        except L0gcError:
+            self.refused.add(name)
+
+    def check(self) -> None:
+        self.store.expect({}, {})
+        self.store.land_late()
+        history = a_replica(self.store, seed=999).state
+        assert len(set(history)) == len(history), "an entry landed twice"
+        for name, offset in self.acknowledged.items():
+            assert history[offset : offset + 1] == [name], "an acknowledged entry was lost"
+        assert not self.refused & set(history), "a refused entry landed"
+        assert set(history) <= self.acknowledged.keys() | self.unknown
+        for replica in self.processes:
+            seen = list(replica.peek())
+            assert history[: len(seen)] == seen, "a process believes another history"
+            assert replica.catch_up() == history
+
+
+ACTIONS = [
+    "append",
+    "append",
+    "catch up",
+    "checkpoint",
+    "truncate",
+    "move on",
+    "restart",
+    "late writes land",
+    "nap",
+    "sleep",
+]
+interruption = st.tuples(st.integers(0, 2), st.sampled_from(ACTIONS))
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(ACTIONS),
+        st.dictionaries(st.integers(1, 5), st.lists(interruption, max_size=3), max_size=2),
+        st.dictionaries(st.integers(1, 4), st.sampled_from(["lost", "dropped", "late"]), max_size=2),
+    ),
+    max_size=14,
+)
+
+
+@given(steps)
+@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_processes_on_one_store_share_one_history_whatever_happens(
+    plan: list[tuple[int, str, dict[int, list[tuple[int, str]]], dict[int, str]]],
+) -> None:
+    world = World()
+    for process, action, interruptions, faults in plan:
+        world.store.expect(
+            {n: [lambda p=p, a=a: world.act(p, a) for p, a in what] for n, what in interruptions.items()},  # type: ignore[misc]
+            dict(faults),
+        )
+        world.act(process, action)
+    world.check()
+
+
+def test_a_lost_reply_under_contention_is_neither_lost_nor_repeated(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    _ = a.state, b.state
+    propose(b, "b0")
+    store.fault = lose_reply(f"{1:020}")
+    assert propose(a, "a1") == 1
+    assert a.state == b.catch_up() == ["b0", "a1"]

@@ -1,0 +1,208 @@
+"""`published.json`: only ever raised, only by this cluster, only up to its epoch."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import (
+    AmbiguousWriteError,
+    ClusterMismatchError,
+    CorruptObjectError,
+    EpochRegressionError,
+    L0gcError,
+    StoreError,
+    WatermarkRegressionError,
+)
+from l0gc.ingest.partitioner import InTurn
+from l0gc.ingest.uploader import Uploader
+from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.runtime import Runtime
+from l0gc.storage.parallel import InlineExecutor
+from l0gc.upkeep.topics import create_topic
+from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
+from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+
+
+def a_watermark(watermark: int, cluster_epoch: int = 100, cluster_id: str = "c") -> PublishedWatermark:
+    return PublishedWatermark(cluster_id, watermark, cluster_epoch, 0)
+
+
+def put(store: MemoryStore, new: PublishedWatermark) -> PublishedWatermark | None:
+    return publish(store, Runtime(store.clock, random.Random(0)), new)
+
+
+def published(store: MemoryStore) -> int:
+    return watermark_of(read_published(store, "c")[0])
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def test_nothing_published_is_the_watermark_that_deletes_nothing(store: MemoryStore) -> None:
+    assert read_published(store, "c") == (None, "")
+    assert published(store) == NO_WATERMARK
+
+
+def test_a_watermark_is_raised_and_may_be_published_again(store: MemoryStore) -> None:
+    assert put(store, a_watermark(5)) is None
+    assert put(store, a_watermark(5)) == a_watermark(5)
+    assert put(store, a_watermark(7)) == a_watermark(5)
+    assert published(store) == 7
+
+
+def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
+    """Hazard 15."""
+    put(store, a_watermark(7))
+    with pytest.raises(
+        WatermarkRegressionError, match="computed M = 5, but M = 7 is published, and it never goes down"
+    ):
+        put(store, a_watermark(5))
+    assert published(store) == 7
+
+
+def test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile(store: MemoryStore) -> None:
+    """Hazard 15, between the reading and the writing."""
+    put(store, a_watermark(3))
+    left = [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and call.kind == "put_if_match":
+            left[0] -= 1
+            put(store, a_watermark(7))
+
+    store.fault = fault
+    with pytest.raises(WatermarkRegressionError):
+        put(store, a_watermark(5))
+    assert published(store) == 7
+
+
+def test_of_two_first_publications_the_higher_stays(store: MemoryStore) -> None:
+    left = [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and call.kind == "put_if_absent":
+            left[0] -= 1
+            put(store, a_watermark(2))
+
+    store.fault = fault
+    assert put(store, a_watermark(5)) == a_watermark(2)
+    assert published(store) == 5
+
+
+def test_a_published_watermark_above_the_cluster_epoch_is_refused(store: MemoryStore) -> None:
+    """Hazard 10: the cluster has forgotten epochs at which objects were deleted."""
+    put(store, a_watermark(50))
+    with pytest.raises(EpochRegressionError, match=r"published\.json is at epoch 50, above the cluster epoch 9"):
+        put(store, a_watermark(5, cluster_epoch=9))
+    assert published(store) == 50
+
+
+def test_another_clusters_watermark_is_neither_read_nor_replaced(store: MemoryStore) -> None:
+    """Hazard 11."""
+    put(store, a_watermark(7, cluster_id="d"))
+    before = store.objects[PUBLISHED_WATERMARK].body
+    with pytest.raises(ClusterMismatchError, match=r"published\.json belongs to cluster d"):
+        read_published(store, "c")
+    with pytest.raises(ClusterMismatchError):
+        put(store, a_watermark(9))
+    assert store.objects[PUBLISHED_WATERMARK].body == before
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"watermark":9}', b'{"cluster_id":"c","watermark":"9"}', b"9"])
+def test_a_watermark_that_cannot_be_read_is_refused_with_its_remedy(store: MemoryStore, body: bytes) -> None:
+    store.put(PUBLISHED_WATERMARK, body)
+    for action in (lambda: read_published(store, "c"), lambda: put(store, a_watermark(9))):
+        with pytest.raises(CorruptObjectError, match=r"published\.json cannot be read .*remove it and run"):
+            action()
+    assert store.objects[PUBLISHED_WATERMARK].body == body
+
+
+def test_a_publication_without_a_reply_is_looked_up(store: MemoryStore) -> None:
+    store.fault = lose_reply(PUBLISHED_WATERMARK)
+    put(store, a_watermark(5))
+    assert published(store) == 5
+
+
+def test_a_publication_that_is_overtaken_for_ever_gives_up(store: MemoryStore) -> None:
+    put(store, a_watermark(1))
+
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_match" and call.when == "before":
+            raise AmbiguousWriteError("cut")
+
+    store.fault = fault
+    with pytest.raises(StoreError, match="changed under every one of 20 tries"):
+        put(store, a_watermark(5))
+    assert published(store) == 1
+
+
+Run = tuple[int, list[tuple[int, int]]]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=2)), max_size=5
+    )
+)
+@settings(deadline=None)
+def test_what_is_published_never_goes_down_however_publishers_interleave(runs: list[Run]) -> None:
+    """Hazard 15: each run may have others begin and end at any of its store calls."""
+    store = MemoryStore()
+    history = [NO_WATERMARK]
+    plan: dict[int, int] = {}
+    calls = 0
+
+    def attempt(watermark: int) -> None:
+        try:
+            put(store, a_watermark(watermark))
+        except WatermarkRegressionError:
+            assert history[-1] > watermark
+        except L0gcError as e:
+            raise AssertionError(e) from e
+        else:
+            assert max(history) >= watermark
+
+    def fault(call: Call) -> None:
+        nonlocal calls
+        if call.when == "after":
+            if call.kind.startswith("put_if"):
+                history.append(msgspec.json.decode(store.objects[PUBLISHED_WATERMARK].body)["watermark"])
+            return
+        calls += 1
+        other = plan.pop(calls, None)
+        if other is not None:
+            attempt(other)
+
+    store.fault = fault
+    for watermark, others in runs:
+        calls = 0
+        plan.clear()
+        plan.update(others)
+        attempt(watermark)
+    assert history == sorted(history)
+
+
+def test_a_restored_controller_takes_no_topic_and_no_data_below_what_is_published() -> None:
+    """Hazard 10: once the epoch has caught up, a sweep would delete what was taken meanwhile."""
+    cluster = memory_cluster()
+    topic, _ = create_topic(cluster, "t", 1)
+    cluster_id = cluster.controller.snapshot().cluster_id
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+    store.put(PUBLISHED_WATERMARK, msgspec.json.encode(PublishedWatermark(cluster_id, 7, 9, 0)))
+    with pytest.raises(EpochRegressionError, match="at epoch 7, above the cluster epoch 1"):
+        create_topic(cluster, "u", 1)
+    inline = InlineExecutor()
+    with pytest.raises(EpochRegressionError, match="at epoch 7, above the cluster epoch 1"):
+        Uploader(cluster, topic, InTurn(1), packers=inline, committer=inline)
+    while cluster.controller.advance() < 7:
+        pass
+    assert create_topic(cluster, "u", 1)[0].revision == 8
