@@ -2,13 +2,14 @@
 # PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`.
 
 PYTHON ?=
+SEEDS ?= 300
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean java
+.PHONY: help demo test simulate lint format bench clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +19,9 @@ demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sam
 
 test: $(VENV)/.dev java ## Run the tests
 	$(BIN)/python -m pytest -q
+
+simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 lint: $(VENV)/.dev ## Check style, formatting and types
 	$(BIN)/ruff check

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -69,13 +71,13 @@ class Output:
         self.json = settings.json
         self.verbose = settings.verbose
 
-    def result(self, data: dict[str, Any], text: Sequence[str]) -> None:
-        """The command's result: `data` as JSON, or `text` line by line."""
+    def result(self, data: dict[str, Any], text: Sequence[str], *, indent: int = 2) -> None:
+        """The command's result: `data` as JSON, or `text` line by line, folded to a terminal's width with `indent`."""
         taken = _taken.get()
         if taken is not None:
             taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
             return
-        lines = [msgspec.json.encode(data).decode()] if self.json else text
+        lines = [msgspec.json.encode(data).decode()] if self.json else _folded(text, indent)
         with writing_stdout():
             for line in lines:
                 click.echo(line)
@@ -102,6 +104,15 @@ class Output:
         with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=None, text="")
             yield lambda text, *, done=None, total=None: bar.update(task, text=text, completed=done, total=total)
+
+
+def _folded(text: Sequence[str], indent: int) -> list[str]:
+    """`text` as wide as the terminal; as it is where stdout is none, so that grep sees whole lines."""
+    if not sys.stdout.isatty():
+        return list(text)
+    width = max(40, shutil.get_terminal_size().columns)
+    fold = textwrap.TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [line for t in text for line in (fold.wrap(t) if len(t) > width else [t])]
 
 
 def size(n: float) -> str:

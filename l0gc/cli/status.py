@@ -55,4 +55,4 @@ def command(settings: Settings) -> None:
         "errors": s.errors,
         "next": s.next_step,
     }
-    out.result(data, lines)
+    out.result(data, lines, indent=11)

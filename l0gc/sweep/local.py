@@ -75,6 +75,7 @@ class LocalSweep:
         self._gone = 0
         self._progress = progress
         self._lock = threading.Lock()
+        self._stop = threading.Event()
         self.result = SweepResult(-1, cluster.runtime.new_id(), dry_run)
         self._record = RunRecord(cluster.store, self.result.run_id)
 
@@ -97,6 +98,9 @@ class LocalSweep:
         cuts = [layout.shards * i // n for i in range(n + 1)]
         try:
             workers.map(lambda i: self._sweep_range(layout, cuts[i], cuts[i + 1], older_than_ms), range(n))
+        except BaseException:
+            self._stop.set()  # the ranges end behind the request that is under way
+            raise
         finally:
             self._record.flush()
         return self.result
@@ -135,7 +139,7 @@ class LocalSweep:
             while len(waiting) >= PAGE_SIZE:
                 self._delete(waiting[:PAGE_SIZE], tally)
                 waiting = waiting[PAGE_SIZE:]
-            if self._left == 0:
+            if self._left == 0 or self._stop.is_set():
                 break
         if waiting:
             self._delete(waiting, tally)

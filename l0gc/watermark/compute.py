@@ -93,8 +93,8 @@ def _reason(report: PartitionReport | None) -> str:
             f"{unreconciled} unreconciled records from epoch {report.lowest_unreconciled_epoch} on: run l0gc reconcile"
         )
     return (
-        f"its window [{report.previous_applied_epoch}, {report.max_applied_epoch}] may still take epoch "
-        f"{report.gc_epoch + 1}: it moves with uploads, or with l0gc housekeep after the next tick"
+        f"window [{report.previous_applied_epoch}, {report.max_applied_epoch}] may still take epoch "
+        f"{report.gc_epoch + 1}; it moves with the next tick (l0gc housekeep)"
     )
 
 

@@ -84,7 +84,7 @@ def test_what_holds_m_back_is_said_with_its_remedy() -> None:
     reasons = [h.reason for h in compute(20, [A, B], {A: behind, B: idle}).held_back_by]
     assert reasons[0] == "5 unreconciled records from epoch 6 on: run l0gc reconcile"
     assert reasons[1].startswith(
-        "its window [6, 8] may still take epoch 6: it moves with uploads, or with l0gc housekeep"
+        "window [6, 8] may still take epoch 6; it moves with the next tick"
     )
 
 
