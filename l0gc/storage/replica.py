@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
-from l0gc.errors import LogConflictError, LogOvertakenError, ProtocolError
+from l0gc.errors import LogConflictError, LogOvertakenError, ProtocolError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.storage.log import Landed, SharedLog
 
 S = TypeVar("S")
 
+CHECKPOINT_EVERY: Final = 100
+"""Entries behind the newest checkpoint at which a writer keeps the state: it bounds what a replay reads, also where
+nobody runs housekeeping. Truncation is housekeeping's alone."""
 _MAX_CONFLICTS: Final = 1000
 """Far above what contention can cause; a writer that meets this many is not making progress."""
 
@@ -129,6 +133,9 @@ class Replica(Generic[S]):
                     raise
                 self._apply(landed)
                 self.as_of_ms = max(self.as_of_ms, landed.date_ms)
+                if offset - self.checkpoint_offset >= CHECKPOINT_EVERY:
+                    with suppress(StoreError):  # the entry has landed; somebody else will keep the state
+                        self.write_checkpoint()
                 return offset
             raise ProtocolError(f"the log {self.log.folder} could not be appended to after {_MAX_CONFLICTS} conflicts")
 

@@ -83,9 +83,7 @@ def test_what_holds_m_back_is_said_with_its_remedy() -> None:
     idle = a_report(B, 5, previous_applied_epoch=6, max_applied_epoch=8)
     reasons = [h.reason for h in compute(20, [A, B], {A: behind, B: idle}).held_back_by]
     assert reasons[0] == "5 unreconciled records from epoch 6 on: run l0gc reconcile"
-    assert reasons[1].startswith(
-        "window [6, 8] may still take epoch 6; it moves with the next tick"
-    )
+    assert reasons[1].startswith("window [6, 8] may still take epoch 6; it moves with the next tick")
 
 
 @pytest.mark.parametrize(("cluster_epoch", "known", "refused"), [(5, 5, False), (5, 4, False), (5, 6, True)])
