@@ -73,11 +73,15 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The newest checkpoint (its offset and bytes), the entries behind it, and since when nothing can be missing."""
+    """The newest checkpoint (its offset and bytes), the entries behind it, and when the offset behind them was free.
+
+    `covered` entries are still stored although the checkpoint covers them.
+    """
 
     checkpoint: tuple[int, bytes] | None
     entries: list[Landed]
     as_of_ms: int
+    covered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class SharedLog:
                 gap = str(e)
                 continue
             at = None if checkpoint is None or body is None else (checkpoint, body)
-            return Replay(at, entries, folder.date_ms)
+            return Replay(at, entries, folder.date_ms, len(folder.entries) - len(offsets))
         raise CorruptObjectError(
             f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
         )

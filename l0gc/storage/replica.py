@@ -58,6 +58,7 @@ class Replica(Generic[S]):
         self.time_ms = 0
         self.as_of_ms: int | None = None
         self.checkpoint_offset = -1
+        self.covered = 0
 
     @property
     def state(self) -> S:
@@ -82,7 +83,7 @@ class Replica(Generic[S]):
             self._state, self.offset, self.checkpoint_offset = state, offset, offset
             for entry in r.entries:
                 self._apply(entry)
-            self.as_of_ms = r.as_of_ms
+            self.as_of_ms, self.covered = r.as_of_ms, r.covered
 
     def catch_up(self) -> S:
         """The state as the log has it now."""

@@ -109,11 +109,11 @@ def _keep(
 
 
 def _checkpoint(replica: Replica[S], every: int) -> tuple[bool, int]:
-    """Checkpoint and truncate if enough has come together since the last checkpoint."""
-    if replica.offset - replica.checkpoint_offset < every:
-        return False, 0
-    replica.write_checkpoint()
-    return True, replica.log.truncate()
+    """Checkpoint if enough has come together since the last one, and truncate if enough is covered by one."""
+    due = replica.offset - replica.checkpoint_offset >= every
+    if due:
+        replica.write_checkpoint()
+    return due, replica.log.truncate() if due or replica.covered >= every else 0
 
 
 def close_partitions(cluster: Cluster, ids: list[PartitionId]) -> tuple[int, list[Broken]]:

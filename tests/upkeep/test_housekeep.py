@@ -13,6 +13,7 @@ from l0gc.keys import REPORTS, PartitionId, partition_log
 from l0gc.partition.entries import Placeholder
 from l0gc.partition.handle import PartitionHandle
 from l0gc.partition.window import EpochWindow
+from l0gc.storage.replica import CHECKPOINT_EVERY
 from l0gc.upkeep.housekeep import housekeep
 from l0gc.upkeep.status import status
 from l0gc.watermark.compute import PartitionReport
@@ -140,6 +141,20 @@ def test_a_straggler_behind_a_barrier_uploads_again_and_loses_nothing(tmp_path: 
 
 
 # -- checkpoints and truncation ----------------------------------------------------------------------------------------
+
+
+def test_what_a_writers_own_checkpoint_covers_is_truncated(tmp_path: Path) -> None:
+    cluster = new_cluster(partitions=1)
+    handle = handle_of(cluster)
+    for _ in range(CHECKPOINT_EVERY + 2):
+        handle.advance(cluster.controller.advance())
+    assert handle.replica.checkpoint_offset == CHECKPOINT_EVERY - 1
+    pass_interval(cluster)
+    pass_interval(cluster)
+    result = housekeep(another_process(cluster))
+    assert result.checkpoints == 0
+    assert result.truncated_entries >= CHECKPOINT_EVERY - 1
+    assert another_process(cluster, 2).partition(ids(cluster)[0]).state == handle.catch_up()
 
 
 def test_logs_are_checkpointed_and_what_is_old_is_truncated(tmp_path: Path) -> None:
