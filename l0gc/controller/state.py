@@ -136,6 +136,11 @@ class ControllerState(msgspec.Struct):
         return [p for name in sorted(self.topics) for p in self.topics[name].ids()]
 
 
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_STATE: Final = msgspec.json.Decoder(ControllerState)
+_ENTRY: Final = msgspec.json.Decoder(ControllerEntry)
+
+
 class ControllerMachine:
     """What each entry does to the state."""
 
@@ -147,13 +152,13 @@ class ControllerMachine:
 
     def decode(self, body: bytes, source: str) -> ControllerState:
         try:
-            return msgspec.json.decode(body, type=ControllerState)
+            return _STATE.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise CorruptObjectError(f"{source} is not a controller checkpoint: {e}") from e
 
     def apply(self, state: ControllerState, entry: Landed) -> None:
         try:
-            e = msgspec.json.decode(entry.payload, type=ControllerEntry)
+            e = _ENTRY.decode(entry.payload)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptObjectError(f"controller log entry {entry.offset} cannot be read: {error}") from error
         if isinstance(e, Bootstrap) != (entry.offset == 0):

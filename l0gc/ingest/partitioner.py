@@ -15,6 +15,8 @@ from l0gc.errors import BadRecordError, UsageError
 
 _CACHED_KEYS: Final = 100_000
 
+_STRING: Final = msgspec.json.Decoder(str)
+
 Placed = tuple[int, bytes | None]
 """A partition, and the record's key."""
 
@@ -100,4 +102,4 @@ class ByField:
 
 
 def _text(raw: bytes) -> bytes:
-    return msgspec.json.decode(raw, type=str).encode() if raw[:1] == b'"' else raw
+    return _STRING.decode(raw).encode() if raw[:1] == b'"' else raw

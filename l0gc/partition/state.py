@@ -9,6 +9,8 @@ Sources: the per-partition replicated state machine and the sliding window of Re
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from l0gc.controller.state import PRODUCER_EXPIRY_MS
@@ -81,6 +83,11 @@ class PartitionState(msgspec.Struct):
         return self.next_offset - 1 - self.last_reconciled_offset
 
 
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_STATE: Final = msgspec.json.Decoder(PartitionState)
+_ENTRY: Final = msgspec.json.Decoder(PartitionEntry)
+
+
 class PartitionMachine:
     """What each entry does to the state of one partition."""
 
@@ -95,7 +102,7 @@ class PartitionMachine:
 
     def decode(self, body: bytes, source: str) -> PartitionState:
         try:
-            state = msgspec.json.decode(body, type=PartitionState)
+            state = _STATE.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise CorruptObjectError(f"{source} is not a partition checkpoint: {e}") from e
         if state.revision != self._partition.revision:
@@ -106,7 +113,7 @@ class PartitionMachine:
         """Change `state` by `entry`. An entry that admission would have refused is corrupt, and changes nothing."""
         where = f"partition {self._partition} log entry {entry.offset}"
         try:
-            e = msgspec.json.decode(entry.payload, type=PartitionEntry)
+            e = _ENTRY.decode(entry.payload)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptObjectError(f"{where} cannot be read: {error}") from error
         try:

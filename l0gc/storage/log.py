@@ -61,6 +61,11 @@ class _Boundary(msgspec.Struct, frozen=True):
     boundary: int
 
 
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_ENTRY: Final = msgspec.json.Decoder(Entry)
+_BOUNDARY: Final = msgspec.json.Decoder(_Boundary)
+
+
 @dataclass(frozen=True, slots=True)
 class Landed:
     """An entry at its offset; `date_ms` is the store's clock when it was read or written."""
@@ -182,7 +187,7 @@ class SharedLog:
 
     def _decode(self, offset: int, body: bytes) -> Entry:
         try:
-            return msgspec.json.decode(body, type=Entry)
+            return _ENTRY.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise CorruptObjectError(f"{self.entry_key(offset)} is not a log entry: {e}") from e
 
@@ -347,7 +352,7 @@ class SharedLog:
         except ObjectNotFoundError as e:
             return 0, None, e.date_ms if e.date_ms is not None else 0
         try:
-            return msgspec.json.decode(stored.body, type=_Boundary).boundary, stored.etag, stored.date_ms
+            return _BOUNDARY.decode(stored.body).boundary, stored.etag, stored.date_ms
         except msgspec.MsgspecError as e:
             raise CorruptObjectError(f"{self.boundary_key} does not hold a boundary: {e}") from e
 

@@ -39,6 +39,10 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     eligible_bytes: int = -1
 
 
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
+
+
 def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
     """What is published, and its ETag; (None, '') if nothing is.
 
@@ -51,7 +55,7 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
     except ObjectNotFoundError:
         return None, ""
     try:
-        published = msgspec.json.decode(stored.body, type=PublishedWatermark)
+        published = _PUBLISHED.decode(stored.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise CorruptObjectError(
             f"{PUBLISHED_WATERMARK} cannot be read ({e}); remove it and run l0gc compute-watermark"
