@@ -79,6 +79,15 @@ def pack(chunks: Sequence[Chunk], key: str) -> tuple[bytes, list[Placeholder]]:
     return b"".join(parts), extents
 
 
+def unpack(body: bytes, extent: Placeholder, partition: int, spans: Sequence[InputSpan]) -> Chunk:
+    """The chunk that `pack` has put into the L0 object `body` as `extent`."""
+    batch = decode(body[extent.start : extent.start + extent.length], extent)
+    timestamp_ms = batch.column("timestamp").cast(pa.int64())[0].as_py()
+    return Chunk(
+        partition, timestamp_ms, batch.column("value").to_pylist(), batch.column("key").to_pylist(), list(spans)
+    )
+
+
 def decode(body: bytes, extent: Placeholder) -> pa.RecordBatch:
     """The records of an extent, in order.
 

@@ -4,7 +4,8 @@ Order and safety:
 - An object is written before its placeholders, at the epoch in its key; each placeholder is fenced and admitted at the
   offset where it lands. A batch refused as stale is stamped with a fresh epoch and uploaded again by itself.
 - Batches are committed one after another, so the records of a partition land in input order; encoding and writing of the
-  next batch overlap with it. At most `_IN_FLIGHT` batches exist beside the one being filled: memory does not grow.
+  next batch overlap with it. At most `_IN_FLIGHT` batches exist beside the one being filled, and a packed one is held in
+  its packed form alone: memory does not grow with the input, but for a row for each object and placeholder.
 - With a producer, each batch says which records of which input it holds. What landed before is skipped; what another run
   of the same job lands meanwhile is found out at the landing, and dropped from the batch.
 - After the first error nothing more is sent (KIP-360: if a record fails, so do all that follow it).
@@ -80,11 +81,22 @@ class ProducerSession:
 
 
 @dataclass(slots=True)
+class _Held:
+    """A chunk that is packed: what has to be known of it while its placeholder is on its way."""
+
+    partition: int
+    records: int
+    bytes: int
+    spans: list[InputSpan]
+
+
+@dataclass(slots=True)
 class _Packed:
     """An L0 object in the store, with the extents that its placeholders need."""
 
     object: L0Object
-    chunks: list[Chunk]
+    body: bytes
+    chunks: list[_Held]
     extents: list[Placeholder]
 
 
@@ -92,7 +104,7 @@ class _Packed:
 class _Outcome:
     """What became of a chunk: landed, or `rest` has to be uploaded again at `epoch_needed` or above."""
 
-    chunk: Chunk
+    chunk: _Held
     landed: LandedBatch | None = None
     rest: Chunk | None = None
     epoch_needed: int = -1
@@ -233,7 +245,8 @@ class Uploader:
         key = self._layout.format(self._layout.shard_of(name), epoch, name)
         body, placeholders = extents.pack(chunks, key)
         self._cluster.store.put(key, body)
-        return _Packed(L0Object(key, epoch, len(body)), list(chunks), placeholders)
+        held = [_Held(c.partition, len(c), sum(map(len, c.values)), c.spans) for c in chunks]
+        return _Packed(L0Object(key, epoch, len(body)), body, held, placeholders)
 
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 
@@ -251,7 +264,7 @@ class Uploader:
         for _ in range(_MAX_STAMPS):
             self.result.objects.append(packed.object)
             todo = zip(packed.chunks, packed.extents, strict=True)
-            outcomes = self._cluster.parallel.map(lambda ce, epoch=packed.object.epoch: self._land(epoch, *ce), todo)  # type: ignore[misc]
+            outcomes = self._cluster.parallel.map(lambda ce, p=packed: self._land(p, *ce), todo)  # type: ignore[misc]
             for outcome in outcomes:
                 self._note(packed.object, outcome)
             again = [o.rest for o in outcomes if o.rest is not None and len(o.rest)]
@@ -263,7 +276,7 @@ class Uploader:
             f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
         )
 
-    def _land(self, epoch: int, chunk: Chunk, extent: Placeholder) -> _Outcome:
+    def _land(self, packed: _Packed, chunk: _Held, extent: Placeholder) -> _Outcome:
         """Commit one extent, on any thread."""
         handle = self._handle(chunk.partition)
         session = self._producer
@@ -272,13 +285,15 @@ class Uploader:
             batch = ProducerBatch(session.producer_id, session.epoch, sequence, chunk.spans)
             extent = msgspec.structs.replace(extent, producer=batch)
         try:
-            landed = handle.append_placeholder(extent, epoch)
+            landed = handle.append_placeholder(extent, packed.object.epoch)
         except StaleClusterEpochError as e:
-            return _Outcome(chunk, rest=chunk, epoch_needed=e.window[0])
+            rest = extents.unpack(packed.body, extent, chunk.partition, chunk.spans)
+            return _Outcome(chunk, rest=rest, epoch_needed=e.window[0])
         except InputPositionMovedError:
             assert session is not None
             progress = [handle.landed_of(session.producer_id, s.input_id) for s in chunk.spans]
-            return _Outcome(chunk, rest=chunk.without_landed(progress))
+            rest = extents.unpack(packed.body, extent, chunk.partition, chunk.spans)
+            return _Outcome(chunk, rest=rest.without_landed(progress))
         if session is not None:
             session.sequences[chunk.partition] = sequence + 1
         return _Outcome(chunk, landed=landed)
@@ -286,15 +301,14 @@ class Uploader:
     def _note(self, l0: L0Object, outcome: _Outcome) -> None:
         chunk, landed = outcome.chunk, outcome.landed
         if landed is None:
-            self.result.skipped += len(chunk) - len(outcome.rest or ())
+            self.result.skipped += chunk.records - len(outcome.rest or ())
             return
-        size = sum(map(len, chunk.values))
-        self.result.records += len(chunk)
-        self.result.bytes += size
+        self.result.records += chunk.records
+        self.result.bytes += chunk.bytes
         self.result.placeholders.append(
             Landing(self._topic.name, chunk.partition, landed.base_offset, landed.last_offset, l0.epoch, l0.key)
         )
-        self._progress(len(chunk), size)
+        self._progress(chunk.records, chunk.bytes)
 
     def _handle(self, partition: int) -> PartitionHandle:
         handle = self._cluster.partition(PartitionId(self._topic.name, self._topic.revision, partition))
