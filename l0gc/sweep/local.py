@@ -18,7 +18,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.sweep.deleter import DeleteOutcome, delete_batch
 from l0gc.sweep.record import RunRecord
 from l0gc.sweep.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipScan
-from l0gc.watermark.publication import read_published, refuse_if_behind, watermark_of
+from l0gc.watermark.publication import refuse_if_behind, watermark_of
 
 WORKERS: Final = 8
 _FAILURES_KEPT: Final = 20
@@ -86,9 +86,7 @@ class LocalSweep:
             NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing was deleted.
             AccessDeniedError: the credentials do not allow it.
         """
-        refuse_if_behind(self._cluster)
-        state = self._cluster.controller.snapshot()
-        published, _ = read_published(self._cluster.store, state.cluster_id)
+        state, published = refuse_if_behind(self._cluster)
         self.result.watermark = watermark_of(published)
         if published is None:
             return self.result

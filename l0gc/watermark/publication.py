@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from l0gc.cluster import Cluster
+from l0gc.controller.state import ControllerState
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -69,10 +70,13 @@ def watermark_of(published: PublishedWatermark | None) -> int:
     return published.watermark if published is not None else NO_WATERMARK
 
 
-def refuse_if_behind(cluster: Cluster) -> None:
-    """Refuse to admit data where the published M is above the cluster epoch (hazard 10).
+def refuse_if_behind(cluster: Cluster) -> tuple[ControllerState, PublishedWatermark | None]:
+    """Refuse to admit or delete data where the published M is above the cluster epoch (hazard 10).
 
     Data that was admitted there would lie at or below M, and go with the first sweep after the epoch has caught up.
+
+    Returns:
+        The snapshot and what is published: the very ones that were compared.
 
     Raises:
         EpochRegressionError: it is.
@@ -83,6 +87,7 @@ def refuse_if_behind(cluster: Cluster) -> None:
     if watermark_of(published) > state.epoch:  # perhaps published since the snapshot
         state = cluster.controller.snapshot()
     check_epochs(state.epoch, watermark_of(published), f"the watermark in {PUBLISHED_WATERMARK}")
+    return state, published
 
 
 def publish(store: ObjectStore, runtime: Runtime, new: PublishedWatermark) -> PublishedWatermark | None:
