@@ -19,7 +19,7 @@ DEFAULT_TEMPLATE: Final = "level_zero/data/{shard:03}/{epoch:018}/{uuid}"
 DEFAULT_SHARDS: Final = 1000
 
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_FIELD: Final = re.compile(r"\{(\w+)(?::0(\d+))?\}")
+_FIELD: Final = re.compile(r"\{(\w+)(?::0([0-9]{1,2}))?\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 JUMP: Final = "~"

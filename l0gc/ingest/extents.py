@@ -99,10 +99,12 @@ def decode(body: bytes, extent: Placeholder) -> pa.RecordBatch:
         raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
     try:
         table = pa.ipc.open_stream(body).read_all()
-    except (pa.ArrowInvalid, OSError) as e:
+        table.validate(full=True)  # pyarrow trusts what a stream says of its buffers, and would read beyond them
+        table = table.combine_chunks()
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
         raise CorruptObjectError(f"{where} is not an extent: {e}") from e
-    if table.schema != SCHEMA or table.num_rows != extent.records:
+    whole = not any(column.null_count for f, column in zip(SCHEMA, table.columns, strict=False) if not f.nullable)
+    if table.schema != SCHEMA or table.num_rows != extent.records or not table.num_rows or not whole:
         raise CorruptObjectError(f"{where} holds {table.num_rows} records of another kind than the log says")
-    batches = table.combine_chunks().to_batches()
-    batch: pa.RecordBatch = batches[0]
+    batch: pa.RecordBatch = table.to_batches()[0]
     return batch

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from l0gc.errors import BadRecordError, UsageError
+from l0gc.partition.producers import INPUTS_KEPT
 
 MAX_RECORD_BYTES: Final = 16 << 20
 """A longer line is refused: it would not fit the memory that everything else is bounded to."""
@@ -65,10 +66,15 @@ def open_inputs(names: Sequence[str], spread: str | None, stack: ExitStack) -> l
         stack: closes what is opened here.
 
     Raises:
-        UsageError: a file cannot be read, or stdin is named twice.
+        UsageError: a file cannot be read, stdin is named twice, or there are more inputs than a partition remembers.
     """
     if list(names).count(STDIN) > 1:
         raise UsageError("stdin (-) can be read once only")
+    if spread is not None and len(names) > INPUTS_KEPT:
+        raise UsageError(
+            f"{len(names):,} files in one upload with --producer are more than the {INPUTS_KEPT:,} that are remembered: "
+            "send them in several uploads"
+        )
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for name in names:

@@ -106,6 +106,7 @@ class PartitionHandle:
                 self._check_producer(state, extent.producer)
             decision = decide_placeholder(state, self.partition, extent, epoch, cluster_epoch)
             if isinstance(decision, LandedBatch):
+                self.fence.forget()  # nothing is appended at this epoch, so the log's window does not follow
                 landed.append(decision)
                 return None
             p = decision.placeholders[0]

@@ -30,6 +30,7 @@ from l0gc.partition.entries import (
     Advance,
     Barrier,
     Closed,
+    Int62,
     L1File,
     LandedBatch,
     PartitionEntry,
@@ -42,23 +43,25 @@ from l0gc.partition.entries import (
 from l0gc.partition.window import EpochWindow
 from l0gc.storage.log import Landed
 
+_MAX_OFFSET: Final = 2**62
+
 
 class PartitionState(msgspec.Struct):
     """A partition as of one log offset. A new one may still need its topic's revision, and nothing below it."""
 
-    revision: int
-    max_applied_epoch: int
-    previous_applied_epoch: int
-    min_epoch_lower_bound: int
-    current_epoch_window_offset: int = -1
-    next_offset: int = 0
-    last_reconciled_offset: int = -1
-    last_reconciled_log_offset: int = -1
+    revision: Int62
+    max_applied_epoch: Int62
+    previous_applied_epoch: Int62
+    min_epoch_lower_bound: Int62
+    current_epoch_window_offset: Int62 = -1
+    next_offset: Int62 = 0
+    last_reconciled_offset: Int62 = -1
+    last_reconciled_log_offset: Int62 = -1
     placeholders: list[Unreconciled] = []
     l1: list[L1File] = []
     producers: dict[int, ProducerState] = {}
     closed: bool = False
-    time_ms: int = 0
+    time_ms: Int62 = 0
 
     @classmethod
     def new(cls, revision: int) -> PartitionState:
@@ -103,7 +106,7 @@ class PartitionMachine:
     def decode(self, body: bytes, source: str) -> PartitionState:
         try:
             state = _STATE.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
             raise CorruptObjectError(f"{source} is not a partition checkpoint: {e}") from e
         if state.revision != self._partition.revision:
             raise CorruptObjectError(f"{source} is of revision {state.revision}, not {self._partition.revision}")
@@ -114,7 +117,7 @@ class PartitionMachine:
         where = f"partition {self._partition} log entry {entry.offset}"
         try:
             e = _ENTRY.decode(entry.payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptObjectError(f"{where} cannot be read: {error}") from error
         try:
             if state.closed:
@@ -155,11 +158,14 @@ def _check_placeholders(state: PartitionState, e: Placeholders) -> None:
         )
     at = state.next_offset
     for p in e.placeholders:
-        if p.base_offset != at or p.records < 1 or p.start < 0 or p.length < 1:
+        if p.base_offset != at or not 1 <= p.records <= _MAX_OFFSET - at or p.start < 0 or p.length < 1:
             raise UsageError(f"{p.records} records at offset {p.base_offset} do not continue at {at}")
         at += p.records
     if not e.placeholders:
         raise UsageError("there are no placeholders in it")
+    batches = [p.producer for p in e.placeholders if p.producer is not None]
+    if batches and (len(batches) > 1 or producer_rules.admit(state.producers, batches[0]) is not None):
+        raise UsageError(f"producer {batches[0].producer_id} has landed that batch before, or two at once")
 
 
 def _apply_placeholders(state: PartitionState, e: Placeholders, entry: Landed) -> None:

@@ -9,6 +9,7 @@ Why it is safe without a server:
   (hazard 7), so truncation first raises `boundary.json` by compare-and-swap and deletes only entries of a minimum age, and
   whoever has not looked at the log for a third of that age, by the store's clock, asks the boundary before it trusts what
   it appended or read.
+- Every object carries a checksum over its content and its key; what fails it stops the log.
 
 Layout: `log/{offset:020}.json`, `checkpoint/{offset:020}.json` (the state after that offset), `boundary.json` (entries
 below it may be gone).
@@ -35,6 +36,7 @@ from l0gc.errors import (
     ThrottledError,
 )
 from l0gc.runtime import Runtime
+from l0gc.storage.checksum import checksum, mismatch, seal, unseal
 from l0gc.storage.objectstore import ObjectStore, Stored
 from l0gc.storage.parallel import Inline, Parallel
 
@@ -50,11 +52,21 @@ _NAME: Final = re.compile(r"(?:log|checkpoint)/([0-9]{20})\.json\Z")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What an offset of the log holds. `time_ms` is the store's clock, never going back along the log."""
+    """What an offset of the log holds. `time_ms` is the store's clock and never goes back; `crc32` covers all."""
 
     id: str
     time_ms: int
     entry: msgspec.Raw
+    crc32: int
+
+    def checksum(self, key: str) -> int:
+        return checksum(key, b"%b %d %b" % (self.id.encode(), self.time_ms, bytes(self.entry)))
+
+
+def entry_body(key: str, entry_id: str, time_ms: int, payload: bytes) -> bytes:
+    """An entry as `key` holds it."""
+    entry = Entry(entry_id, time_ms, msgspec.Raw(payload), 0)
+    return msgspec.json.encode(msgspec.structs.replace(entry, crc32=entry.checksum(key)))
 
 
 class _Boundary(msgspec.Struct, frozen=True):
@@ -145,12 +157,11 @@ class SharedLog:
                 gap = f"{self.entry_key(missing)} is missing, though a later entry exists"
                 continue
             try:
-                body = None if checkpoint is None else self._store.get(self.checkpoint_key(checkpoint)).body
+                at = None if checkpoint is None else (checkpoint, self._get_checkpoint(checkpoint))
                 entries = self._parallel.map(self._get, offsets)
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
                 continue
-            at = None if checkpoint is None or body is None else (checkpoint, body)
             return Replay(at, entries, folder.date_ms, len(folder.entries) - len(offsets))
         raise CorruptObjectError(
             f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
@@ -178,6 +189,10 @@ class SharedLog:
                 return entries, date
             entries.append(self._parse(offset, stored))
 
+    def _get_checkpoint(self, offset: int) -> bytes:
+        key = self.checkpoint_key(offset)
+        return unseal(key, self._store.get(key).body)
+
     def _get(self, offset: int) -> Landed:
         return self._parse(offset, self._store.get(self.entry_key(offset)))
 
@@ -186,10 +201,14 @@ class SharedLog:
         return Landed(offset, e.time_ms, bytes(e.entry), stored.date_ms)
 
     def _decode(self, offset: int, body: bytes) -> Entry:
+        key = self.entry_key(offset)
         try:
-            return _ENTRY.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-            raise CorruptObjectError(f"{self.entry_key(offset)} is not a log entry: {e}") from e
+            entry = _ENTRY.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+            raise CorruptObjectError(f"{key} is not a log entry: {e}") from e
+        if entry.crc32 != entry.checksum(key):
+            raise mismatch(key)
+        return entry
 
     def _list(self) -> _Folder:
         entries: dict[int, int] = {}
@@ -223,7 +242,7 @@ class SharedLog:
             StoreError: the store refused, and the entry did not land.
         """
         entry_id = self._runtime.new_id()
-        body = msgspec.json.encode(Entry(entry_id, time_ms, msgspec.Raw(payload)))
+        body = entry_body(self.entry_key(offset), entry_id, time_ms, payload)
         deadline = self._runtime.clock.monotonic() + APPEND_DEADLINE_S
         ambiguous: StoreError | None = None
         attempt = 0
@@ -312,7 +331,8 @@ class SharedLog:
     def write_checkpoint(self, offset: int, state: bytes) -> bool:
         """Keep the state after `offset`; False if somebody had done so (the state is the same: apply is deterministic)."""
         try:
-            self._store.put_if_absent(self.checkpoint_key(offset), state)
+            key = self.checkpoint_key(offset)
+            self._store.put_if_absent(key, seal(key, state))
         except PreconditionFailedError:
             return False
         except AmbiguousWriteError:
@@ -351,13 +371,14 @@ class SharedLog:
             stored = self._store.get(self.boundary_key)
         except ObjectNotFoundError as e:
             return 0, None, e.date_ms if e.date_ms is not None else 0
+        body = unseal(self.boundary_key, stored.body)
         try:
-            return _BOUNDARY.decode(stored.body).boundary, stored.etag, stored.date_ms
+            return _BOUNDARY.decode(body).boundary, stored.etag, stored.date_ms
         except msgspec.MsgspecError as e:
             raise CorruptObjectError(f"{self.boundary_key} does not hold a boundary: {e}") from e
 
     def _raise_boundary(self, boundary: int) -> None:
-        body = msgspec.json.encode(_Boundary(boundary))
+        body = seal(self.boundary_key, msgspec.json.encode(_Boundary(boundary)))
         while True:
             current, etag, _ = self._read_boundary()
             if current >= boundary:

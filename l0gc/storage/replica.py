@@ -21,6 +21,9 @@ S = TypeVar("S")
 CHECKPOINT_EVERY: Final = 100
 """Entries behind the newest checkpoint at which a writer keeps the state: it bounds what a replay reads, also where
 nobody runs housekeeping. Truncation is housekeeping's alone."""
+LOOK_AGAIN_S: Final = 60.0
+"""An entry gets the store's time as of the writer's last look, and what is remembered of producers expires by that. A
+writer that was idle for longer looks once more before it appends."""
 _MAX_CONFLICTS: Final = 1000
 """Far above what contention can cause; a writer that meets this many is not making progress."""
 
@@ -57,6 +60,7 @@ class Replica(Generic[S]):
         self.offset = -1
         self.time_ms = 0
         self.as_of_ms: int | None = None
+        self._looked_at = float("-inf")
         self.checkpoint_offset = -1
         self.covered = 0
 
@@ -75,6 +79,7 @@ class Replica(Generic[S]):
     def replay(self) -> None:
         """Build the state anew from the log."""
         with self.lock:
+            self._looked_at = self._runtime.clock.monotonic()
             r = self.log.replay()
             state, offset = self._machine.initial(), -1
             if r.checkpoint is not None:
@@ -91,6 +96,7 @@ class Replica(Generic[S]):
             if self.as_of_ms is None:
                 self.replay()
                 return self._state
+            self._looked_at = self._runtime.clock.monotonic()
             try:
                 entries, as_of_ms = self.log.tail(self.offset, self.as_of_ms)
             except LogOvertakenError:
@@ -111,6 +117,8 @@ class Replica(Generic[S]):
         with self.lock:
             if self.as_of_ms is None:
                 self.replay()
+            elif self._runtime.clock.monotonic() - self._looked_at > LOOK_AGAIN_S:
+                self.catch_up()
             for conflict in range(_MAX_CONFLICTS):
                 if conflict > 1:
                     self._runtime.clock.sleep(self._runtime.jitter(min(0.5, 0.005 * conflict)))
@@ -132,6 +140,7 @@ class Replica(Generic[S]):
                 except BaseException:
                     self.as_of_ms = None  # whatever happened to the append, the log knows
                     raise
+                self._looked_at = self._runtime.clock.monotonic()
                 self._apply(landed)
                 self.as_of_ms = max(self.as_of_ms, landed.date_ms)
                 if offset - self.checkpoint_offset >= CHECKPOINT_EVERY:

@@ -159,7 +159,8 @@ class S3Store:
                 client_options={"allow_http": True, "timeout": f"{_READ_SECONDS}s"},
                 retry_config={"max_retries": _ATTEMPTS},
                 virtual_hosted_style_request=endpoint is None,
-                config={"endpoint": endpoint} if endpoint else None,
+                # under this name it overrides AWS_ENDPOINT_URL_S3, which would else send the listing to another server
+                config={"aws_endpoint_url_s3": endpoint} if endpoint else None,
             )
 
     def _count(self, kind: str) -> None:

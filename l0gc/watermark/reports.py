@@ -1,13 +1,16 @@
 """Watermark snapshots: one Parquet file for each time a process has touched partitions, a row for each of them.
 
 A report is taken from a state that holds only what has landed in the log, so it never says more than the log (hazard 18).
+A changed bit must not make it say more either: the file carries a checksum over its values.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,6 +23,8 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.watermark.compute import PartitionReport
 
 SCHEMA_VERSION: Final = "1"
+_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
+"""What pyarrow raises over bytes that are no report; text that is no UTF-8 is a ValueError."""
 SCHEMA: Final = pa.schema(
     [
         pa.field("cluster_id", pa.string(), nullable=False),
@@ -37,6 +42,7 @@ SCHEMA: Final = pa.schema(
     ],
     metadata={"l0gc.reports": SCHEMA_VERSION},
 )
+_CHECKSUM: Final = b"l0gc.crc32"
 
 
 def report_of(cluster_id: str, p: PartitionId, state: PartitionState, log_offset: int) -> PartitionReport:
@@ -81,23 +87,32 @@ def _table(rows: list[PartitionReport]) -> pa.Table:
         values = [getattr(r, f.name) for r in rows]
         text = pa.types.is_string(f.type)
         arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+    return table.replace_schema_metadata({**SCHEMA.metadata, _CHECKSUM: b"%d" % _checksum(table)})
+
+
+def _checksum(table: pa.Table) -> int:
+    """The CRC-32 of the values, whatever file they are in."""
+    return zlib.crc32(msgspec.json.encode([column.to_pylist() for column in table.columns]))
 
 
 def read_report_file(body: bytes, key: str) -> pa.Table:
     """The rows of a report file.
 
     Raises:
-        CorruptObjectError: it is not one, or of a newer kind.
+        CorruptObjectError: it is not one, or of a newer kind, or has changed since it was written.
     """
     try:
         table = pq.read_table(pa.BufferReader(body))
-    except (pa.ArrowInvalid, OSError) as e:
+        metadata = table.schema.metadata or {}
+        version = metadata.get(b"l0gc.reports", b"?").decode()
+        if version == SCHEMA_VERSION and table.schema.names == SCHEMA.names:
+            table = table.cast(SCHEMA)
+            if metadata.get(_CHECKSUM) == b"%d" % _checksum(table):
+                return table
+            raise CorruptObjectError(
+                f"{key} does not match its checksum; remove that report, without which M can only be lower"
+            )
+    except _UNREADABLE as e:
         raise CorruptObjectError(f"{key} is not a watermark report: {e}") from e
-    version = (table.schema.metadata or {}).get(b"l0gc.reports", b"?").decode()
-    if version != SCHEMA_VERSION or table.schema.names != SCHEMA.names:
-        raise CorruptObjectError(f"{key} is a watermark report of version {version}, this l0gc reads {SCHEMA_VERSION}")
-    try:
-        return table.cast(SCHEMA)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as e:
-        raise CorruptObjectError(f"{key} holds a watermark report that cannot be: {e}") from e
+    raise CorruptObjectError(f"{key} is a watermark report of version {version}, this l0gc reads {SCHEMA_VERSION}")

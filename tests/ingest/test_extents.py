@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from l0gc.errors import CorruptObjectError
 from l0gc.ingest import extents
 from l0gc.ingest.extents import Chunk
-from l0gc.partition.entries import InputSpan
+from l0gc.partition.entries import InputSpan, Placeholder
 
 KEY = "level_zero/data/000/000000000000000007/0"
 RECORDS = st.lists(st.tuples(st.binary(max_size=20), st.none() | st.binary(max_size=5)), min_size=1, max_size=20)
@@ -57,6 +60,29 @@ def test_another_number_of_records_than_the_log_says_is_corrupt() -> None:
     body, (extent,) = extents.pack([chunk([b"one", b"two"])], KEY)
     with pytest.raises(CorruptObjectError, match="holds 2 records"):
         extents.decode(body, msgspec.structs.replace(extent, records=3))
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [{"timestamp": 0, "key": None, "value": None}], [{"timestamp": None, "value": b""}]]
+)
+def test_an_extent_without_records_or_without_a_value_is_corrupt(rows: list[dict[str, object]]) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, extents.SCHEMA) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, extents.SCHEMA))
+    body = sink.getvalue().to_pybytes()
+    claimed = Placeholder(KEY, 0, len(body), len(rows), crc32c(body), 0)
+    with pytest.raises(CorruptObjectError, match="records of another kind"):
+        extents.decode(body, claimed)
+
+
+def test_an_extent_whose_buffers_are_not_what_it_says_of_them_is_corrupt() -> None:
+    body, _ = extents.pack([chunk([b"one", b"two"])], KEY)
+    for at in range(len(body)):
+        wrong = bytes([*body[:at], body[at] ^ 0x80, *body[at + 1 :]])
+        claimed = Placeholder(KEY, 0, len(wrong), 2, crc32c(wrong), 0)
+        with suppress(CorruptObjectError):
+            batch = extents.decode(wrong, claimed)
+            assert len(batch.column("value").to_pylist()) == len(batch.column("key").to_pylist()) == 2
 
 
 @pytest.mark.parametrize(

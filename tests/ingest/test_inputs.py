@@ -115,3 +115,11 @@ def test_stdin_is_read_once_and_known_by_its_content(
 def test_stdin_twice_is_refused() -> None:
     with ExitStack() as stack, pytest.raises(UsageError, match="once only"):
         open_inputs(["-", "-"], None, stack)
+
+
+def test_more_inputs_than_a_partition_remembers_are_refused_where_a_repeat_has_to_know_them(tmp_path: Path) -> None:
+    a = str(write(tmp_path / "a", b"1\n"))
+    with ExitStack() as stack, pytest.raises(UsageError, match="several uploads"):
+        open_inputs([a] * 10_001, "in-turn/1", stack)
+    with ExitStack() as stack:
+        assert len(open_inputs([a] * 10_001, None, stack)) == 10_001

@@ -273,6 +273,16 @@ def test_a_repeated_batch_is_answered_and_appends_nothing() -> None:
     assert entries_of(a) == 1
 
 
+def test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out() -> None:
+    """Hazard 3: nothing is appended at the newer epoch, so the seen window may not stay there."""
+    (a,) = processes(1)
+    batch = producer_batch(a)
+    handle_of(a).append_placeholder(extent(4, batch), 10)
+    handle_of(a).append_placeholder(extent(4, batch), 12)
+    assert handle_of(a).fence.window == handle_of(a).state.window
+    assert handle_of(a).append_placeholder(extent(1), 9).base_offset == 4
+
+
 def test_a_zombie_that_the_partition_never_knew_cannot_begin() -> None:
     """Hazard 17: its epoch was bumped at the controller, and nothing of either run has landed here."""
     a, b = processes(2)

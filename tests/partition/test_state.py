@@ -330,6 +330,22 @@ def test_a_range_that_does_not_continue_what_is_reconciled_is_refused(wrong: dic
     assert p.state == before
 
 
+@pytest.mark.parametrize(
+    "batch", [ProducerBatch(5, 1, 0), ProducerBatch(5, 1, 1), ProducerBatch(5, 0, 2), ProducerBatch(5, 1, 3)], ids=str
+)
+def test_a_batch_that_its_producer_may_not_land_is_corrupt_in_the_log(batch: ProducerBatch) -> None:
+    """Landed before, of an older epoch, or behind a gap: whoever wrote it did not ask `decide_placeholder`."""
+    p = Partition()
+    p.put(10, producer=ProducerBatch(5, 1, 0))
+    p.put(10, producer=ProducerBatch(5, 1, 1))
+    before = copy_of(p.state)
+    entry = Placeholders(10, [msgspec.structs.replace(extent(1, batch), base_offset=2)])
+    with pytest.raises(CorruptObjectError, match="should never have landed"):
+        p.land(entry)
+    assert p.state == before
+    p.put(10, producer=ProducerBatch(5, 1, 2))
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
@@ -377,6 +393,8 @@ def _placeholders(**changes: Any) -> dict[str, Any]:
         _placeholders(records=0),
         _placeholders(start=-1),
         _placeholders(length=0),
+        _placeholders(records=2**62),
+        _placeholders(records=2**63),
     ],
     ids=str,
 )
@@ -389,7 +407,7 @@ def test_a_corrupt_entry_is_named_and_changes_nothing(entry: dict[str, Any]) -> 
     assert p.state == before
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"\xff", b'{"type":"advance","epoch":8'])
+@pytest.mark.parametrize("payload", [b"", b"[]", b"\xff", b'{"type":"advance","epoch":8', b'{"a":' * 100_000])
 def test_what_is_no_entry_at_all_is_named_and_changes_nothing(payload: bytes) -> None:
     state = MACHINE.initial()
     with pytest.raises(CorruptObjectError, match=r"log entry 0 cannot be read"):
@@ -397,7 +415,19 @@ def test_what_is_no_entry_at_all_is_named_and_changes_nothing(payload: bytes) ->
     assert state == MACHINE.initial()
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"\xff\xfe", MACHINE.encode(PartitionState.new(REVISION + 1))])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        MACHINE.encode(PartitionState.new(REVISION + 1)),
+        MACHINE.encode(PartitionState(REVISION, 2**63, REVISION, REVISION)),
+        MACHINE.encode(PartitionState(REVISION, REVISION, REVISION, -(2**63))),
+    ],
+    ids=range(7),
+)
 def test_a_checkpoint_that_is_not_this_partitions_is_refused_by_name(body: bytes) -> None:
     with pytest.raises(CorruptObjectError, match=r"^checkpoint/1\.json is "):
         MACHINE.decode(body, "checkpoint/1.json")

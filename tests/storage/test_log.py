@@ -19,6 +19,7 @@ from l0gc.errors import (
     ThrottledError,
 )
 from l0gc.runtime import Runtime
+from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS, SharedLog
 from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply
 
@@ -244,7 +245,7 @@ def test_truncation_raises_the_boundary_before_it_deletes(store: MemoryStore) ->
 
     store.fault = fault
     log.truncate()
-    assert boundaries[0] == b'{"boundary":2}'
+    assert unseal(log.boundary_key, boundaries[0]) == b'{"boundary":2}'
 
 
 def test_nothing_is_truncated_without_a_checkpoint(store: MemoryStore) -> None:
@@ -275,16 +276,17 @@ def test_an_old_entry_behind_a_young_one_stays(store: MemoryStore) -> None:
 
 def test_the_boundary_is_never_lowered(store: MemoryStore) -> None:
     log = aged_log(store, 5)
-    store.put(log.boundary_key, b'{"boundary":9}')
+    sealed = seal(log.boundary_key, b'{"boundary":9}')
+    store.put(log.boundary_key, sealed)
     log.truncate()
-    assert store.objects[log.boundary_key].body == b'{"boundary":9}'
+    assert store.objects[log.boundary_key].body == sealed
 
 
 def test_a_boundary_whose_write_was_ambiguous_is_read_before_anything_is_deleted(store: MemoryStore) -> None:
     log = aged_log(store, 5)
     store.fault = lose_reply("boundary.json")
     assert log.truncate() == 4
-    assert store.objects[log.boundary_key].body == b'{"boundary":4}'
+    assert unseal(log.boundary_key, store.objects[log.boundary_key].body) == b'{"boundary":4}'
 
 
 def test_two_checkpoints_stay_for_readers_on_their_way(store: MemoryStore) -> None:
@@ -455,7 +457,7 @@ def test_an_entry_that_cannot_be_read_is_named(store: MemoryStore, body: bytes) 
         log.tail(0, store.clock.ms)
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b'{"boundary":"x"}'])
+@pytest.mark.parametrize("body", [b"", b"\xff", b'{"boundary":2}', seal("other/boundary.json", b'{"boundary":2}')])
 def test_a_boundary_that_cannot_be_read_is_named_and_nothing_is_deleted(store: MemoryStore, body: bytes) -> None:
     log = aged_log(store, 3)
     store.put(log.boundary_key, body)
@@ -486,3 +488,38 @@ def test_entries_that_cannot_be_deleted_are_reported(store: MemoryStore) -> None
     store.delete = lambda keys: [DeleteFailure(keys[0], "AccessDenied", "locked")]  # type: ignore[method-assign]
     with pytest.raises(StoreError, match=rf"{log.entry_key(0)} could not be deleted: AccessDenied locked"):
         log.truncate()
+
+
+@pytest.mark.parametrize("change", [(b'"e1"', b'"e7"'), (b'"time_ms":1', b'"time_ms":2'), (b'{"id":"', b'{"id":"f')])
+def test_an_entry_that_was_changed_into_another_valid_one_is_found_out(
+    store: MemoryStore, change: tuple[bytes, bytes]
+) -> None:
+    log = aged_log(store, 3)
+    key = log.entry_key(1)
+    body = store.objects[key].body
+    assert body.replace(*change) != body
+    store.put(key, body.replace(*change))
+    with pytest.raises(CorruptObjectError, match=rf"{key} does not match its checksum"):
+        log.tail(0, store.clock.ms)
+
+
+def test_an_entry_of_another_offset_is_not_taken_for_this_ones(store: MemoryStore) -> None:
+    log = aged_log(store, 3)
+    store.put(log.entry_key(1), store.objects[log.entry_key(0)].body)
+    with pytest.raises(CorruptObjectError, match=rf"{log.entry_key(1)} does not match its checksum"):
+        log.tail(0, store.clock.ms)
+
+
+def test_an_entry_that_is_nested_too_deep_to_be_read_is_named(store: MemoryStore) -> None:
+    log = aged_log(store, 3)
+    store.put(log.entry_key(1), b'{"id":"x","time_ms":0,"crc32":0,"entry":' + b"[" * 100_000)
+    with pytest.raises(CorruptObjectError, match=log.entry_key(1)):
+        log.tail(0, store.clock.ms)
+
+
+def test_a_checkpoint_that_was_changed_is_found_out(store: MemoryStore) -> None:
+    log = aged_log(store, 3)
+    key = log.checkpoint_key(2)
+    store.put(key, store.objects[key].body.replace(b"state", b"STATE"))
+    with pytest.raises(CorruptObjectError, match=rf"{key} does not match its checksum"):
+        log.replay()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from l0gc.errors import AmbiguousWriteError, AppendOutcomeUnknownError, CorruptObjectError, L0gcError
 from l0gc.runtime import Runtime
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog
+from l0gc.storage.checksum import unseal
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog, entry_body
 from l0gc.storage.objectstore import Written
 from l0gc.storage.replica import Replica
 from tests.support.memory_store import Call, MemoryStore, lose_reply
@@ -102,7 +103,8 @@ def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
     store.fault = lambda call: None
     assert a.state == ["a0"]
     assert a.write_checkpoint() == 0
-    assert json.loads(store.get(a.log.checkpoint_key(0)).body) == ["a0"]
+    key = a.log.checkpoint_key(0)
+    assert json.loads(unseal(key, store.get(key).body)) == ["a0"]
 
 
 def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_look(store: MemoryStore) -> None:
@@ -169,7 +171,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
         propose(b, f"e{i}")
     store.clock.sleep(AGE_S)
     truncate_all(b)
-    store.put(b.log.entry_key(1), b'{"id":"x","time_ms":0,"entry":"phantom"}')
+    store.put(b.log.entry_key(1), entry_body(b.log.entry_key(1), "x", 0, b'"phantom"'))
     assert reader.catch_up() == b.state
     assert propose(reader, "next") == 5
 
@@ -177,7 +179,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
 def test_an_entry_that_cannot_be_applied_stops_the_replica_and_is_named(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "e0")
-    store.put(a.log.entry_key(1), b'{"id":"x","time_ms":0,"entry":"bad"}')
+    store.put(a.log.entry_key(1), entry_body(a.log.entry_key(1), "x", 0, b'"bad"'))
     for replica in (a, a_replica(store, seed=1)):
         for _ in range(2):
             with pytest.raises(CorruptObjectError, match="entry 1 is bad"):
@@ -353,3 +355,13 @@ def test_a_lost_reply_under_contention_is_neither_lost_nor_repeated(store: Memor
     store.fault = lose_reply(f"{1:020}")
     assert propose(a, "a1") == 1
     assert a.state == b.catch_up() == ["b0", "a1"]
+
+
+def test_an_entry_of_a_writer_that_was_idle_gets_the_time_of_its_append_and_not_of_its_last_look() -> None:
+    store = MemoryStore()
+    replica = a_replica(store)
+    propose(replica, "a")
+    store.clock.sleep(6 * 24 * 3600)
+    before_ms = store.clock.ms
+    propose(replica, "b")
+    assert replica.time_ms >= before_ms

@@ -107,6 +107,15 @@ def test_a_profile_that_does_not_exist_is_a_usage_error() -> None:
         S3Store(StoreConfig.from_url("s3://b", profile="nobody")).now_ms()
 
 
+def test_the_endpoint_that_is_given_goes_before_the_environments_for_every_request(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    store.put("k", b"abc")
+    assert [page.keys for page in store.scan("")] == [["k"]]
+    assert store.get_ranges("k", [(1, 1)]) == [b"b"]
+
+
 def test_a_config_may_be_sent_to_another_process_and_holds_no_secret(endpoint: str) -> None:
     config = StoreConfig.from_url("s3://b/p", endpoint_url=endpoint, region="eu-west-1")
     body = pickle.dumps(config)

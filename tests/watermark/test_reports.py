@@ -102,3 +102,25 @@ def test_a_report_with_values_that_cannot_be_is_refused(changes: dict[str, objec
     table = pa.Table.from_pylist([_row(**changes)]).select(SCHEMA.names).replace_schema_metadata(SCHEMA.metadata)
     with pytest.raises(CorruptObjectError, match="the/key"):
         read_report_file(_file(table), "the/key")
+
+
+def test_a_report_that_was_changed_into_another_valid_one_is_refused() -> None:
+    store = MemoryStore()
+    key = publish_reports(store, _runtime(store), "upload", [report_of("c", P, PartitionState.new(5), -1)])
+    assert key is not None
+    table = pq.read_table(pa.BufferReader(store.get(key).body))
+    higher = table.set_column(4, SCHEMA.field(4), pa.array([5], pa.int64()))
+    assert higher.schema.metadata == table.schema.metadata
+    with pytest.raises(CorruptObjectError, match=rf"{key} does not match its checksum"):
+        read_report_file(_file(higher), key)
+
+
+def test_a_report_without_a_checksum_is_refused() -> None:
+    with pytest.raises(CorruptObjectError, match="the/key does not match its checksum"):
+        read_report_file(_file(pa.Table.from_pylist([_row()], SCHEMA)), "the/key")
+
+
+def test_a_version_that_is_no_text_is_refused_by_name() -> None:
+    foreign = SCHEMA.with_metadata({b"l0gc.reports": b"\xff"})
+    with pytest.raises(CorruptObjectError, match="the/key"):
+        read_report_file(_file(pa.Table.from_pylist([_row()], foreign)), "the/key")
