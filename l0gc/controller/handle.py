@@ -168,13 +168,21 @@ class Controller:
             return self.replica.state.epoch
 
     def init_producer(self, name: str, producer_id: int | None = None, epoch: int | None = None) -> Producer:
-        """The producer with its new epoch. See `decide_init_producer`."""
+        """The producer with its new epoch; a retry after a lost reply gives both and is answered alike.
+
+        See `decide_init_producer`. A new process has neither, so what it does after a crash is another bump, which is safe.
+        """
         with self.replica.lock:
             self._propose(lambda s: decide_init_producer(s, name, producer_id, epoch))
             return self.replica.state.producers[name]
 
     def producer_is_current(self, producer_id: int, epoch: int) -> bool:
-        """Whether this is the newest epoch of a producer, as the log has it now (KIP-360's unknown producer fencing)."""
+        """Whether this run may begin at a partition that does not know it, as the log has it now, by the store's clock.
+
+        KIP-360's unknown producer fencing; see `ControllerState.may_begin`.
+        """
         with self.replica.lock:
             state = self.replica.catch_up()
-            return any(p.producer_id == producer_id and p.epoch == epoch for p in state.producers.values())
+            as_of_ms = self.replica.as_of_ms
+            assert as_of_ms is not None
+            return state.may_begin(producer_id, epoch, as_of_ms)

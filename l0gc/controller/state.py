@@ -3,6 +3,8 @@
 What makes it safe: the cluster epoch is the offset of the last entry, so creating a topic and advancing the epoch are the
 same act. Whoever has read epoch E has read every topic with revision <= E, and a later topic admits nothing below its own
 revision, which is above E (hazard 5). A topic that is created again has another revision, hence other keys (hazard 6).
+A new producer's id is the offset of its entry, so no id is ever given twice, and each bump of an epoch is an entry, so a
+producer epoch stays below the cluster epoch and cannot run out before that does.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from l0gc.errors import (
     CorruptObjectError,
     EpochExpectationError,
     InvalidProducerEpochError,
+    NotFoundError,
     TopicExistsError,
     TopicNotFoundError,
     UsageError,
@@ -24,7 +27,10 @@ from l0gc.keys import DEFAULT_TEMPLATE, PartitionId, check_topic_name
 from l0gc.storage.log import Landed
 
 PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3_600_000
-"""A producer that was not used for this long is forgotten; its name then gets a new producer id (KIP-360)."""
+"""A partition forgets a producer, and an input, of which nothing landed for this long (KIP-360)."""
+NAME_EXPIRY_MS: Final = 2 * PRODUCER_EXPIRY_MS
+"""The controller forgets a name for which no run began for this long; the name then gets a new producer id. It hears of a
+run when that begins, so a name has to outlive what partitions know of the run by as long as a run may take."""
 CLOSE_EPOCHS: Final = 1000
 """For how many epochs a deleted topic's partitions are still closed by housekeeping, in case the deleter crashed."""
 MAX_PARTITIONS: Final = 100_000
@@ -84,7 +90,10 @@ class DeletedTopic(msgspec.Struct):
 
 
 class Producer(msgspec.Struct):
-    """`last_epoch` is the epoch that the last bump came from, -1 if that was a new instance (KIP-360)."""
+    """`last_epoch` is the epoch that the last bump came from, -1 if that was a new instance (KIP-360).
+
+    `time_ms` is when the bump landed, by the store's clock.
+    """
 
     producer_id: int
     epoch: int
@@ -120,6 +129,27 @@ class ControllerState(msgspec.Struct):
         hint = f"did you mean {near[0]!r}?" if near else "l0gc topic list shows what there is"
         raise TopicNotFoundError(f"there is no topic {name!r}; {hint}")
 
+    def producer(self, name: str) -> Producer:
+        """The producer. Raises `NotFoundError`, with the nearest name."""
+        if name in self.producers:
+            return self.producers[name]
+        import difflib
+
+        near = difflib.get_close_matches(name, self.producers, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "l0gc producer list shows what there is"
+        raise NotFoundError(f"there is no producer {name!r}, or it was forgotten; {hint}")
+
+    def may_begin(self, producer_id: int, epoch: int, now_ms: int) -> bool:
+        """Whether this run of a producer may begin at a partition that does not know it.
+
+        It must be the newest run, and have begun within the time that a partition remembers one. An older run may have
+        been forgotten there together with what it landed, which it could then land again.
+        """
+        return any(
+            (p.producer_id, p.epoch) == (producer_id, epoch) and now_ms - p.time_ms < PRODUCER_EXPIRY_MS
+            for p in self.producers.values()
+        )
+
     def knows(self, name: str, revision: int) -> bool:
         """Whether this incarnation of a topic was ever created, as far as this log goes."""
         live = self.topics.get(name)
@@ -153,13 +183,13 @@ class ControllerMachine:
     def decode(self, body: bytes, source: str) -> ControllerState:
         try:
             return _STATE.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
             raise CorruptObjectError(f"{source} is not a controller checkpoint: {e}") from e
 
     def apply(self, state: ControllerState, entry: Landed) -> None:
         try:
             e = _ENTRY.decode(entry.payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptObjectError(f"controller log entry {entry.offset} cannot be read: {error}") from error
         if isinstance(e, Bootstrap) != (entry.offset == 0):
             raise CorruptObjectError(
@@ -179,16 +209,30 @@ class ControllerMachine:
                 del state.topics[e.name]
                 state.deleted.append(DeletedTopic(topic, entry.offset))
             case InitProducer():
-                new = e.producer_id < 0
-                state.producers[e.name] = Producer(
-                    entry.offset if new else e.producer_id, e.epoch, e.last_epoch, entry.time_ms
-                )
+                if not _is_bump(state.producers.get(e.name), e):
+                    raise CorruptObjectError(f"controller log entry {entry.offset} bumps producer {e.name!r} wrongly")
+                producer_id = entry.offset if e.producer_id == -1 else e.producer_id
+                state.producers[e.name] = Producer(producer_id, e.epoch, e.last_epoch, entry.time_ms)
             case Tick():
                 pass
         state.last_tick = LastTick(e.expected, e.caller) if isinstance(e, Tick) else None
         state.epoch = entry.offset
         state.time_ms = entry.time_ms
-        state.producers = {n: p for n, p in state.producers.items() if p.time_ms > entry.time_ms - PRODUCER_EXPIRY_MS}
+        state.producers = {n: p for n, p in state.producers.items() if p.time_ms > entry.time_ms - NAME_EXPIRY_MS}
+
+
+def _is_bump(known: Producer | None, e: InitProducer) -> bool:
+    """Whether the entry is one that `decide_init_producer` makes.
+
+    A new id is taken for a name that is known, too: whoever wrote the entry may have had a shorter `NAME_EXPIRY_MS`.
+    """
+    if e.producer_id == -1:
+        return (e.epoch, e.last_epoch) == (0, -1)
+    return (
+        known is not None
+        and (e.producer_id, e.epoch) == (known.producer_id, known.epoch + 1)
+        and e.last_epoch in (-1, known.epoch)
+    )
 
 
 # -- decisions --------------------------------------------------------------------------------------------------------
@@ -261,12 +305,18 @@ def decide_init_producer(
 ) -> InitProducer | None:
     """Bump a producer's epoch; None if the bump was done by this instance before and its reply was lost (KIP-360).
 
+    Args:
+        name: 1 to 200 characters.
+        producer_id, epoch: what this instance has; None for both if it is a new one, which fences all before it.
+
     Raises:
         InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
-        UsageError: the name cannot be one.
+        UsageError: the name cannot be one, or only one of id and epoch is given.
     """
     if not name or len(name) > 200:
         raise UsageError(f"producer name {name!r} must have 1 to 200 characters")
+    if (producer_id is None) != (epoch is None):
+        raise UsageError(f"an instance of producer {name!r} has an id and an epoch, a new one has neither")
     producer = state.producers.get(name)
     if epoch is None:
         if producer is None:
@@ -276,7 +326,7 @@ def decide_init_producer(
         raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it anew, without an epoch")
     if epoch == producer.epoch:
         return InitProducer(name, producer.producer_id, epoch + 1, epoch)
-    if epoch == producer.last_epoch:
+    if 0 <= epoch == producer.last_epoch:  # -1 stands for "none", which nobody can have
         return None
     raise InvalidProducerEpochError(
         f"producer {name!r} is at epoch {producer.epoch}: a newer instance has fenced epoch {epoch}"

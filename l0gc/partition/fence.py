@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from l0gc.errors import StaleClusterEpochError
 from l0gc.keys import PartitionId
 from l0gc.partition.state import stale
 from l0gc.partition.window import EpochWindow
@@ -21,11 +22,17 @@ from l0gc.partition.window import EpochWindow
 
 @dataclass(slots=True)
 class FenceCounters:
-    """What the fence has seen, for metrics."""
+    """What one fence has done since its process began, for metrics.
+
+    `window_size` is of now: how many epochs lie in the window that admission goes by. `last_rejected_gap` is by how much
+    the last epoch that was refused lay below the window. `rejected_at_landing` are epochs that the fence had admitted and
+    the log then refused, because another process had slid the window: how often the shortcut was wrong.
+    """
 
     window_slides: int = 0
     window_size: int = 0
     rejected_below_window: int = 0
+    rejected_at_landing: int = 0
     last_rejected_gap: int = 0
     fences_new_epoch: int = 0
     fences_known_epoch: int = 0
@@ -46,7 +53,13 @@ class EpochFence:
         self._turn = threading.Condition()
         self._holders = 0
         self._sliding = False
-        self.counters = FenceCounters()
+        self._counters = FenceCounters()
+
+    @property
+    def counters(self) -> FenceCounters:
+        """A copy, all of one moment."""
+        with self._turn:
+            return replace(self._counters, window_size=self._window().size)
 
     @property
     def window(self) -> EpochWindow:
@@ -70,6 +83,11 @@ class EpochFence:
         window = self._acquire(epoch)
         try:
             yield window
+        except StaleClusterEpochError as e:
+            with self._turn:
+                self._counters.rejected_at_landing += 1
+                self._counters.last_rejected_gap = e.window[0] - e.epoch
+            raise
         finally:
             with self._turn:
                 self._holders -= 1
@@ -80,12 +98,10 @@ class EpochFence:
             while True:
                 window = self._window()  # looked at again after every wait: it may have moved meanwhile
                 if not window.admits(epoch):
-                    self.counters.rejected_below_window += 1
-                    self.counters.last_rejected_gap = window.oldest - epoch
-                    raise stale(self._partition, epoch, window)
+                    raise self._rejected(epoch, window)
                 if epoch in window:
                     if not self._sliding:
-                        self.counters.fences_known_epoch += 1
+                        self._counters.fences_known_epoch += 1
                         self._holders += 1
                         return window
                     self._turn.wait()
@@ -103,20 +119,24 @@ class EpochFence:
                 self._turn.wait()
             window = self._window()
             if not window.admits(epoch):  # only the log can have moved it: others were kept out
-                self.counters.rejected_below_window += 1
-                self.counters.last_rejected_gap = window.oldest - epoch
-                raise stale(self._partition, epoch, window)
+                raise self._rejected(epoch, window)
             slid = window.slide(epoch)
             if slid != window:
-                self.counters.window_slides += 1
+                self._counters.window_slides += 1
+                self._counters.fences_new_epoch += 1
+            else:  # the log has it by now
+                self._counters.fences_known_epoch += 1
             self._seen = slid
-            self.counters.window_size = slid.size
-            self.counters.fences_new_epoch += 1
             self._holders += 1
             return slid
         finally:
             self._sliding = False
             self._turn.notify_all()
+
+    def _rejected(self, epoch: int, window: EpochWindow) -> StaleClusterEpochError:
+        self._counters.rejected_below_window += 1
+        self._counters.last_rejected_gap = window.oldest - epoch
+        return stale(self._partition, epoch, window)
 
     def forget(self) -> None:
         """Drop the seen window: it may be ahead of the log."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
 import pytest
 
 from l0gc.cluster import Cluster
-from l0gc.controller.state import PRODUCER_EXPIRY_MS
+from l0gc.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
 from l0gc.errors import (
     ClusterMismatchError,
     EpochExpectationError,
@@ -284,10 +285,93 @@ def test_a_bump_whose_reply_was_lost_for_good_is_repeatable() -> None:
 def test_a_producer_expires_by_the_stores_clock() -> None:
     cluster = memory_cluster()
     p = cluster.controller.init_producer("p")
-    store_of(cluster).clock.sleep(PRODUCER_EXPIRY_MS / 1000)
+    store_of(cluster).clock.sleep(PRODUCER_EXPIRY_MS / 1000 - 1)
+    assert cluster.controller.producer_is_current(p.producer_id, p.epoch)
+    store_of(cluster).clock.sleep(1)
+    assert not cluster.controller.producer_is_current(
+        p.producer_id, p.epoch
+    )  # by the clock, not by a later entry's time
+    assert cluster.controller.init_producer("p").producer_id == p.producer_id
+    store_of(cluster).clock.sleep(NAME_EXPIRY_MS / 1000)
     cluster.controller.advance()
-    assert not cluster.controller.producer_is_current(p.producer_id, p.epoch)
-    assert cluster.controller.init_producer("p").producer_id != p.producer_id
+    again = cluster.controller.init_producer("p")
+    assert again.producer_id not in (-1, p.producer_id)
+    assert (again.epoch, again.last_epoch) == (0, -1)
+
+
+def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
+    """Hazard 8."""
+    a = memory_cluster()
+    store_of(a).fault = lose_reply(CONTROLLER_LOG)
+    assert a.controller.init_producer("p").epoch == 0
+    assert a.controller.epoch() == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_that_dies_at_any_store_call_of_an_init_is_fenced_by_the_next(when: str) -> None:
+    """It knows neither id nor epoch when it is started again, so it bumps again, whether or not its bump had landed."""
+    at = 0
+    while True:
+        at += 1
+        cluster = memory_cluster()
+        first = cluster.controller.init_producer("p")
+        left = [at]
+
+        def fault(call: Call, left: list[int] = left) -> None:
+            left[0] -= call.when == when
+            if left[0] <= 0 and call.when == when:
+                raise RuntimeError("it dies")
+
+        store_of(cluster).fault = fault
+        reached: list[Producer] = []
+        with contextlib.suppress(RuntimeError):
+            reached.append(another(cluster, at).controller.init_producer("p"))
+        store_of(cluster).fault = lambda call: None
+        died = left[0] <= 0
+        again = another(cluster, 1000 + at).controller.init_producer("p")
+        assert again.producer_id == first.producer_id
+        assert all(again.epoch > p.epoch for p in [first, *reached])
+        assert not cluster.controller.producer_is_current(first.producer_id, again.epoch - 1)
+        if not died:
+            break
+    assert at > 3
+
+
+def test_two_that_begin_at_once_get_two_epochs() -> None:
+    a = memory_cluster()
+    b = another(a)
+    got: list[Producer] = []
+    store_of(a).fault = during_next_append(lambda: got.append(b.controller.init_producer("p")))
+    mine = a.controller.init_producer("p")
+    assert [p.epoch for p in got] == [0]
+    assert (mine.producer_id, mine.epoch) == (got[0].producer_id, 1)
+
+
+def test_of_two_that_bump_the_same_epoch_at_once_one_is_fenced_or_both_are_one() -> None:
+    """A retry of one instance, and an instance that begins: the retry finds out that it was overtaken."""
+    a = memory_cluster()
+    b = another(a)
+    p = a.controller.init_producer("p")
+    store_of(a).fault = during_next_append(lambda: b.controller.init_producer("p"))
+    with pytest.raises(InvalidProducerEpochError, match="fenced epoch 0"):
+        a.controller.init_producer("p", p.producer_id, p.epoch)
+    store_of(a).fault = lambda call: None
+    q = a.controller.init_producer("q")
+    store_of(a).fault = during_next_append(lambda: b.controller.init_producer("q", q.producer_id, q.epoch))
+    assert a.controller.init_producer("q", q.producer_id, q.epoch).epoch == 1  # its own retry: the same bump
+
+
+def test_producers_outlive_a_truncation_of_the_controllers_log() -> None:
+    a = memory_cluster()
+    p = a.controller.init_producer("p")
+    bumped = a.controller.init_producer("p", p.producer_id, p.epoch)
+    store_of(a).clock.sleep(3600)
+    a.controller.replica.write_checkpoint()
+    assert a.controller.replica.log.truncate() == 2
+    b = another(a)
+    assert b.controller.init_producer("p", p.producer_id, p.epoch) == bumped
+    assert b.controller.producer_is_current(p.producer_id, 1)
+    assert not b.controller.producer_is_current(p.producer_id, 0)
 
 
 def test_the_controller_survives_a_truncation_of_its_log() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from l0gc.controller.state import (
     CLOSE_EPOCHS,
     MAX_PARTITIONS,
+    NAME_EXPIRY_MS,
     PRODUCER_EXPIRY_MS,
     Bootstrap,
     ControllerEntry,
@@ -34,6 +35,7 @@ from l0gc.errors import (
     EpochExpectationError,
     InvalidProducerEpochError,
     L0gcError,
+    NotFoundError,
     TopicExistsError,
     TopicNotFoundError,
     UsageError,
@@ -104,13 +106,23 @@ def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
         DeleteTopic("u", 1),
         DeleteTopic("t", 0),
         FOUNDED,
+        InitProducer("p", 2, 2, -1),  # the epoch goes down, stays, jumps
+        InitProducer("p", 2, 3, 2),
+        InitProducer("p", 2, 5, 3),
+        InitProducer("p", 2, 4, 2),  # it was bumped from an epoch that it was not at
+        InitProducer("p", 3, 4, 3),  # another id
+        InitProducer("p", -2, 0, -1),
+        InitProducer("p", -1, 1, -1),
+        InitProducer("p", -1, 0, 0),
+        InitProducer("q", 2, 4, 3),
     ],
 )
 def test_an_entry_that_no_decision_makes_is_corrupt_and_changes_nothing(entry: ControllerEntry) -> None:
-    state = state_of(FOUNDED, CreateTopic("t", 1))
+    bumps = [InitProducer("p", 2, e, e - 1) for e in (1, 2, 3)]
+    state = state_of(FOUNDED, CreateTopic("t", 1), InitProducer("p", -1, 0, -1), *bumps)
     before = MACHINE.encode(state)
-    with pytest.raises(CorruptObjectError, match="controller log entry 2"):
-        MACHINE.apply(state, landed(2, entry))
+    with pytest.raises(CorruptObjectError, match="controller log entry 6"):
+        MACHINE.apply(state, landed(6, entry))
     assert MACHINE.encode(state) == before
 
 
@@ -211,12 +223,19 @@ def test_a_producer_that_bumps_its_own_epoch_may_repeat_that_after_a_lost_reply(
         decide_init_producer(state_of(FOUNDED, P0, bump, again), "p", 1, 0)
 
 
-@pytest.mark.parametrize(("producer_id", "epoch"), [(2, 0), (None, 0), (1, 7), (1, -1)])
-def test_a_producer_that_was_never_so_is_refused(producer_id: int | None, epoch: int) -> None:
+@pytest.mark.parametrize(("producer_id", "epoch"), [(2, 1), (2, 0), (0, 1), (1, 7), (1, 2), (1, -1), (1, -2)])
+@pytest.mark.parametrize("last_epoch", [0, -1])
+def test_a_producer_that_was_never_so_is_refused(producer_id: int, epoch: int, last_epoch: int) -> None:
+    """Also -1, which is written where there is no last epoch: nobody gets the current epoch for it without a bump."""
+    state = state_of(FOUNDED, P0, InitProducer("p", 1, 1, last_epoch))
     with pytest.raises(InvalidProducerEpochError):
-        decide_init_producer(
-            state_of(FOUNDED, P0, InitProducer("p", 1, 1, 0)), "p", producer_id, epoch + 10 * (epoch < 0)
-        )
+        decide_init_producer(state, "p", producer_id, epoch)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(1, None), (None, 0)])
+def test_an_instance_has_an_id_and_an_epoch_or_neither(producer_id: int | None, epoch: int | None) -> None:
+    with pytest.raises(UsageError, match="an id and an epoch"):
+        decide_init_producer(state_of(FOUNDED, P0), "p", producer_id, epoch)
 
 
 def test_an_unknown_producer_with_an_epoch_is_refused() -> None:
@@ -230,14 +249,47 @@ def test_a_producer_name_that_cannot_be_is_a_usage_error(name: str) -> None:
         decide_init_producer(state_of(FOUNDED), name, None, None)
 
 
-def test_an_unused_producer_expires_and_then_gets_another_id() -> None:
-    early = state_of(FOUNDED, P0, (PRODUCER_EXPIRY_MS - 1, Tick()))
+def test_a_name_that_no_run_used_expires_and_then_gets_another_id() -> None:
+    early = state_of(FOUNDED, P0, (NAME_EXPIRY_MS - 1, Tick()))
     assert "p" in early.producers
-    late = state_of(FOUNDED, P0, (PRODUCER_EXPIRY_MS, Tick()))
+    late = state_of(FOUNDED, P0, (NAME_EXPIRY_MS, Tick()))
     assert late.producers == {}
     entry = decide_init_producer(late, "p", None, None)
     assert entry is not None
-    assert state_of(FOUNDED, P0, (PRODUCER_EXPIRY_MS, Tick()), entry).producers["p"].producer_id == 3
+    assert state_of(FOUNDED, P0, (NAME_EXPIRY_MS, Tick()), entry).producers["p"].producer_id == 3
+
+
+def test_each_run_renews_its_name() -> None:
+    half = NAME_EXPIRY_MS // 2
+    bump = InitProducer("p", 1, 1, -1)
+    assert "p" in state_of(FOUNDED, P0, (half, bump), (half + NAME_EXPIRY_MS - 1, Tick())).producers
+    assert "p" not in state_of(FOUNDED, P0, (half, bump), (half + NAME_EXPIRY_MS, Tick())).producers
+
+
+def test_a_name_outlives_what_partitions_know_of_a_run_by_as_long_as_a_run_may_take() -> None:
+    """A run of a week that is repeated within a week of its last record still has its id, hence its position."""
+    assert NAME_EXPIRY_MS >= 2 * PRODUCER_EXPIRY_MS
+
+
+def test_only_the_newest_run_may_begin_and_only_while_no_partition_can_have_forgotten_it() -> None:
+    """Hazard 17: what it landed may have been forgotten with it."""
+    state = state_of(FOUNDED, P0, (100, InitProducer("p", 1, 1, -1)), (100, InitProducer("q", -1, 0, -1)))
+    last_ms = 100 + PRODUCER_EXPIRY_MS - 1
+    assert state.may_begin(1, 1, 100)
+    assert state.may_begin(1, 1, last_ms)
+    assert not state.may_begin(1, 1, last_ms + 1)
+    assert state.may_begin(3, 0, 100)
+    for producer_id, epoch in [(1, 0), (1, 2), (1, -1), (3, 1), (2, 0), (0, 0)]:
+        assert not state.may_begin(producer_id, epoch, 100)
+
+
+def test_an_unknown_producer_is_answered_with_the_nearest_name() -> None:
+    state = state_of(FOUNDED, InitProducer("nightly", -1, 0, -1))
+    assert state.producer("nightly") is state.producers["nightly"]
+    with pytest.raises(NotFoundError, match=r"there is no producer 'nigthly', .*; did you mean 'nightly'"):
+        state.producer("nigthly")
+    with pytest.raises(NotFoundError, match="l0gc producer list"):
+        state.producer("zzz")
 
 
 # -- any sequence -------------------------------------------------------------------------------------------------------
@@ -270,7 +322,7 @@ def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, step
     checkpoints: list[bytes] = []
     time_ms = 0
     for _ in range(steps):
-        time_ms += rng.choice([0, 1, PRODUCER_EXPIRY_MS // 2])
+        time_ms += rng.choice([0, 1, NAME_EXPIRY_MS // 2])
         entry = _decided(live, rng) if log else FOUNDED
         if entry is None:
             continue

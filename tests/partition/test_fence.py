@@ -1,86 +1,18 @@
-"""The in-process fence: who is let in together, who waits, who is refused, and what it forgets.
-
-Threads meet at events, never by waiting some time. `fence.window` takes the fence's lock, so once a thread has asked for the
-applied window, reading `fence.window` means that the thread now waits or is through.
-"""
+"""The in-process fence: who is let in together, who waits, who is refused, and what it forgets."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 
 import pytest
 
 from l0gc.errors import StaleClusterEpochError
-from l0gc.keys import PartitionId
+from l0gc.partition.entries import Placeholder
 from l0gc.partition.fence import EpochFence
 from l0gc.partition.window import EpochWindow
-
-P = PartitionId("events", 5, 0)
-PATIENCE_S = 20.0
-"""Only a test that fails waits this long."""
-
-
-class Applied:
-    """The log's window, as the fence is told it; `asked` says that another thread has looked at it."""
-
-    def __init__(self, oldest: int, newest: int) -> None:
-        self.window = EpochWindow(oldest, newest)
-        self.asked = threading.Event()
-        self._owner = threading.current_thread()
-
-    def __call__(self) -> EpochWindow:
-        if threading.current_thread() is not self._owner:
-            self.asked.set()
-        return self.window
-
-
-class Writer:
-    """A thread that fences an epoch and holds the fence until it is let go."""
-
-    def __init__(self, fence: EpochFence, applied: Applied, epoch: int) -> None:
-        self._fence, self._applied, self._epoch = fence, applied, epoch
-        self.admitted = threading.Event()
-        self.window: EpochWindow | None = None
-        self.error: StaleClusterEpochError | None = None
-        self._go_on = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        try:
-            with self._fence.fence_epoch(self._epoch) as self.window:
-                self.admitted.set()
-                self._go_on.wait(PATIENCE_S)
-        except StaleClusterEpochError as e:
-            self.error = e
-
-    def __enter__(self) -> Writer:
-        """Returns once the thread is admitted, refused, or known to wait."""
-        self._applied.asked.clear()
-        self._thread.start()
-        assert self._applied.asked.wait(PATIENCE_S)
-        _ = self._fence.window
-        return self
-
-    def finish(self) -> None:
-        self._go_on.set()
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), f"the writer at {self._epoch} is stuck"
-
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
-        self.finish()
-
-
-def fence_on(oldest: int, newest: int) -> tuple[EpochFence, Applied]:
-    applied = Applied(oldest, newest)
-    return EpochFence(P, applied), applied
-
-
-def fenced(fence: EpochFence, epoch: int) -> EpochWindow:
-    """Fence and let go."""
-    with fence.fence_epoch(epoch) as window:
-        return window
+from tests.support.fence import PATIENCE_S, Applied, Writer, fence_on, fenced
+from tests.support.memory_store import MemoryStore, memory_cluster
 
 
 def test_the_window_slides_over_two_epochs() -> None:
@@ -110,6 +42,35 @@ def test_epochs_need_not_be_contiguous() -> None:
     assert fence.counters.window_slides == 1
 
 
+def test_a_jump_drops_what_was_oldest_and_skips_what_lies_between() -> None:
+    fence, _ = fence_on(5, 6)
+    assert fenced(fence, 10) == EpochWindow(6, 10)
+    for epoch in range(6, 11):
+        assert fenced(fence, epoch) == EpochWindow(6, 10)
+    with pytest.raises(StaleClusterEpochError):
+        fenced(fence, 5)
+
+
+def test_after_rapid_epochs_the_last_two_are_admitted_and_no_other() -> None:
+    fence, _ = fence_on(5, 5)
+    for epoch in (6, 7, 8):
+        fenced(fence, epoch)
+    for epoch in (8, 7):
+        assert fenced(fence, epoch) == EpochWindow(7, 8)
+    for epoch in (6, 5, 0):
+        with pytest.raises(StaleClusterEpochError, match=r"window \[7, 8\]"):
+            fenced(fence, epoch)
+
+
+def test_below_a_window_of_one_epoch_nothing_is_admitted() -> None:
+    """N+1, N, N+2 in that order, where the log has N+1 alone, as behind a barrier."""
+    fence, _ = fence_on(6, 6)
+    assert fenced(fence, 6) == EpochWindow(6, 6)
+    with pytest.raises(StaleClusterEpochError, match=r"epoch 5 is below the window \[6, 6\]"):
+        fenced(fence, 5)
+    assert fenced(fence, 7) == EpochWindow(6, 7)
+
+
 def test_one_epoch_late_is_admitted_and_two_are_not() -> None:
     """N+1, N, N+2 in that order: the log's window keeps N, which the plan's volatile window would refuse."""
     fence, _ = fence_on(5, 5)
@@ -129,17 +90,27 @@ def test_right_after_recovery_the_applied_window_is_admitted_whole() -> None:
         fenced(fence, 4)
 
 
-def test_counts_slides_sizes_refusals_and_fences() -> None:
-    fence, _ = fence_on(5, 5)
-    for epoch in (5, 9, 7, 12, 12):
-        fenced(fence, epoch)
-    for epoch in (8, 6):
-        with pytest.raises(StaleClusterEpochError):
-            fenced(fence, epoch)
-    c = fence.counters
-    assert (c.window_slides, c.window_size) == (2, 4)
-    assert (c.fences_new_epoch, c.fences_known_epoch) == (2, 3)
-    assert (c.rejected_below_window, c.last_rejected_gap) == (2, 3)
+def test_a_new_process_takes_its_window_from_the_log_whole_and_not_from_what_another_had_seen() -> None:
+    """The log is at [10, 11] in a checkpoint, its entries are gone; another process has fenced 14, which never lands."""
+    first = memory_cluster()
+    topic, _ = first.controller.create_topic("events", 1)
+    while first.controller.epoch() < 20:
+        first.controller.advance()
+    handle = first.partition(topic.ids()[0])
+    for epoch in (10, 11):
+        handle.append_placeholder(Placeholder("some", 0, 10, 1, 0, -1), epoch)
+    assert isinstance(first.store, MemoryStore)
+    first.store.clock.sleep(3600)
+    handle.replica.write_checkpoint()
+    assert handle.replica.log.truncate() == 1
+    assert fenced(handle.fence, 14) == EpochWindow(11, 14)
+
+    anew = memory_cluster(first.store, seed=1, bootstrap=False).partition(topic.ids()[0])
+    assert anew.state.window == anew.fence.window == EpochWindow(10, 11)
+    assert fenced(anew.fence, 11) == fenced(anew.fence, 10) == EpochWindow(10, 11)
+    with pytest.raises(StaleClusterEpochError):
+        fenced(anew.fence, 9)
+    assert fenced(anew.fence, 12) == EpochWindow(11, 12)
 
 
 # -- many at once ------------------------------------------------------------------------------------------------------
@@ -148,29 +119,29 @@ def test_counts_slides_sizes_refusals_and_fences() -> None:
 def test_writers_at_epochs_inside_the_window_hold_the_fence_together() -> None:
     fence, applied = fence_on(5, 6)
     with Writer(fence, applied, 6) as a, Writer(fence, applied, 6) as b, Writer(fence, applied, 5) as c:
-        assert a.admitted.is_set()
-        assert b.admitted.is_set()
-        assert c.admitted.is_set()
+        assert a.admitted.wait(PATIENCE_S)
+        assert b.admitted.wait(PATIENCE_S)
+        assert c.admitted.wait(PATIENCE_S)
 
 
 def test_a_new_epoch_waits_until_it_is_alone_and_then_lets_others_in() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as new:
-        assert old.admitted.is_set()
-        assert not new.admitted.is_set()
+        assert old.admitted.wait(PATIENCE_S)
+        assert new.waits
         assert fence.window == EpochWindow(5, 5)
         old.finish()
         assert new.admitted.wait(PATIENCE_S)
         with Writer(fence, applied, 6) as other, Writer(fence, applied, 5) as late:
-            assert other.admitted.is_set()
-            assert late.admitted.is_set()
+            assert other.admitted.wait(PATIENCE_S)
+            assert late.admitted.wait(PATIENCE_S)
             assert late.window == EpochWindow(5, 6)
 
 
 def test_nobody_slips_in_while_a_slide_is_under_way() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as new, Writer(fence, applied, 5) as late:
-        assert not late.admitted.is_set()  # or the slide could wait for ever
+        assert late.waits  # or the slide could wait for ever
         old.finish()
         assert new.admitted.wait(PATIENCE_S)
         assert late.admitted.wait(PATIENCE_S)
@@ -184,6 +155,45 @@ def test_two_writers_at_the_same_new_epoch_slide_once() -> None:
         assert b.admitted.wait(PATIENCE_S)
         assert fence.window == EpochWindow(5, 6)
         assert fence.counters.window_slides == 1
+
+
+def test_writers_at_two_new_epochs_slide_one_after_the_other() -> None:
+    fence, applied = fence_on(5, 5)
+    with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as next_one, Writer(fence, applied, 7) as last:
+        old.finish()
+        assert next_one.admitted.wait(PATIENCE_S)
+        _ = fence.window
+        assert not last.admitted.is_set()  # 6 holds the fence, and 7 has to be alone
+        assert next_one.window == EpochWindow(5, 6)
+        next_one.finish()
+        assert last.admitted.wait(PATIENCE_S)
+        assert last.window == EpochWindow(6, 7)
+    assert fence.counters.window_slides == 2
+
+
+def test_a_smaller_new_epoch_that_waited_behind_a_greater_one_is_inside_its_window() -> None:
+    fence, applied = fence_on(5, 5)
+    with Writer(fence, applied, 5) as old, Writer(fence, applied, 9) as jump, Writer(fence, applied, 7) as between:
+        assert jump.waits
+        assert between.waits
+        old.finish()
+        assert jump.admitted.wait(PATIENCE_S)
+        assert between.admitted.wait(PATIENCE_S)  # beside 9, which still holds the fence
+        assert between.window == EpochWindow(5, 9)
+    c = fence.counters
+    assert (c.window_slides, c.fences_new_epoch, c.fences_known_epoch) == (1, 1, 2)
+
+
+def test_a_slow_writer_is_not_refused_because_the_next_epoch_overtakes_it() -> None:
+    """Uploaded at 6, it fences only when 7 has landed."""
+    fence, applied = fence_on(5, 6)
+    with Writer(fence, applied, 7) as fast:
+        assert fast.admitted.wait(PATIENCE_S)
+        assert fast.window == EpochWindow(6, 7)
+        applied.window = EpochWindow(6, 7)
+        with Writer(fence, applied, 6) as slow:
+            assert slow.admitted.wait(PATIENCE_S)
+            assert slow.window == EpochWindow(6, 7)
 
 
 @pytest.mark.parametrize("epoch", [5, 6])
@@ -206,7 +216,7 @@ def test_an_error_while_it_is_held_gives_the_fence_back() -> None:
     with pytest.raises(RuntimeError), fence.fence_epoch(5):
         raise RuntimeError
     with Writer(fence, applied, 6) as new:
-        assert new.admitted.is_set()
+        assert new.admitted.wait(PATIENCE_S)
 
 
 def test_many_threads_at_many_epochs_all_come_through() -> None:
@@ -236,6 +246,7 @@ def test_many_threads_at_many_epochs_all_come_through() -> None:
     assert len(outcomes) == 8 * 60
     assert sum(outcomes) == len(inside)
     c = fence.counters
+    assert c.window_slides == c.fences_new_epoch
     assert c.fences_new_epoch + c.fences_known_epoch == sum(outcomes)
     assert c.rejected_below_window == len(outcomes) - sum(outcomes)
 

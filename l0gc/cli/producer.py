@@ -1,0 +1,114 @@
+"""`l0gc producer describe|list`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output, count, epoch
+from l0gc.settings import Settings
+
+if TYPE_CHECKING:
+    from l0gc.upkeep.producers import InputView, PartitionView, ProducerView
+
+_INPUTS_SHOWN: Final = 3
+_DIGITS_SHOWN: Final = 12
+
+
+@click.group("producer")
+def command() -> None:
+    """Show producers, and how far their uploads got.
+
+    \b
+    Example:
+      l0gc producer list
+      l0gc producer describe nightly
+    """
+
+
+@command.command("describe")
+@click.argument("name")
+@common_options
+def describe(settings: Settings, name: str) -> None:
+    """Show the newest run of producer NAME, and how far each partition is with it.
+
+    \b
+    Example:
+      l0gc producer describe nightly
+    """
+    from l0gc.upkeep.producers import describe_producer
+
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _), out.progress("looking"):
+        view = describe_producer(cluster, name)
+    out.result(msgspec.to_builtins(view), _lines(view), indent=11)
+
+
+@command.command("list")
+@common_options
+def list_all(settings: Settings) -> None:
+    """List the producers that the controller knows.
+
+    \b
+    Example:
+      l0gc producer list
+    """
+    from l0gc.upkeep.producers import list_producers
+
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _):
+        producers = list_producers(cluster)
+    out.result(
+        {
+            "producers": [
+                {"name": n, "producer_id": p.producer_id, "epoch": p.epoch, "began_ms": p.time_ms}
+                for n, p in producers.items()
+            ]
+        },
+        [f"{n}  id {p.producer_id}  epoch {p.epoch}  last run {_time(p.time_ms)}" for n, p in producers.items()]
+        or ["there are no producers; l0gc upload --producer NAME makes one"],
+    )
+
+
+def _lines(view: ProducerView) -> list[str]:
+    lines = [
+        f"producer   {view.name}: id {view.producer_id}, epoch {view.epoch}, last epoch {epoch(view.last_epoch)}",
+        f"began      {_time(view.began_ms)}; last used {_time(view.last_used_ms)}",
+        f"expires    {_time(view.expires_ms)}, unless another run begins before",
+    ]
+    for p in view.partitions:
+        lines += _partition(p)
+    if view.unknown_partitions:
+        begin = "it may begin there" if view.may_begin else "the run is too old to begin there, upload again"
+        lines.append(f"unknown    in {count(view.unknown_partitions, 'partition')}; {begin}")
+    return [*lines, *(f"broken     {e}" for e in view.errors)]
+
+
+def _partition(p: PartitionView) -> list[str]:
+    name = f"{p.topic}/{p.partition}"
+    known = f"epoch {p.epoch}, next sequence {p.next_sequence}, last offset {p.last_offset:,}"
+    rest = [p.meaning, *_inputs(p.inputs)]
+    return [f"{name:10} {known}", *(f"{'':10} {line}" for line in rest)]
+
+
+def _inputs(inputs: Sequence[InputView]) -> list[str]:
+    """The inputs that landed last; how many there are of the others."""
+    lines = [f"input {_short(i.input)}: {count(i.landed, 'record')} landed" for i in inputs[:_INPUTS_SHOWN]]
+    more = len(inputs) - _INPUTS_SHOWN
+    return [*lines, f"and {count(more, 'input')} before (--json has them)"] if more > 0 else lines
+
+
+def _short(input_id: str) -> str:
+    """The hash shortened; behind the point stands the how-manieth of the same content it is."""
+    digest, point, nth = input_id.partition(".")
+    return digest[:_DIGITS_SHOWN] + point + nth
+
+
+def _time(ms: int) -> str:
+    """A moment of the store's clock for people."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

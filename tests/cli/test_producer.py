@@ -1,0 +1,76 @@
+"""`l0gc producer`: what it prints after real uploads, and for names that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from l0gc.cli.main import cli
+from l0gc.cli.output import taking_results
+from l0gc.errors import NotFoundError
+from l0gc.storage.s3 import StoreConfig
+from tests.support.cli import l0gc, l0gc_process
+
+pytestmark = pytest.mark.weed
+
+
+@pytest.fixture
+def cluster(bucket: StoreConfig) -> StoreConfig:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    l0gc("topic", "create", "events", "--partitions", "3")
+    return bucket
+
+
+def text_of(*args: str) -> list[str]:
+    with taking_results() as results:
+        cli.main(list(args), prog_name="l0gc", standalone_mode=False)
+    return results[-1].text
+
+
+def put(path: Path, records: int, *args: str) -> None:
+    path.write_bytes(b"".join(b"%d\n" % n for n in range(records)))
+    l0gc("upload", "events", str(path), "--producer", "nightly", *args)
+
+
+def test_a_producer_is_described_on_lines_of_at_most_80_columns(cluster: StoreConfig, tmp_path: Path) -> None:
+    for records in (1, 2, 3, 4, 5):
+        put(tmp_path / "in", records, "--partition", "0")
+    put(tmp_path / "in", 6, "--partition", "2")
+    data = l0gc("producer", "describe", "nightly")
+    assert (data["name"], data["epoch"], data["last_epoch"], data["unknown_partitions"]) == ("nightly", 5, -1, 1)
+    assert [(p["partition"], p["epoch"], p["last_offset"]) for p in data["partitions"]] == [(0, 4, 14), (2, 5, 5)]
+    assert [i["landed"] for i in data["partitions"][0]["inputs"]] == [5, 4, 3, 2, 1]
+
+    lines = text_of("producer", "describe", "nightly")
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == f"producer   nightly: id {data['producer_id']}, epoch 5, last epoch none"
+    assert lines[1].startswith("began      20")
+    assert lines[3:5] == [
+        "events/0   epoch 4, next sequence 1, last offset 14",
+        "           open: the newest run begins at sequence 0, and fences epoch 4",
+    ]
+    digest = data["partitions"][0]["inputs"][0]["input"]
+    assert lines[5] == f"           input {digest[:12]}.0: 5 records landed"
+    assert lines[8] == "           and 2 inputs before (--json has them)"
+    assert lines[9] == "events/2   epoch 5, next sequence 1, last offset 5"
+    assert lines[-1] == "unknown    in 1 partition; it may begin there"
+
+
+def test_the_list_has_every_name(cluster: StoreConfig, tmp_path: Path) -> None:
+    assert text_of("producer", "list") == ["there are no producers; l0gc upload --producer NAME makes one"]
+    put(tmp_path / "in", 1)
+    (row,) = l0gc("producer", "list")["producers"]
+    assert (row["name"], row["epoch"]) == ("nightly", 0)
+    (line,) = text_of("producer", "list")
+    assert line.startswith(f"nightly  id {row['producer_id']}  epoch 0  last run 20")
+
+
+def test_an_unknown_name_exits_5_with_the_nearest(cluster: StoreConfig, tmp_path: Path) -> None:
+    put(tmp_path / "in", 1)
+    ended = l0gc_process("producer", "describe", "nigthly")
+    assert (ended.code, ended.stdout) == (5, b"")
+    assert ended.stderr.count("\n") == 1
+    assert "did you mean 'nightly'?" in ended.stderr
+    with pytest.raises(NotFoundError):
+        l0gc("producer", "describe", "another")

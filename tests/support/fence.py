@@ -1,0 +1,87 @@
+"""A fence over a window that a test moves, and threads that hold it.
+
+Threads meet at events, never by waiting some time. A thread asks for the applied window under the fence's lock, and what it
+decides is counted before it lets go of that, so whoever reads the counters then knows whether the thread waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from l0gc.errors import StaleClusterEpochError
+from l0gc.keys import PartitionId
+from l0gc.partition.fence import EpochFence
+from l0gc.partition.window import EpochWindow
+
+P = PartitionId("events", 5, 0)
+PATIENCE_S = 20.0
+"""Only a test that fails waits this long."""
+
+
+class Applied:
+    """The log's window, as the fence is told it; `asked` says that another thread has looked at it."""
+
+    def __init__(self, oldest: int, newest: int) -> None:
+        self.window = EpochWindow(oldest, newest)
+        self.asked = threading.Event()
+        self._owner = threading.current_thread()
+
+    def __call__(self) -> EpochWindow:
+        if threading.current_thread() is not self._owner:
+            self.asked.set()
+        return self.window
+
+
+class Writer:
+    """A thread that fences an epoch and holds the fence until it is let go."""
+
+    def __init__(self, fence: EpochFence, applied: Applied, epoch: int) -> None:
+        self._fence, self._applied, self._epoch = fence, applied, epoch
+        self.waits = False
+        self.admitted = threading.Event()
+        self.window: EpochWindow | None = None
+        self.error: StaleClusterEpochError | None = None
+        self._go_on = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            with self._fence.fence_epoch(self._epoch) as self.window:
+                self.admitted.set()
+                self._go_on.wait(PATIENCE_S)
+        except StaleClusterEpochError as e:
+            self.error = e
+
+    def __enter__(self) -> Writer:
+        """Returns once the thread is admitted, refused, or known to wait, and notes which."""
+        before = self._decided()
+        self._applied.asked.clear()
+        self._thread.start()
+        assert self._applied.asked.wait(PATIENCE_S)
+        self.waits = self._decided() == before
+        return self
+
+    def _decided(self) -> int:
+        """How many were admitted or refused; it takes the fence's lock, as whoever decides does."""
+        c = self._fence.counters
+        return c.fences_known_epoch + c.fences_new_epoch + c.rejected_below_window
+
+    def finish(self) -> None:
+        self._go_on.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"the writer at {self._epoch} is stuck"
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+        self.finish()
+
+
+def fence_on(oldest: int, newest: int) -> tuple[EpochFence, Applied]:
+    applied = Applied(oldest, newest)
+    return EpochFence(P, applied), applied
+
+
+def fenced(fence: EpochFence, epoch: int) -> EpochWindow:
+    """Fence and let go."""
+    with fence.fence_epoch(epoch) as window:
+        return window
