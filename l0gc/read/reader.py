@@ -22,6 +22,7 @@ from l0gc.partition.handle import PartitionHandle
 from l0gc.storage.objectstore import ObjectStore
 
 _ROWS: Final = 4096
+_L1_FIELDS: Final = [pa.field("offset", pa.int64()), *extents.SCHEMA]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,11 @@ def _read_once(
 def _l1_batches(store: ObjectStore, f: L1File) -> Iterator[tuple[int, pa.RecordBatch]]:
     at = f.base_offset
     try:
-        parquet = pq.ParquetFile(StoredFile(store, f.key, f.bytes), pre_buffer=False)
-        for batch in parquet.iter_batches(_ROWS, columns=["offset", "timestamp", "key", "value"]):
+        parquet = pq.ParquetFile(StoredFile(store, f.key, f.bytes), pre_buffer=False, page_checksum_verification=True)
+        found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
+        if any(found.get_field_index(c.name) < 0 or found.field(c.name).type != c.type for c in _L1_FIELDS):
+            raise CorruptObjectError(f"{f.key} does not have the columns of an L1 object")
+        for batch in parquet.iter_batches(_ROWS, columns=[c.name for c in _L1_FIELDS]):
             if batch.num_rows and (batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) != (
                 at,
                 at + len(batch) - 1,
@@ -123,8 +127,8 @@ def _l1_batches(store: ObjectStore, f: L1File) -> Iterator[tuple[int, pa.RecordB
                 raise CorruptObjectError(f"{f.key} does not hold the records {f.base_offset} to {f.last_offset}")
             yield at, batch.select(["timestamp", "key", "value"])
             at += batch.num_rows
-    except (pa.ArrowInvalid, pa.ArrowIOError) as e:
-        raise CorruptObjectError(f"{f.key} is not a Parquet file: {e}") from e
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptObjectError(f"{f.key} cannot be read: {e}; restore that object from a version") from e
     if at != f.last_offset + 1:
         raise CorruptObjectError(f"{f.key} ends at record {at - 1}, not {f.last_offset}")
 

@@ -103,7 +103,11 @@ class L1Writer:
         if self._writer is None:
             self._path = self._directory / f"{self._runtime.new_id()}.parquet"
             self._writer = pq.ParquetWriter(
-                self._path, L1_SCHEMA, compression="zstd", use_dictionary=["key", "epoch", "timestamp"]
+                self._path,
+                L1_SCHEMA,
+                compression="zstd",
+                use_dictionary=["key", "epoch", "timestamp"],
+                write_page_checksum=True,
             )
         self._writer.write_table(pa.Table.from_batches(self._held, L1_SCHEMA))
         self._bytes += self._held_bytes

@@ -22,7 +22,7 @@ from l0gc.settings import Settings
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-SHORTENED = {"init", "upload", "reconcile", "housekeep", "compute-watermark", "sweep", "read", "status", "demo"}
+SHORTENED = {"init", "upload", "reconcile", "housekeep", "compute-watermark", "sweep", "verify", "read", "status", "demo"}
 """Commands whose line in `l0gc --help` is shorter than the first sentence of their own help."""
 
 COMMON = "options of every command"
@@ -173,7 +173,7 @@ def test_a_command_that_does_without_spark_does_not_import_it(module: str) -> No
 
 
 def test_help_of_spark_commands_does_not_import_spark() -> None:
-    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark")
+    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.verify")
     assert "pyspark" not in loaded
 
 

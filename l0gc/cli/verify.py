@@ -1,0 +1,88 @@
+"""`l0gc verify`."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from l0gc.cli.options import Duration, common_options, open_cluster
+from l0gc.cli.output import Output, count, epoch, size
+from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.errors import SafetyError
+from l0gc.settings import Settings
+from l0gc.verify.findings import VerifyResult
+
+
+@click.command("verify")
+@click.option(
+    "--deep", is_flag=True, help="Read every referenced extent and every L1 object, and check what they hold."
+)
+@click.option(
+    "--min-age", type=Duration(), default="1h", show_default=True,
+    help="An L1 object that no log names is a finding when it is older than this, e.g. 30m or 2h.",
+)  # fmt: skip
+@spark_options
+@common_options
+def command(settings: Settings, deep: bool, min_age: int, master: str | None, conf: tuple[str, ...]) -> None:
+    """Check that the bucket holds what the logs say, and that nothing live is at or below M, on Spark. Changes nothing.
+
+    \b
+    Example:
+      l0gc verify
+      l0gc verify --deep --json
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, store):
+        cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
+        with out.progress("verifying") as advance, open_spark(settings, "verify", master, conf) as spark:
+            from l0gc.spark import verify_job
+
+            result = verify_job.run(
+                spark, cluster, store.config, deep=deep, min_age_ms=min_age * 1000, progress=advance
+            )
+    print_result(out, result)
+
+
+def print_result(out: Output, result: VerifyResult) -> None:
+    """The result of a verify run; raises `SafetyError` if anything is wrong."""
+    checked = result.checked
+    lines = [f.line for f in result.findings]
+    if result.total > len(lines):
+        lines.append(f"{count(result.total - len(lines), 'more finding')} like these")
+    verdict = count(result.total, "finding") if result.total else "nothing is wrong"
+    lines.append(
+        f"{verdict}: {count(checked.partitions, 'partition')}, {count(checked.placeholders, 'placeholder')}, "
+        f"{count(checked.l0_objects, 'L0 object')}, {count(checked.l1_objects, 'L1 object')}, "
+        f"{count(checked.reports, 'report')}"
+        + (f"; {size(checked.bytes_read)} read and checked" if result.deep else "")
+    )
+    lines.append(
+        f"M = {epoch(result.watermark)}, cluster epoch {result.cluster_epoch}; L0 objects that no log needs: "
+        f"{result.waiting_objects:,} waiting for M, {result.eligible_objects:,} for the next sweep"
+    )
+    if result.young_l1_objects:
+        lines.append(f"{count(result.young_l1_objects, 'L1 object')} younger than --min-age, named by no log yet")
+    if result.deleted_topic_objects:
+        lines.append(f"{count(result.deleted_topic_objects, 'L1 object')} of deleted topics")
+    if result.unparsable_keys:
+        lines.append(f"{count(result.unparsable_keys, 'key')} in the data folders are not l0gc's")
+    data = {
+        "findings": [msgspec.structs.asdict(f) for f in result.findings],
+        "total": result.total,
+        "counts": result.counts,
+        "deep": result.deep,
+        "watermark": result.watermark,
+        "cluster_epoch": result.cluster_epoch,
+        "checked": msgspec.structs.asdict(checked),
+        "waiting_objects": result.waiting_objects,
+        "waiting_bytes": result.waiting_bytes,
+        "eligible_objects": result.eligible_objects,
+        "eligible_bytes": result.eligible_bytes,
+        "young_l1_objects": result.young_l1_objects,
+        "deleted_topic_objects": result.deleted_topic_objects,
+        "unparsable_keys": result.unparsable_keys,
+        "seconds": round(result.seconds, 3),
+    }
+    out.result(data, lines)
+    if result.total:
+        raise SafetyError(f"{count(result.total, 'finding')}; nothing was changed")
