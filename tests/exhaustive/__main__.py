@@ -1,0 +1,48 @@
+"""`python -m tests.exhaustive [--scope NAME] [--depth N] [--seconds S]`: every interleaving; exits 1 on a violation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.exhaustive.scopes import ALL, WHOLE
+from tests.exhaustive.search import Found, Search
+
+
+def told(found: Found) -> str:
+    """The figures, and the shortest way to the violation if there is one."""
+    lines = [
+        f"{found.scope}: {found.states:,} states, {found.transitions:,} transitions, depth {found.depth}"
+        f"{' (all there is)' if found.complete else ''}, {found.ends:,} ends, {found.content:,} of them content, "
+        f"{found.executions:,} executions, {found.seconds:.1f} s"
+    ]
+    if found.wrong:
+        lines += [f"VIOLATION after {len(found.trace)} steps: {found.wrong}", *(f"  {label}" for label in found.trace)]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.exhaustive", description=__doc__)
+    parser.add_argument("--scope", choices=sorted(ALL), help="this one alone; by default all but `everything`")
+    parser.add_argument("--depth", type=int, help="no more steps than these")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="of processor time, for each scope; the depth that is begun is ended",
+    )
+    options = parser.parse_args()
+    scopes = list(WHOLE.values()) if options.scope is None else [ALL[options.scope]]
+    all_found = []
+    for scope in scopes:
+        all_found.append(Search(scope).run(max_depth=options.depth, seconds=options.seconds))
+        sys.stdout.write(told(all_found[-1]))
+        sys.stdout.flush()
+    states, seconds = sum(f.states for f in all_found), sum(f.seconds for f in all_found)
+    violations = sum(bool(f.wrong) for f in all_found)
+    sys.stdout.write(f"{states:,} states in {seconds:.0f} s, {violations} violations\n")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,376 @@
+"""Every interleaving of a few processes, breadth first: no state is left out, and the first violation is a shortest one.
+
+A state is what is in the bucket, what every process has been answered since it last knew no more than its `Local`, which
+writes are still on their way, and how many faults and leaps of time are left. Everything is numbered when it is first met,
+so a state is a few numbers, and l0gc's code runs once for each process and history, however many states they are part of.
+
+Two kinds of steps are taken at once where they are possible, and no other step is tried before them: what a process decides
+by itself, and a read of a log entry that nobody can delete. What others do neither changes them nor is changed by them, so
+every violation that can be reached in another order is reached in this one as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from l0gc.errors import AmbiguousWriteError, StoreError
+from l0gc.keys import partition_log
+from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS
+from l0gc.storage.objectstore import Written
+from tests.exhaustive.actors import PARTITION, Actor, Local, Reconciler, Seen
+from tests.exhaustive.store import Answer, Asked, Bucket, Failed, perform
+from tests.exhaustive.truth import Truth
+
+START_MS: Final = 1_700_000_000_000
+_FOLDER: Final = partition_log(PARTITION)
+_LOG: Final = f"{_FOLDER}log/"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is searched.
+
+    Args:
+        faults: how many store calls go wrong, over all processes. A create without a reply has landed, or lands at any
+            later time, or never.
+        leaps: how often the store's clock goes on by the age at which a log entry may be truncated.
+    """
+
+    name: str
+    actors: tuple[Actor, ...]
+    faults: int
+    leaps: int = 0
+
+
+class State(NamedTuple):
+    """All numbers: see `Search`. `flying` are writes on their way: a key and a body each."""
+
+    bucket: int
+    truth: int
+    nodes: tuple[int, ...]
+    flying: frozenset[int]
+    faults: int
+    leaps: int
+
+
+class _Node(NamedTuple):
+    """A process and where it stands: the `answers` since it was at `local`."""
+
+    actor: int
+    local: Local
+    answers: tuple[Answer, ...]
+
+
+class _Move(NamedTuple):
+    """What one process can do, and what becomes of it: a `late` write is then on its way (-1: none).
+
+    `at_once`: it may be taken before anything that others can do.
+    """
+
+    label: str
+    node: int
+    bucket: int
+    late: int = -1
+    faults: int = 0
+    at_once: bool = False
+
+
+@dataclass
+class Found:
+    """What a search has found.
+
+    `depth` is the number of steps up to which every state was looked at; `complete` says that there are no deeper ones.
+    `ends` counts the states where nothing can happen any more, `content` those of them where every process has done all
+    that it was to do. `executions` counts how often l0gc's code ran. `seconds` are processor time. `trace` is the way to
+    the violation.
+    """
+
+    scope: str
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    complete: bool = False
+    ends: int = 0
+    content: int = 0
+    executions: int = 0
+    seconds: float = 0.0
+    wrong: str = ""
+    trace: list[str] = field(default_factory=list)
+
+
+class _Numbers:
+    """Numbers for values, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self.values: list[Any] = []
+
+    def of(self, value: Any) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class Search:
+    """One search."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._buckets, self._nodes, self._writes = _Numbers(), _Numbers(), _Numbers()
+        self._truths: list[Truth] = [Truth()]
+        self._grown: dict[tuple[int, int, bytes], tuple[int, str]] = {}
+        self._seen: dict[int, Seen] = {}
+        self._performed: dict[tuple[int, int, int], tuple[int, Answer]] = {}
+        self._asked = _Numbers()
+        self._moves: dict[tuple[int, int, bool, int, bool], list[_Move]] = {}
+        self._settlement: dict[int, int] = {}
+
+    def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
+        """Search up to `max_depth` steps, or to the end of the depth in which `seconds` of processor time are over."""
+        collecting = gc.isenabled()
+        gc.disable()  # nothing here is garbage until the search ends, and looking for it takes half of the time
+        try:
+            return self._run(max_depth, seconds)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self, max_depth: int | None, seconds: float) -> Found:
+        started = time.process_time()
+        found = Found(self._scope.name)
+        actors = self._scope.actors
+        nodes = tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(actors))
+        first = State(self._buckets.of(()), 0, nodes, frozenset(), self._scope.faults, self._scope.leaps)
+        index: dict[State, int] = {first: 0}
+        came_from: list[tuple[int, str]] = [(-1, "")]
+        layer = [first]
+        while layer and (max_depth is None or found.depth < max_depth) and time.process_time() - started < seconds:
+            following: list[State] = []
+            for state in layer:
+                at, steps = index[state], 0
+                for label, then, wrong_step in self._steps(state):
+                    steps += 1
+                    if then in index and not wrong_step:
+                        continue
+                    index[then] = len(came_from)
+                    came_from.append((at, label))
+                    found.wrong = wrong_step or self._wrong(then)
+                    if found.wrong:
+                        found.trace = _trace(came_from)
+                        layer, following = [], []
+                        break
+                    following.append(then)
+                if found.wrong:
+                    break
+                found.transitions += steps
+                if not steps:
+                    found.ends += 1
+                    found.content += self._is_content(state)
+            layer = following
+            found.depth += 1
+        found.complete = not layer and not found.wrong
+        found.states, found.executions, found.seconds = len(index), len(self._seen), time.process_time() - started
+        return found
+
+    # -- steps ----------------------------------------------------------------------------------------------------------
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State, str]]:
+        """Every step from a state: what it is, where it leads, and what is wrong with the write that it was."""
+        deletable = any(
+            a.deletes and self._nodes.values[n].local.step for a, n in zip(self._scope.actors, state.nodes, strict=True)
+        )
+        moves = [self._moves_of(node, state, deletable) for node in state.nodes]
+        first = next((i for i, m in enumerate(moves) if m and m[0].at_once), None)
+        for i in range(len(moves)) if first is None else [first]:
+            for move in moves[i]:
+                yield self._step(state, i, move)
+        if first is None:
+            yield from self._world_steps(state)
+
+    def _step(self, state: State, actor: int, move: _Move) -> tuple[str, State, str]:
+        truth, wrong = self._grow(state, move.bucket)
+        wrong = wrong or self._wrong_view(actor, move.node, truth)
+        nodes = (*state.nodes[:actor], self._settled(move.node), *state.nodes[actor + 1 :])
+        flying = state.flying if move.late < 0 else state.flying | {move.late}
+        return move.label, State(move.bucket, truth, nodes, flying, state.faults - move.faults, state.leaps), wrong
+
+    def _world_steps(self, state: State) -> Iterator[tuple[str, State, str]]:
+        """What happens without any process: a write lands late, time passes."""
+        for write in state.flying:
+            key, body = self._writes.values[write]
+            bucket, answer = self._perform(state, Asked("put_if_absent", (key, body)))
+            if isinstance(answer, Written):
+                truth, wrong = self._grow(state, bucket)
+                after = state._replace(bucket=bucket, truth=truth, flying=state.flying - {write})
+                yield f"a late write of {_short(key)} lands", after, wrong
+        if state.leaps:
+            yield "15 minutes pass", state._replace(leaps=state.leaps - 1), ""
+
+    def _moves_of(self, node: int, state: State, deletable: bool) -> list[_Move]:
+        """What a process can do here, and what can happen to it. `deletable`: somebody may still delete log entries."""
+        key = (node, state.bucket, state.faults > 0, state.leaps, deletable)
+        moves = self._moves.get(key)
+        if moves is None:
+            moves = self._moves[key] = list(self._moves_anew(node, state, deletable))
+        return moves
+
+    def _moves_anew(self, number: int, state: State, deletable: bool) -> Iterator[_Move]:
+        node: _Node = self._nodes.values[number]
+        actor = self._scope.actors[node.actor]
+        if not node.local.step:
+            return
+        choices = actor.choices(node.local)
+        for label, local in choices:
+            following = self._nodes.of(_Node(node.actor, local, ()))
+            yield _Move(f"{actor.name} {label}", following, state.bucket, at_once=True)
+        if choices:
+            return
+        asked = self._stands(number).asked
+        if asked is None:  # a step without any call
+            following = self._nodes.of(_Node(node.actor, self._stands(number).local, ()))
+            yield _Move(f"{actor.name} has done {node.local.step}", following, state.bucket, at_once=True)
+            return
+        what = f"{actor.name} {asked.method} {_short(asked.key)}"
+        bucket, answer = self._perform(state, asked)
+        fails = state.faults > 0 and self._can_fail(node, asked)
+        stable = asked.method == "get" and asked.key.startswith(_LOG) and not isinstance(answer, Failed)
+        at_once = stable and not fails and not deletable and not self._scope.leaps
+        yield _Move(what + _outcome(answer), self._follow(number, answer), bucket, at_once=at_once)
+        if not fails:
+            return
+        if asked.method == "get":
+            error = Failed(StoreError, "no answer", 0, int(APPEND_DEADLINE_S) + 1)
+            yield _Move(f"{what}: no answer until the deadline", self._follow(number, error), state.bucket, faults=1)
+            return
+        lost = self._follow(number, Failed(AmbiguousWriteError, "the reply was lost", 0))
+        yield _Move(f"{what}{_outcome(answer)}, reply lost", lost, bucket, faults=1)
+        if bucket == state.bucket and not deletable:  # the key is taken, and stays so
+            return
+        if asked.method == "put_if_absent":
+            late = self._writes.of(asked.arguments)
+            yield _Move(f"{what}, no reply: on its way, or lost", lost, state.bucket, late, faults=1)
+        else:
+            yield _Move(f"{what}, lost", lost, state.bucket, faults=1)
+
+    def _can_fail(self, node: _Node, asked: Asked) -> bool:
+        """Conditional writes may fail in every way; a read may once a write of the same step has."""
+        if asked.method.startswith("put_if"):
+            return True
+        ambiguous = any(isinstance(a, Failed) and a.error is AmbiguousWriteError for a in node.answers)
+        return asked.method == "get" and ambiguous
+
+    def _stands(self, number: int) -> Seen:
+        seen = self._seen.get(number)
+        if seen is None:
+            node: _Node = self._nodes.values[number]
+            seen = self._scope.actors[node.actor].run(node.local, node.answers, TRUNCATE_MIN_AGE_MS)
+            self._seen[number] = seen
+        return seen
+
+    def _follow(self, number: int, answer: Answer) -> int:
+        """The process with one more answer."""
+        node: _Node = self._nodes.values[number]
+        return self._nodes.of(node._replace(answers=(*node.answers, answer)))
+
+    def _settled(self, number: int) -> int:
+        """The process; between two steps, with nothing but its `Local`, if its step has ended."""
+        settled = self._settlement.get(number)
+        if settled is None:
+            node: _Node = self._nodes.values[number]
+            settled = number
+            if node.answers and self._stands(number).asked is None:
+                settled = self._nodes.of(_Node(node.actor, self._stands(number).local, ()))
+            self._settlement[number] = settled
+        return settled
+
+    def _perform(self, state: State, asked: Asked) -> tuple[int, Answer]:
+        key = (state.bucket, state.leaps, self._asked.of(asked))
+        done = self._performed.get(key)
+        if done is None:
+            before: Bucket = self._buckets.values[state.bucket]
+            date = START_MS + TRUNCATE_MIN_AGE_MS * (self._scope.leaps - state.leaps)
+            after, answer = perform(before, date, asked)
+            done = self._performed[key] = (self._buckets.of(after), answer)
+        return done
+
+    # -- what must hold ---------------------------------------------------------------------------------------------------
+
+    def _grow(self, state: State, bucket: int) -> tuple[int, str]:
+        """The truth with what the step has written, and what is wrong with it."""
+        if bucket == state.bucket:
+            return state.truth, ""
+        before: Bucket = self._buckets.values[state.bucket]
+        after: Bucket = self._buckets.values[bucket]
+        known = {key for key, _, _ in before}
+        new = [(key, body) for key, body, _ in after if key not in known and key.startswith(_LOG)]
+        if not new:
+            return state.truth, ""
+        key, body = new[0]
+        offset, end = int(key[len(_LOG) : -len(".json")]), len(self._truths[state.truth])
+        if offset < end:  # re-created behind a truncation: nobody may take it for an entry, which `_wrong` would tell
+            return state.truth, ""
+        if offset > end:
+            return state.truth, f"an entry was written at {offset}, the log ends at {end}"
+        grown = self._grown.get((state.truth, offset, body))
+        if grown is None:
+            truth = self._truths[state.truth].then(body)
+            self._truths.append(truth)
+            grown = self._grown[state.truth, offset, body] = (len(self._truths) - 1, truth.wrong)
+        return grown
+
+    def _wrong(self, state: State) -> str:
+        """What does not hold in a state; '' if all does."""
+        truth = self._truths[state.truth]
+        uploads = dict(truth.uploads)
+        for number in state.nodes:
+            node: _Node = self._nodes.values[number]
+            name = self._scope.actors[node.actor].name
+            if node.local.trouble:
+                return f"{name} ended with {node.local.trouble}"
+            for told in node.local.told:
+                if told.base is None and told.key in truth.keys:
+                    return f"{name} was told that {told.key} did not land, and it did"
+                if told.base is not None and uploads.get(told.upload) != told.base:
+                    return f"{name} was told that {told.upload} is at {told.base}, where it is not"
+        return ""
+
+    def _wrong_view(self, actor: int, number: int, truth_number: int) -> str:
+        """What is wrong with the state that a process holds: it must be the log's own, at that offset."""
+        node: _Node = self._nodes.values[number]
+        if not node.answers:
+            return ""
+        seen, truth = self._stands(number), self._truths[truth_number]
+        if seen.offset + 1 < len(truth.states) and truth.states[seen.offset + 1] == seen.state:
+            return ""
+        name = self._scope.actors[actor].name
+        return f"{name} holds a state at offset {seen.offset} that the log does not have there"
+
+    def _is_content(self, state: State) -> bool:
+        """Whether every process has done what it was to do, and nothing is left to reconcile where somebody does."""
+        nodes = zip(self._scope.actors, (self._nodes.values[n] for n in state.nodes), strict=True)
+        reconciled = not self._truths[state.truth].live or not any(
+            isinstance(a, Reconciler) for a in self._scope.actors
+        )
+        return reconciled and all(a.is_content(n.local) for a, n in nodes)
+
+
+def _trace(came_from: list[tuple[int, str]]) -> list[str]:
+    labels, at = [], len(came_from) - 1
+    while at > 0:
+        at, label = came_from[at]
+        labels.append(label)
+    return labels[::-1]
+
+
+def _short(key: str) -> str:
+    return key.removeprefix(_FOLDER)
+
+
+def _outcome(answer: Answer) -> str:
+    return f": {answer.error.__name__}" if isinstance(answer, Failed) else ""

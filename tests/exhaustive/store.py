@@ -1,0 +1,154 @@
+"""The store of the search: what a process asks, what the store answers, and a process that is run again from its answers.
+
+What a process does next follows from the answers that it has had: its clock and its chance are fixed. So a process needs
+no thread that waits. It is run from its beginning on a store that gives the known answers again, up to the first call that
+has none, and that call is where it stands. `perform` gives the answer, by a `MemoryStore` with the bucket as it is now.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from l0gc.errors import L0gcError, ObjectNotFoundError
+from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Stored, Written
+from tests.support.memory_store import FakeClock, MemoryStore
+
+Bucket = tuple[tuple[str, bytes, int], ...]
+"""Every object (key, body, time of its change), in key order."""
+
+
+class Asked(NamedTuple):
+    """A store call; `arguments` are the method's own."""
+
+    method: str
+    arguments: tuple[object, ...]
+
+    @property
+    def key(self) -> str:
+        first = self.arguments[0]
+        return first if isinstance(first, str) else ""
+
+
+class Failed(NamedTuple):
+    """An answer that is an error. `seconds` pass for the process before it has it."""
+
+    error: type[L0gcError]
+    message: str
+    date_ms: int
+    seconds: int = 0
+
+
+class Listed(NamedTuple):
+    """A `Listing`, such that it can be compared and kept in a set."""
+
+    modified_ms: tuple[tuple[str, int], ...]
+    date_ms: int
+
+
+Answer = Stored | Written | Listed | Failed | None
+
+
+class Stands(BaseException):
+    """The process has reached a call that has no answer yet."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+
+class LocalClock(FakeClock):
+    """A process's own clock; it goes on when the process waits, and while an answer takes long."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class AnsweredStore:
+    """Gives a process the answers that it has had before, in order. See `l0gc.storage.objectstore.ObjectStore`."""
+
+    def __init__(self, answers: Sequence[Answer], clock: FakeClock) -> None:
+        self._answers = iter(answers)
+        self._clock = clock
+
+    def _ask(self, method: str, *arguments: object) -> Answer:
+        asked = Asked(method, arguments)
+        for answer in self._answers:
+            if isinstance(answer, Failed):
+                self._clock.ms += answer.seconds * 1000
+                error = answer.error(answer.message)
+                if isinstance(error, ObjectNotFoundError):
+                    error.date_ms = answer.date_ms
+                raise error
+            return answer
+        raise Stands(asked)
+
+    def get(self, key: str) -> Stored:
+        answer = self._ask("get", key)
+        assert isinstance(answer, Stored)
+        return answer
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        answer = self._ask("put_if_absent", key, body)
+        assert isinstance(answer, Written)
+        return answer
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        answer = self._ask("put_if_match", key, body, etag)
+        assert isinstance(answer, Written)
+        return answer
+
+    def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        self._ask("delete", tuple(keys))
+        return []
+
+    def list(self, folder: str) -> Listing:
+        answer = self._ask("list", folder)
+        assert isinstance(answer, Listed)
+        return Listing(dict(answer.modified_ms), answer.date_ms)
+
+    def now_ms(self) -> int:
+        raise NotImplementedError
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        raise NotImplementedError
+
+    def put(self, key: str, body: bytes) -> Written:
+        raise NotImplementedError
+
+    def put_file(self, key: str, path: Path) -> None:
+        raise NotImplementedError
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        raise NotImplementedError
+
+
+def perform(bucket: Bucket, date_ms: int, asked: Asked) -> tuple[Bucket, Answer]:
+    """The bucket after the call, and the store's answer."""
+    store = _store(bucket, date_ms)
+    try:
+        result = getattr(store, asked.method)(*asked.arguments)
+    except L0gcError as e:
+        return bucket, Failed(type(e), str(e), date_ms)
+    answer: Answer
+    if isinstance(result, Listing):
+        answer = Listed(tuple(result.modified_ms.items()), result.date_ms)
+    elif isinstance(result, Stored | Written):
+        answer = result
+    else:
+        answer = None  # a delete that deleted all
+    if asked.method in {"get", "list"}:
+        return bucket, answer
+    return tuple(sorted((k, o.body, o.modified_ms) for k, o in store.objects.items())), answer
+
+
+def _store(bucket: Bucket, date_ms: int) -> MemoryStore:
+    store = MemoryStore(FakeClock(date_ms))
+    for key, body, modified_ms in bucket:
+        store.clock.ms = modified_ms
+        store._version = 0  # an ETag follows from the content, as S3's does
+        store._write(key, body)
+    store._version, store.clock.ms = 0, date_ms
+    return store
