@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test simulate lint format bench clean java
+.PHONY: help demo test simulate explore crash-test lint format bench clean java
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sample data
 	$(BIN)/l0gc demo
@@ -22,6 +22,12 @@ test: $(VENV)/.dev java ## Run the tests
 
 simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+explore: $(VENV)/.dev ## Search every interleaving of a few processes
+	$(BIN)/python -m tests.exhaustive
+
+crash-test: $(VENV)/.dev java ## Kill each command at each of its requests to a real server, and run it again
+	$(BIN)/python -m tests.crash
 
 lint: $(VENV)/.dev ## Check style, formatting and types
 	$(BIN)/ruff check

@@ -1,0 +1,211 @@
+"""Killing a command at one of its requests, and looking at what becomes of the cluster.
+
+A point is a request's number and whether the command dies before the server sees it or after the server has answered.
+Commands of their own process die by SIGKILL. The Spark commands run in this process, where the proxy plays dead instead:
+from that request on nothing of theirs, nor of their executors', reaches the server any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+from unittest import mock
+
+import obstore
+from obstore.store import S3Store as Obstore
+
+from l0gc.cluster import Cluster
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.errors import L0gcError
+from l0gc.storage.s3 import S3Store, StoreConfig
+from tests.crash.cases import FILE, Case
+from tests.crash.checks import BrokenError, check, look
+from tests.crash.scenes import INPUT, Scene
+from tests.support.cli import l0gc, start
+from tests.support.fates import DieAt, KillAt, Request
+from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
+from tests.support.proxy import Proxy
+from tests.support.spark import shared_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WHEN: Final = ("before", "after")
+_TRIES: Final = 3
+_PROCESS_S: Final = 120
+_BUCKET: Final = "l0gc-crash"
+_PREFIX: Final = "cluster/"
+
+
+def points_of(requests: list[Request]) -> list[tuple[int, str]]:
+    """Every point of a command that asks for this."""
+    return [(r.number, when) for r in requests for when in WHEN]
+
+
+class Bench:
+    """A bucket, where one point after another is tried; and Spark, from when it is first needed."""
+
+    def __init__(self, server: SeaweedFS, scratch: Path) -> None:
+        self._server = server
+        self._scratch = scratch
+        self._stack = contextlib.ExitStack()
+        self._scenes: dict[str, Scene] = {}
+        self._spark: SparkSession | None = None
+        self._config = StoreConfig(_BUCKET, _PREFIX, server.endpoint_url, server.region)
+        self._bulk = Obstore(
+            _BUCKET,
+            prefix=_PREFIX,
+            config={"aws_endpoint_url_s3": server.endpoint_url},
+            region=server.region,
+            access_key_id=server.access_key,
+            secret_access_key=server.secret_key,
+            client_options={"allow_http": True},
+        )
+        self._input = scratch / "input"
+
+    def __enter__(self) -> Self:
+        self._input.write_bytes(b"".join(line + b"\n" for line in INPUT))
+        with self._environment():
+            S3Store(self._config).create_bucket()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _environment(self) -> contextlib.AbstractContextManager[object]:
+        """The variables that name the server, as for a user of the command line."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "L0GC_"))}
+        here = self._server.environment() | {"L0GC_URL": self._config.url}
+        return mock.patch.dict(os.environ, clean | here, clear=True)
+
+    def spark(self) -> SparkSession:
+        """The one session for all that needs Spark."""
+        if self._spark is None:
+            self._spark = self._stack.enter_context(shared_spark())
+        return self._spark
+
+    # -- one point ----------------------------------------------------------------------------------------------------
+
+    def requests_of(self, case: Case) -> list[Request]:
+        """What an undisturbed run asks for; it is checked like any other."""
+        with self._environment():
+            scene, before = self._prepare(case)
+            with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
+                self._run_here(case, proxy)
+                proxy.settle()
+                requests = list(proxy.requests)
+            self._check(case, scene, before, complete=True)
+        return requests
+
+    def try_point(self, case: Case, n: int, when: str, *, verify: bool) -> Request | None:
+        """Kill the command at its n-th request, run it again until it succeeds, and check.
+
+        Returns:
+            The request that it died of; None if it sent fewer, and ended well.
+
+        Raises:
+            BrokenError: something does not hold that must.
+        """
+        with self._environment():
+            return self._try_point(case, n, after=when == "after", verify=verify)
+
+    def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
+        scene, before = self._prepare(case)
+        died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
+        try:
+            self._check(case, scene, before, complete=False)
+            with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
+                self._repeat(case, proxy)
+                proxy.settle()
+            self._check(case, scene, before, complete=True)
+            if verify:
+                self._verify()
+        except (BrokenError, L0gcError) as e:
+            where = f"{'after' if after else 'before'} request {n} ({died_at})"
+            raise BrokenError(f"{case.name} killed {where}: {type(e).__name__}: {e}") from e
+        return died_at
+
+    def _prepare(self, case: Case) -> tuple[Scene, int]:
+        """The case's scene in the bucket, and nothing else; and the M that is published in it."""
+        if case.name not in self._scenes:
+            self._scenes[case.name] = case.build(self._scratch)
+        scene = self._scenes[case.name]
+        there = [o["path"] for page in obstore.list(self._bulk) for o in page]
+        if there:
+            obstore.delete(self._bulk, there)
+        for key, body in scene.objects.items():
+            obstore.put(self._bulk, key, body, use_multipart=False)
+        return scene, look(self._mirror()).watermark
+
+    def _mirror(self) -> Cluster:
+        """The cluster as it is now, in memory: looking at it there is quick, and changes nothing."""
+        store = MemoryStore(FakeClock(time.time_ns() // 1_000_000))
+        for page in obstore.list(self._bulk):
+            for o in page:
+                store.put(o["path"], bytes(obstore.get(self._bulk, o["path"]).bytes()))
+        return memory_cluster(store, bootstrap=False)
+
+    def _args(self, case: Case) -> list[str]:
+        return [str(self._input) if a == FILE else a for a in case.args]
+
+    def _kill(self, case: Case, n: int, *, after: bool) -> Request | None:
+        pids: list[int] = []
+        behaviour = KillAt(n, after=after, pid=lambda: pids[0])
+        with Proxy(self._server.endpoint_url, behaviour, clock_ahead_s=case.clock_ahead_s) as proxy:
+            process = start(self._args(case), {"AWS_ENDPOINT_URL_S3": proxy.endpoint_url})
+            pids.append(process.pid)
+            try:
+                _, err = process.communicate(timeout=_PROCESS_S)
+            finally:
+                process.kill()
+                process.wait()
+            proxy.settle()
+        expected = 0 if behaviour.fired is None else -9
+        if process.returncode != expected:
+            raise BrokenError(
+                f"{case.name} at request {n} ({behaviour.fired}) ended with {process.returncode}: {err.decode()}"
+            )
+        return behaviour.fired
+
+    def _die_here(self, case: Case, n: int, *, after: bool) -> Request | None:
+        behaviour = DieAt(n, after=after)
+        with Proxy(self._server.endpoint_url, behaviour, clock_ahead_s=case.clock_ahead_s) as proxy:
+            with contextlib.suppress(L0gcError):
+                self._run_here(case, proxy)
+            proxy.settle()
+        return behaviour.fired
+
+    def _run_here(self, case: Case, proxy: Proxy) -> None:
+        if case.shared:
+            self.spark()
+        l0gc(*self._args(case), "--endpoint-url", proxy.endpoint_url)
+
+    def _repeat(self, case: Case, proxy: Proxy) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._run_here(case, proxy)
+            except case.done:
+                return None
+            except L0gcError:
+                if not left:
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    # -- what must hold -------------------------------------------------------------------------------------------------
+
+    def _check(self, case: Case, scene: Scene, watermark_before: int, *, complete: bool) -> None:
+        view = look(self._mirror())
+        check(view, scene, watermark_before=watermark_before, coming=case.coming, complete=complete)
+        if complete:
+            case.achieved(view, scene)
+
+    def _verify(self) -> None:
+        from l0gc.spark import verify_job
+
+        store = S3Store(self._config)
+        result = verify_job.run(self.spark(), Cluster(store), self._config, deep=True)
+        if result.total:
+            raise BrokenError(f"verify finds {result.total}, the first is {result.findings[0]}")

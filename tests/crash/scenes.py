@@ -1,0 +1,153 @@
+"""The clusters that commands are killed in: built in memory by l0gc's own functions, and put on a real server as they are.
+
+A scene is the same for every point of a command, and costs one write for each object. Its log entries are 20 minutes old,
+so a tick is due. The store calls its objects new, whatever is in them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from l0gc.cluster import Cluster
+from l0gc.keys import CONTROLLER_LOG, REPORTS, KeyLayout
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
+from l0gc.upkeep.housekeep import CHECKPOINT_ENTRIES, housekeep
+from l0gc.watermark import job
+from l0gc.watermark.compute import PartitionReport
+from l0gc.watermark.reports import read_report_file
+from tests.support.ingest import upload
+from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
+from tests.support.reconcile import reconcile
+
+TOPIC: Final = "events"
+SMALL: Final = "other"
+DELETED: Final = "gone"
+PARTITIONS: Final = {TOPIC: 2, SMALL: 1}
+AGE_S: Final = TRUNCATE_MIN_AGE_MS // 1000 + 300
+INPUT: Final = [f"new-{i:03}".encode() for i in range(30)]
+"""What `upload` is given."""
+
+Records = dict[str, list[list[bytes]]]
+"""Of each topic, the values of each partition."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A bucket's objects, and the records in them; `watermark` is what `compute-watermark` makes of it."""
+
+    objects: dict[str, bytes]
+    records: Records
+    layout: KeyLayout
+    watermark: int = -1
+
+
+class _Builder:
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self.store = MemoryStore(FakeClock(time.time_ns() // 1_000_000 - AGE_S * 1000))
+        self.cluster = memory_cluster(self.store)
+        self.records: Records = {t: [[] for _ in range(n)] for t, n in PARTITIONS.items()}
+        for topic, partitions in PARTITIONS.items():
+            self.cluster.controller.create_topic(topic, partitions)
+        for topic, count in ((TOPIC, 12), (SMALL, 4)):
+            self.upload(topic, count)
+
+    def upload(self, topic: str, count: int) -> None:
+        """Records in several L0 objects, at an epoch of their own."""
+        self.cluster.controller.advance()
+        before = sum(map(len, self.records[topic]))
+        lines = [f"{topic}-{i:03}".encode() for i in range(before, before + count)]
+        file = self._scratch / "lines"
+        file.write_bytes(b"\n".join(lines))
+        upload(self.cluster, topic, [file], batch_bytes=150)
+        for partition, there in enumerate(self.records[topic]):
+            there.extend(in_turn(lines, partition, len(self.records[topic])))
+
+    def scene(self, watermark: int = -1) -> Scene:
+        objects = {k: o.body for k, o in self.store.objects.items()}
+        return Scene(objects, self.records, self.cluster.controller.layout(), watermark)
+
+    def lift(self) -> None:
+        """All that there is to L1, and M above it."""
+        housekeep(self.cluster, barrier=True)
+        reconcile(self.cluster)
+        housekeep(self.cluster)
+        compute_watermark(self.cluster)
+
+
+def in_turn(lines: list[bytes], partition: int, partitions: int) -> list[bytes]:
+    """The lines that a partition gets of an upload without `--partition` and `--key-field`."""
+    return lines[partition::partitions]
+
+
+def compute_watermark(cluster: Cluster) -> int:
+    """Publish M, and return it; the listing is left out."""
+
+    def reports() -> list[PartitionReport]:
+        files = [(k, cluster.store.get(k).body) for k in cluster.store.list(REPORTS).modified_ms]
+        return [
+            msgspec.convert(row, PartitionReport) for k, body in files for row in read_report_file(body, k).to_pylist()
+        ]
+
+    return job.run(cluster, reports, None).watermark.watermark
+
+
+def quiet(scratch: Path) -> Scene:
+    """Two topics, with records in L0."""
+    return _Builder(scratch).scene()
+
+
+def overdue(scratch: Path) -> Scene:
+    """All that housekeeping has to do, once 20 minutes have passed.
+
+    The controller's log has a checkpoint and the entries that it covers; a partition's log is due for a checkpoint; the
+    partition of a deleted topic is open.
+    """
+    b = _Builder(scratch)
+    b.cluster.controller.create_topic(DELETED, 1)
+    b.upload(TOPIC, 4)
+    b.cluster.controller.delete_topic(DELETED)
+    first = b.cluster.partition(b.cluster.controller.snapshot().topic(TOPIC).ids()[0])
+    for _ in range(CHECKPOINT_ENTRIES):
+        first.advance(b.cluster.controller.advance())
+    b.cluster.controller.replica.write_checkpoint()
+    b.cluster.controller.advance()
+    assert f"{CONTROLLER_LOG}boundary.json" not in b.store.objects
+    return b.scene()
+
+
+def reconciled(scratch: Path) -> Scene:
+    """An M that can move up: records in L1, and more in L0."""
+    b = _Builder(scratch)
+    b.lift()
+    b.upload(TOPIC, 6)
+    reconcile(b.cluster)
+    b.upload(TOPIC, 6)
+    housekeep(b.cluster, barrier=True)
+    before = b.scene()
+    watermark = compute_watermark(b.cluster)
+    return Scene(before.objects, before.records, before.layout, watermark)
+
+
+def sweepable(scratch: Path) -> Scene:
+    """L0 objects in every shard that M allows to delete, orphans among them, and live ones above M."""
+    b = _Builder(scratch)
+    layout, chance = b.cluster.controller.layout(), random.Random(7)
+    for shard in range(layout.shards):
+        name = b.cluster.runtime.new_id()
+        b.store.put(layout.format(shard, chance.randrange(3), name), b"orphan")
+    b.upload(TOPIC, 8)
+    b.lift()
+    b.upload(TOPIC, 8)
+    housekeep(b.cluster)
+    return b.scene(compute_watermark(b.cluster))
+
+
+Build = Callable[[Path], Scene]

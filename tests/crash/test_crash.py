@@ -1,0 +1,46 @@
+"""A sample of the points that `make crash-test` tries all of: killed and run again, a command has done what it should."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from l0gc.embedded.seaweedfs import SeaweedFS
+from tests.crash.cases import CASES
+from tests.crash.points import Bench, points_of
+
+pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SAMPLE = 5
+SPARK_SAMPLE = 3
+"""Points of each command; of those that need Spark there are fewer, and the last is verified."""
+
+
+@pytest.fixture(scope="module")
+def bench(weed: SeaweedFS, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(weed, tmp_path_factory.mktemp("crash")) as bench:
+        yield bench
+
+
+def _sampled(points: list[tuple[int, str]], name: str, size: int) -> list[tuple[int, str]]:
+    """Points at equal distances, from one that the command's name chooses; of both kinds, since the distance is odd."""
+    distance = max(1, len(points) // size) | 1
+    return points[random.Random(name).randrange(distance) :: distance]
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.shared])
+def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(bench: Bench, name: str) -> None:
+    points = points_of(bench.requests_of(CASES[name]))
+    died = [bench.try_point(CASES[name], n, when, verify=False) for n, when in _sampled(points, name, SAMPLE)]
+    assert sum(d is not None for d in died) > SAMPLE // 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shared])
+def test_a_spark_command_that_died_anywhere_is_made_good_by_running_it_again(bench: Bench, name: str) -> None:
+    points = points_of(bench.requests_of(CASES[name]))
+    chosen = _sampled(points, name, SPARK_SAMPLE)
+    died = [bench.try_point(CASES[name], n, when, verify=(n, when) == chosen[-1]) for n, when in chosen]
+    assert any(died)

@@ -1,0 +1,181 @@
+"""What may become of an S3 request on its way, and who decides it: let everything pass, kill the client, play dead, fail.
+
+A behaviour is asked once for each request, by one request at a time, and answers from its number alone: what one request
+meets does not depend on how fast the others are.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An S3 request; `number` counts from 1. `key` is the prefix of a listing, and empty for the bucket itself."""
+
+    number: int
+    operation: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.key}".rstrip()
+
+
+class Fate(enum.Enum):
+    """What becomes of a request. Those that end in `after` reach the server, which does what they ask."""
+
+    PASS = "passed"
+    SLOW = "slow"
+    CUT = "cut before the server"
+    CUT_AFTER = "cut after the server"
+    FAIL = "500 before the server"
+    FAIL_AFTER = "500 after the server"
+    SLOW_DOWN = "503 before the server"
+    TRUNCATED = "body truncated"
+    DENY = "403 before the server"
+    DENY_AFTER = "403 after the server"
+
+
+STATUS: Final = {
+    Fate.FAIL: 500,
+    Fate.FAIL_AFTER: 500,
+    Fate.SLOW_DOWN: 503,
+    Fate.DENY: 403,
+    Fate.DENY_AFTER: 403,
+}
+REACHES_THE_SERVER: Final = {
+    Fate.PASS,
+    Fate.SLOW,
+    Fate.CUT_AFTER,
+    Fate.FAIL_AFTER,
+    Fate.TRUNCATED,
+    Fate.DENY_AFTER,
+}
+LETS_THE_ANSWER_THROUGH: Final = {Fate.PASS, Fate.SLOW, Fate.TRUNCATED}
+
+
+def request_of(number: int, method: str, target: str, headers: dict[str, str]) -> Request:
+    """What a request line and headers (their names in lower case) ask for."""
+    url = urlsplit(target)
+    query = parse_qs(url.query, keep_blank_values=True)
+    _, _, key = unquote(url.path).lstrip("/").partition("/")
+    if method == "GET" and "list-type" in query:
+        return Request(number, "ListObjectsV2", query.get("prefix", [""])[0])
+    if method == "POST" and "delete" in query:
+        return Request(number, "DeleteObjects", key)
+    operation = f"{method.capitalize()}{'Object' if key else 'Bucket'}"
+    conditions = [h for h in ("if-none-match", "if-match") if h in headers]
+    return Request(number, " ".join([operation, *conditions]), key)
+
+
+class Behaviour(Protocol):
+    """Called by one request at a time."""
+
+    def decide(self, request: Request) -> Fate:
+        """What becomes of the request, of which the server knows nothing yet."""
+        ...
+
+    def answered(self, request: Request) -> None:
+        """The server has answered, and the client will not see the answer."""
+        ...
+
+
+class Passing:
+    """Every request passes."""
+
+    def decide(self, request: Request) -> Fate:
+        return Fate.PASS
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
+class KillAt:
+    """Kills the client's process at its n-th request: before the server sees it, or after it has answered.
+
+    `pid` is asked for at the kill. `fired` is the request that the process died of, None if it sent fewer.
+    """
+
+    def __init__(self, n: int, *, after: bool, pid: Callable[[], int]) -> None:
+        self._n, self._after, self._pid = n, after, pid
+        self.fired: Request | None = None
+
+    def decide(self, request: Request) -> Fate:
+        if self.fired is not None:
+            return Fate.CUT  # sent before the process was gone
+        if request.number != self._n:
+            return Fate.PASS
+        if self._after:
+            return Fate.CUT_AFTER
+        self._kill(request)
+        return Fate.CUT
+
+    def answered(self, request: Request) -> None:
+        if request.number == self._n:
+            self._kill(request)
+
+    def _kill(self, request: Request) -> None:
+        self.fired = request
+        os.kill(self._pid(), signal.SIGKILL)
+
+
+class DieAt:
+    """Plays dead from the n-th request on, for a client that cannot be killed because it is this very process.
+
+    A refusal is what a client does not try again. With `after`, the server still does what the n-th request asks.
+    """
+
+    def __init__(self, n: int, *, after: bool) -> None:
+        self._n, self._after = n, after
+        self.fired: Request | None = None
+
+    def decide(self, request: Request) -> Fate:
+        if request.number < self._n:
+            return Fate.PASS
+        if self.fired is not None:
+            return Fate.DENY
+        self.fired = request
+        return Fate.DENY_AFTER if self._after else Fate.DENY
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
+class Faults:
+    """Lets a share `rate` of the requests go wrong, each in a way that the seed and the request's number say.
+
+    A client that tries again gets by these. So there are outages, too: in a share `outages` of the stretches of
+    `OUTAGE_REQUESTS` requests, every one fails.
+    """
+
+    OUTAGE_REQUESTS: Final = 20
+
+    KINDS: Final = (
+        Fate.CUT,
+        Fate.CUT_AFTER,
+        Fate.FAIL,
+        Fate.FAIL_AFTER,
+        Fate.SLOW_DOWN,
+        Fate.SLOW,
+        Fate.TRUNCATED,
+    )
+
+    def __init__(self, seed: int, rate: float, outages: float = 0.0) -> None:
+        self._seed, self._rate, self._outages = seed, rate, outages
+
+    def decide(self, request: Request) -> Fate:
+        stretch = random.Random(f"{self._seed}:stretch:{request.number // self.OUTAGE_REQUESTS}")
+        if stretch.random() < self._outages:
+            return stretch.choice((Fate.CUT, Fate.FAIL, Fate.SLOW_DOWN))
+        chance = random.Random(f"{self._seed}:{request.number}")
+        return chance.choice(self.KINDS) if chance.random() < self._rate else Fate.PASS
+
+    def answered(self, request: Request) -> None:
+        pass

@@ -1,0 +1,258 @@
+"""A proxy on loopback between an S3 client and its server: it counts requests, and lets them go wrong where a test says so.
+
+A behaviour decides the fate of each request when its head has been read, under one lock and by its number, so "the n-th
+request" is one request also where a client sends several at once. `Host` goes on unchanged: the server checks the
+signature that the client made for the proxy's address. Everything is bound to 127.0.0.1, and every wait ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from tests.support.fates import (
+    LETS_THE_ANSWER_THROUGH,
+    REACHES_THE_SERVER,
+    STATUS,
+    Behaviour,
+    Fate,
+    Passing,
+    Request,
+    request_of,
+)
+
+HOST: Final = "127.0.0.1"
+WAIT_S: Final = 60
+"""The longest that a connection waits for its client or its server."""
+SLOW_S: Final = 0.3
+_PIECE: Final = 1 << 16
+_CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
+
+
+class Proxy:
+    """The proxy, alive between `start` and `stop` or for the length of a `with` block.
+
+    Args:
+        upstream: the server, such as `http://127.0.0.1:41234`.
+        clock_ahead_s: moves the `Date` that the server tells, which is the clock that l0gc measures ages with.
+    """
+
+    def __init__(self, upstream: str, behaviour: Behaviour | None = None, *, clock_ahead_s: int = 0) -> None:
+        server = urlsplit(upstream)
+        assert server.hostname is not None
+        assert server.port is not None
+        self.upstream = (server.hostname, server.port)
+        self.clock_ahead_s = clock_ahead_s
+        self.requests: list[Request] = []
+        self.fates: Counter[Fate] = Counter()
+        self._behaviour = behaviour or Passing()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._active = 0
+        self._server: _Server | None = None
+
+    @property
+    def endpoint_url(self) -> str:
+        """The address that clients are given."""
+        assert self._server is not None
+        return f"http://{HOST}:{self._server.server_address[1]}"
+
+    def start(self) -> Self:
+        """Listen on a free port."""
+        self._server = _Server(self)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """Take no more connections, and end those that there are."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            server.hang_up()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, t: TracebackType | None) -> None:
+        self.stop()
+
+    def settle(self) -> None:
+        """Wait until no request is under way: what a killed client had sent has then had its effect, or never will."""
+        with self._idle:
+            assert self._idle.wait_for(lambda: self._active == 0, WAIT_S), "a request is still under way"
+
+    @contextlib.contextmanager
+    def one_request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[tuple[Request, Fate]]:
+        """Number a request and decide its fate."""
+        with self._lock:
+            request = request_of(len(self.requests) + 1, method, path, headers)
+            self.requests.append(request)
+            fate = self._behaviour.decide(request)
+            self.fates[fate] += 1
+            self._active += 1
+        try:
+            yield request, fate
+        finally:
+            with self._idle:
+                self._active -= 1
+                self._idle.notify_all()
+
+    def answered(self, request: Request) -> None:
+        """See `Behaviour.answered`."""
+        with self._lock:
+            self._behaviour.answered(request)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self._open: set[socket.socket] = set()
+        self._guard = threading.Lock()
+        super().__init__((HOST, 0), _Handler)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        with self._guard:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+        with self._guard:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        with self._guard:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away, or a server that does, ends the connection and nothing else."""
+
+
+class _ClientGoneError(Exception):
+    """The client went away before its request was complete."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = WAIT_S
+    disable_nagle_algorithm = True  # head and body are written apart; the body would wait for the head's receipt
+    server: _Server
+
+    def handle_any(self) -> None:
+        headers = {k.lower(): v for k, v in self.headers.items()}
+        proxy = self.server.proxy
+        with proxy.one_request(self.command, self.path, headers) as (request, fate):
+            if fate is Fate.SLOW:
+                time.sleep(SLOW_S)
+            if fate is Fate.CUT:
+                self.close_connection = True
+                return
+            if fate not in REACHES_THE_SERVER:
+                for _ in self._body():
+                    pass
+                self._refuse(STATUS[fate])
+                return
+            upstream = HTTPConnection(*proxy.upstream, timeout=WAIT_S)
+            try:
+                answer = self._forward(upstream)
+                if fate in LETS_THE_ANSWER_THROUGH and not (fate is Fate.TRUNCATED and not answer.length):
+                    self._relay(answer, truncated=fate is Fate.TRUNCATED)
+                    return
+                answer.read()
+                proxy.answered(request)
+                if fate in STATUS:
+                    self._refuse(STATUS[fate])
+                else:
+                    self.close_connection = True
+            except (OSError, HTTPException, _ClientGoneError):
+                self.close_connection = True
+            finally:
+                upstream.close()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+
+    def _body(self) -> Iterator[bytes]:
+        """The request's body as it stands on the wire."""
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            while True:
+                line = self.rfile.readline()
+                yield line
+                size = int(line.split(b";")[0] or b"0", 16)
+                yield from self._exactly(size + 2)  # what follows each chunk is an empty line
+                if size == 0:
+                    return
+        yield from self._exactly(int(self.headers.get("Content-Length", "0")))
+
+    def _exactly(self, left: int) -> Iterator[bytes]:
+        while left:
+            piece = self.rfile.read(min(left, _PIECE))
+            if not piece:
+                raise _ClientGoneError
+            left -= len(piece)
+            yield piece
+
+    def _forward(self, upstream: HTTPConnection) -> HTTPResponse:
+        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() != "expect":  # answered by this server already
+                upstream.putheader(name, value)
+        upstream.endheaders()
+        for piece in self._body():
+            upstream.send(piece)
+        return upstream.getresponse()
+
+    def _relay(self, answer: HTTPResponse, *, truncated: bool) -> None:
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.getheaders():
+            if name.lower() not in {"connection", "keep-alive"}:
+                self.send_header(name, self._date(value) if name.lower() == "date" else value)
+        chunked = answer.getheader("Transfer-Encoding", "").lower() == "chunked"
+        if answer.length is None and not chunked:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if truncated:
+            assert answer.length is not None
+            self.wfile.write(answer.read(answer.length // 2))
+            self.close_connection = True
+            return
+        while piece := answer.read(_PIECE):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _date(self, value: str) -> str:
+        ahead = self.server.proxy.clock_ahead_s
+        return email.utils.formatdate(email.utils.parsedate_to_datetime(value).timestamp() + ahead, usegmt=True)
+
+    def _refuse(self, status: int) -> None:
+        code = _CODES[status]
+        body = b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code><Message>-</Message></Error>".encode()
+        self.send_response_only(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Date", email.utils.formatdate(usegmt=True))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are noted in `Proxy.requests`."""
