@@ -22,7 +22,18 @@ from l0gc.settings import Settings
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-SHORTENED = {"init", "upload", "reconcile", "housekeep", "compute-watermark", "sweep", "verify", "read", "status", "demo"}
+SHORTENED = {
+    "init",
+    "upload",
+    "reconcile",
+    "housekeep",
+    "compute-watermark",
+    "sweep",
+    "verify",
+    "read",
+    "status",
+    "demo",
+}
 """Commands whose line in `l0gc --help` is shorter than the first sentence of their own help."""
 
 COMMON = "options of every command"

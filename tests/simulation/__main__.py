@@ -1,32 +1,67 @@
-"""`python -m tests.simulation [--seeds N] [--first S]`: many seeds, or one (`--seeds 1 --first S` replays seed S)."""
+"""`python -m tests.simulation [--seeds N] [--first S] [--jobs J]`: many seeds, or one (`--seeds 1 --first S` replays S)."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.run import simulate
-from tests.simulation.world import Violation
+from tests.simulation.run import Outcome, simulate
+from tests.simulation.watch import Violation
+
+PROGRESS_S = 60.0
+
+
+def attempt(seed: int) -> Outcome | str:
+    """The seed's outcome, or what is wrong with it."""
+    try:
+        return simulate(seed)
+    except Violation as violation:
+        return str(violation)
+    except Exception:  # noqa: BLE001 - a bug in the simulation itself ends its seed, not the run
+        return f"seed {seed}: {traceback.format_exc()}"
+
+
+def outcomes(first: int, seeds: int, jobs: int) -> Iterator[tuple[int, Outcome | str]]:
+    """Each seed with its outcome, in order."""
+    todo = range(first, first + seeds)
+    if jobs == 1:
+        yield from ((seed, attempt(seed)) for seed in todo)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from zip(todo, pool.map(attempt, todo, chunksize=4), strict=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; what a seed does is the same")
     options = parser.parse_args()
-    started, steps, records, swept, violations = time.monotonic(), 0, 0, 0, 0
-    for seed in range(options.first, options.first + options.seeds):
-        try:
-            outcome = simulate(seed)
-        except Violation as violation:
+    started = told = time.monotonic()
+    steps = crashes = faults = records = swept = violations = 0
+    states: set[int] = set()
+    attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds))
+    for done, (seed, outcome) in enumerate(attempts, 1):
+        if isinstance(outcome, str):
             violations += 1
-            sys.stdout.write(f"{violation}\nreplay: python -m tests.simulation --seeds 1 --first {seed}\n")
-            continue
-        steps, records, swept = steps + outcome.steps, records + outcome.acknowledged, swept + outcome.swept
+            sys.stdout.write(f"{outcome}\nreplay: python -m tests.simulation --seeds 1 --first {seed}\n")
+            sys.stdout.flush()
+        else:
+            steps, crashes, faults = steps + outcome.steps, crashes + outcome.crashes, faults + outcome.faults
+            records, swept = records + outcome.records, swept + outcome.swept
+            states |= outcome.states
+        if time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            sys.stderr.write(f"{done} of {options.seeds} seeds, {steps:,} steps, violations: {violations or 'none'}\n")
     seconds = time.monotonic() - started
     sys.stdout.write(
-        f"{options.seeds} seeds, {steps:,} steps in {seconds:.0f} s ({steps / seconds:,.0f} a second), "
+        f"{options.seeds} seeds, {steps:,} steps in {seconds:.0f} s ({steps / seconds:,.0f} a second, "
+        f"{options.jobs} processes), {len(states):,} distinct states, {faults:,} faults, {crashes:,} crashes, "
         f"{records:,} records acknowledged, {swept:,} objects swept in the end, violations: {violations or 'none'}\n"
     )
     return 1 if violations else 0

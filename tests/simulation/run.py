@@ -2,81 +2,158 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from l0gc.storage.parallel import Inline
-from l0gc.sweep.local import LocalSweep
+from l0gc.cluster import Cluster
+from l0gc.errors import L0gcError, NotFoundError
 from l0gc.upkeep.housekeep import housekeep
-from tests.simulation import actors
-from tests.simulation.world import LAYOUT, NONE, Faults, World
+from l0gc.upkeep.topics import create_topic, delete_topic
+from tests.simulation import actors, events
+from tests.simulation.actors import Finished
+from tests.simulation.locks import instead_of_threads
+from tests.simulation.watch import LAYOUT
+from tests.simulation.weather import Faults, Weather
+from tests.simulation.world import Process, World
 from tests.support.reconcile import reconcile
 
-MAX_STEPS = 6000
+MAX_STEPS = 1500
+"""Of each of the two busy phases of a seed; the event between them has a third as many."""
+
+RETRIES = 3
+"""How often an upload may be refused in the quiet end: once for each partition that its process has slept on."""
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """What a seed did; `states` are the distinct states that it came through, and `digest` is over all that is left."""
+
+    seed: int
     steps: int
     crashes: int
-    acknowledged: int
+    faults: int
+    records: int
     swept: int
+    states: frozenset[int]
+    digest: str
 
 
-def simulate(seed: int, faults: Faults | None = None, max_steps: int = MAX_STEPS) -> Outcome:
+def simulate(seed: int) -> Outcome:
     """Run a seed. Raises `Violation` if an invariant does not hold."""
-    world = World(seed, faults or Faults())
-    first = world.cluster()
-    first.controller.bootstrap(shards=LAYOUT.shards)
-    for name in actors.TOPICS:
-        first.controller.create_topic(name, actors.PARTITIONS)
-    finished: list[tuple[int, str, list[bytes]]] = []
-    r = actors.repeat
-    world.spawn("uploader-1", r(12, actors.uploader(world, "u1", 1.0)))
-    world.spawn("uploader-2", r(12, actors.uploader(world, "u2", 3600.0)))
-    world.spawn("producer", actors.producer(world, "p1", finished))
-    world.spawn("reconciler-1", r(8, actors.reconciler(world)))
-    world.spawn("reconciler-2", r(8, actors.reconciler(world)))
-    world.spawn("housekeeper", r(12, actors.housekeeper(world)))
-    world.spawn("topics", r(3, actors.topic_keeper(world)))
-    world.spawn("watermark-1", r(10, actors.watermark_job(world)))
-    world.spawn("watermark-2", r(10, actors.watermark_job(world)))
-    world.spawn("sweeper", r(12, actors.sweeper(world)))
-    world.spawn("reader", r(5, actors.reader(world)))
-    world.run(max_steps)
-    world.finish()
-    world.faults = NONE
-    swept = _drain(world)
-    _check_all(world, finished)
-    return Outcome(world.steps, world.crashes, len(world.acknowledged), swept)
+    chance = random.Random(seed)
+    weather = Weather.draw(chance)
+    with instead_of_threads(), weather.applied():
+        world = World(seed, chance, weather, Faults().times(weather.trouble))
+        try:
+            return _run(world)
+        except L0gcError as e:  # of the operator's own doings, which never fail
+            raise world.violation(f"{type(e).__name__}: {e}") from e
+        finally:
+            if world.failed is not None:
+                world.threads = []
 
 
-def _drain(world: World) -> int:
-    """Liveness: once faults stop, an operator's drain leaves no L0 object behind."""
+def _run(world: World) -> Outcome:
     cluster = world.cluster()
-    world.clock.ms += 60 * 60_000
-    housekeep(cluster, barrier=True, checkpoint_entries=3)
+    cluster.controller.bootstrap(shards=LAYOUT.shards)
+    for name in actors.TOPICS[:-1]:
+        create_topic(cluster, name, actors.PARTITIONS)
+    events.plant_foreign_keys(world)
+    finished, zombies = Finished(), list[tuple[int, int]]()
+
+    events.usual(world, finished, "a", zombies)
+    world.run(world.random.randrange(MAX_STEPS))
+    backup = events.Backup(world)
+    world.run(world.random.randrange(MAX_STEPS // 2))
+    world.stop()
+    events.happen(world, world.weather.event, MAX_STEPS // 3, backup)
+    events.usual(world, finished, "b", zombies)
+    world.run(MAX_STEPS)
+    survivors = _survivors(world)
+    world.stop()
+
+    world.faults = Faults.none()
+    swept = _drain(world, survivors)
+    _check_all(world, finished)
+    records = sum(map(len, world.watch.acknowledged.values()))
+    return Outcome(
+        world.seed,
+        world.steps,
+        world.crashes,
+        world.struck,
+        records,
+        swept,
+        frozenset(world.watch.states),
+        hashlib.md5("\n".join(sorted(world.store.objects)).encode(), usedforsecurity=False).hexdigest(),
+    )
+
+
+def _survivors(world: World) -> list[Process]:
+    """Uploaders that have come to an end by themselves, with their handles as they are."""
+    running = {id(t.process) for t in world.threads}
+    return [p for p in world.processes if p.kept is not None and id(p) not in running]
+
+
+def _drain(world: World, survivors: list[Process]) -> int:
+    """Liveness: once faults stop, everybody can upload, and nothing that nobody needs is left, without a barrier."""
+    cluster = world.cluster()
+    for process in survivors:
+        assert process.kept is not None
+        for topic in actors.TOPICS:
+            _uploads(world, process, process.kept, topic)
+    if world.weather.all_topics_go:
+        for name in sorted(world.watch.controller.topics):
+            delete_topic(cluster, name)
+    _later(world, lambda: housekeep(cluster, checkpoint_entries=3))
     reconcile(cluster)
-    housekeep(cluster)
-    actors.compute_watermark(cluster)
-    result = LocalSweep(cluster).run(Inline(), ranges=2)
-    left = [k for k in world.store.objects if k.startswith(LAYOUT.data_prefix)]
-    if left:
-        raise world.violation(f"{len(left)} L0 objects are left over, e.g. {left[0]}, at M = {result.watermark}")
-    return result.deleted
+    _later(world, lambda: housekeep(cluster))
+    needed = set(world.store.objects)
+    for _ in range(4):
+        for name in sorted(world.watch.controller.topics):
+            actors.upload(world, cluster, name, actors.new_lines(world, "late"))
+    needed = set(world.store.objects) - needed
+    m = actors.compute_watermark(world, cluster)
+    swept = actors.sweep(cluster)
+    for key in sorted(world.store.objects):
+        if key.startswith(LAYOUT.data_prefix) and key not in world.watch.foreign and key not in needed:
+            raise world.violation(f"{key}, which nothing needs, is left over at M = {m}")
+    for key in sorted(world.watch.foreign.keys() | world.watch.live.keys() | world.watch.l1):
+        if key not in world.store.objects:
+            raise world.violation(f"{key} is gone")
+    return swept
 
 
-def _check_all(world: World, finished: list[tuple[int, str, list[bytes]]]) -> None:
+def _uploads(world: World, process: Process, cluster: Cluster, topic: str) -> None:
+    for _ in range(RETRIES):
+        try:
+            actors.upload(world, cluster, topic, actors.new_lines(world, process.name))
+            return
+        except NotFoundError:
+            return  # the topic is gone
+        except L0gcError as e:
+            error = e
+    raise world.violation(f"{process.name} is shut out of {topic!r}: {error}") from error
+
+
+def _later(world: World, do: Callable[[], object]) -> None:
+    """Do it when the epoch interval has passed."""
+    world.clock.ms += int(world.weather.epoch_interval_s * 1000) + 1000
+    do()
+
+
+def _check_all(world: World, finished: Finished) -> None:
     """Every acknowledged record can be read; every finished job's records are there once, in order."""
     cluster = world.cluster()
     there = {}
     for p in cluster.controller.snapshot().partitions():
         there[p] = actors.check_partition(world, cluster, p, complete=True)
-    for revision, topic, lines in finished:
-        mine = {p: v for p, v in there.items() if (p.topic, p.revision) == (topic, revision)}
-        if not mine:
-            continue  # the topic was deleted since
-        for p, values in mine.items():
-            want = [line for i, line in enumerate(lines) if i % actors.PARTITIONS == p.partition]
+    for revision, job in sorted(finished.jobs, key=lambda x: (x[0], x[1].producer, x[1].number)):
+        for p, values in there.items():
+            if (p.topic, p.revision) != (job.topic, revision):
+                continue
+            want = [line for i, line in enumerate(job.lines) if i % actors.PARTITIONS == p.partition]
             got = [v for v in values if v in set(want)]
             if got != want:
                 raise world.violation(f"{p} has {got} of a finished job, not {want}")

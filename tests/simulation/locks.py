@@ -1,0 +1,123 @@
+"""Locks that know greenlets: the simulated threads of one process exclude each other as real threads do.
+
+All greenlets run in one thread of the machine, so a real lock would either exclude nobody (a re-entrant one) or stop the
+whole simulation. These give the turn back to the scheduler until they are free, and they belong to a greenlet.
+`instead_of_threads` puts them where l0gc asks `threading` for locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType, SimpleNamespace, TracebackType
+from typing import Protocol
+from unittest import mock
+
+from greenlet import getcurrent, greenlet
+
+import l0gc.cluster
+import l0gc.ingest.uploader
+import l0gc.partition.fence
+import l0gc.storage.replica
+
+_SHARED: tuple[ModuleType, ...] = (
+    l0gc.cluster,
+    l0gc.ingest.uploader,
+    l0gc.partition.fence,
+    l0gc.storage.replica,
+)
+"""The modules whose locks several threads of one simulated process share."""
+
+
+class Waiter(Protocol):
+    """A greenlet that can wait."""
+
+    def wait_until(self, free: Callable[[], bool]) -> None:
+        """Let others go on until `free()`. Raises `Crashed` if the process dies meanwhile."""
+        ...
+
+
+class Lock:
+    """Re-entrant or not; whoever finds it taken lets others go on."""
+
+    def __init__(self, *, reentrant: bool = False) -> None:
+        self._owner: greenlet | None = None
+        self._depth = 0
+        self._reentrant = reentrant
+
+    def acquire(self) -> bool:
+        me = getcurrent()
+        if self._owner is not me or not self._reentrant:
+            _wait_until(lambda: self._owner is None)
+        self._owner = me
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        if self._owner is not getcurrent():
+            return  # the process has died while this thread waited, and with it the lock
+        self._depth -= 1
+        if self._depth == 0:
+            self._owner = None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+class Condition:
+    """A condition with its own lock. Whoever waits is woken by any `notify_all` behind the beginning of the wait."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._woken = 0
+
+    def wait(self) -> bool:
+        seen = self._woken
+        self._lock.release()
+        _wait_until(lambda: self._woken != seen)
+        return self._lock.acquire()
+
+    def notify_all(self) -> None:
+        self._woken += 1
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+        self._lock.release()
+
+
+class Semaphore:
+    def __init__(self, value: int = 1) -> None:
+        self._value = value
+
+    def acquire(self) -> bool:
+        _wait_until(lambda: self._value > 0)
+        self._value -= 1
+        return True
+
+    def release(self) -> None:
+        self._value += 1
+
+
+def _wait_until(free: Callable[[], bool]) -> None:
+    if free():
+        return
+    me = getcurrent()
+    assert hasattr(me, "wait_until"), "the world itself has run into a lock that an actor holds"
+    me.wait_until(free)
+
+
+@contextmanager
+def instead_of_threads() -> Iterator[None]:
+    """While this holds, l0gc's handles take their locks from here."""
+    ours = SimpleNamespace(
+        Lock=Lock, RLock=lambda: Lock(reentrant=True), Condition=Condition, BoundedSemaphore=Semaphore
+    )
+    with ExitStack() as stack:
+        for module in _SHARED:
+            stack.enter_context(mock.patch.object(module, "threading", ours))
+        yield

@@ -1,0 +1,93 @@
+"""Hunting a mutant: seed by seed in the simulation, or by the tests that are named for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import hypothesis  # noqa: F401 - and what else most tests import, so that each child has it
+import pytest
+
+from tests.simulation.mutants.registry import BY_NAME
+from tests.simulation.mutants.tools import Mutant
+from tests.simulation.run import simulate
+from tests.simulation.watch import Violation
+
+MOST_SEEDS = 1000
+"""A mutant that no seed below this finds is not found."""
+
+
+@dataclass(frozen=True)
+class Caught:
+    """Where the simulation found a mutant, and what it said."""
+
+    seed: int
+    steps: int
+    said: str
+
+
+def run(mutant: Mutant, seed: int) -> Caught | None:
+    """The seed under the mutant; None if it ends well."""
+    with mutant.off():
+        try:
+            simulate(seed)
+        except Violation as v:
+            return Caught(v.seed, v.step, v.text.split("\n")[0])
+    return None
+
+
+def hunt(mutant: Mutant, seeds: Iterable[int] = range(MOST_SEEDS)) -> Caught | None:
+    """The first seed that finds the mutant."""
+    return next((caught for seed in seeds if (caught := run(mutant, seed)) is not None), None)
+
+
+def _hunt_by_name(name: str) -> Caught | None:
+    return hunt(BY_NAME[name])
+
+
+def hunt_all(names: list[str], jobs: int) -> Iterator[tuple[str, Caught | None]]:
+    """The first seed of each mutant."""
+    if jobs == 1:
+        yield from ((name, _hunt_by_name(name)) for name in names)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from zip(names, pool.map(_hunt_by_name, names), strict=True)
+
+
+class _Failed:
+    """Notes which tests failed, all parameters of a test under its one name."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.names.add(report.nodeid.split("[")[0])
+
+
+def tests_that_pass(mutant: Mutant) -> list[str]:
+    """Which of the mutant's tests do not fail under it; found in a child, since a test's module keeps what it imports."""
+    if not mutant.tests:
+        return []
+    sys.stdout.flush()
+    from_child, to_parent = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(from_child)
+            failed = _Failed()
+            with mutant.off(), contextlib.redirect_stdout(io.StringIO()):
+                pytest.main(["-q", "-p", "no:cacheprovider", "--tb=no", *mutant.tests], plugins=[failed])
+            os.write(to_parent, "\n".join(failed.names).encode())
+        finally:
+            os._exit(0)
+    os.close(to_parent)
+    with os.fdopen(from_child) as pipe:
+        names = set(pipe.read().splitlines())
+    os.waitpid(child, 0)
+    return sorted(set(mutant.tests) - names)

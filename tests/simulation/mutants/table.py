@@ -1,0 +1,81 @@
+"""The table of hazards in docs/safety.md: what it says of each mutant, and how it is written anew."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simulation.mutants.hunt import Caught
+from tests.simulation.mutants.tools import Mutant
+
+DOCUMENT = Path(__file__).parents[3] / "docs/safety.md"
+REGENERATE = "python -m tests.simulation.mutants --find"
+_HEAD = "| # | hazard | guard | mutant | seed | steps | test |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+_TABLE = re.compile(re.escape(_HEAD) + r"((?:\|.*\|\n)+)")
+_NEVER = "none"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table; `number` and `hazard` are empty but for the first mutant of a hazard."""
+
+    number: str
+    hazard: str
+    guard: str
+    mutant: str
+    seed: str
+    steps: str
+    tests: str
+
+    @property
+    def name(self) -> str:
+        return self.mutant.split("`")[1]
+
+    @property
+    def caught(self) -> tuple[int, int] | None:
+        """The seed that finds the mutant, and at which step."""
+        return None if self.seed == _NEVER else (int(self.seed), int(self.steps.replace(",", "")))
+
+    def __str__(self) -> str:
+        cells = (self.number, self.hazard, self.guard, self.mutant, self.seed, self.steps, self.tests)
+        return "|" + "".join(f" {c} |" if c else " |" for c in cells) + "\n"
+
+
+def rows(text: str) -> list[Row]:
+    """The lines of the table."""
+    m = _TABLE.search(text)
+    assert m is not None, f"{DOCUMENT} has no table of hazards"
+    return [Row(*(cell.strip() for cell in line[1:-1].split("|"))) for line in m[1].splitlines()]
+
+
+def hazards(text: str) -> dict[int, str]:
+    """What each hazard is."""
+    return {int(row.number): row.hazard for row in rows(text) if row.number}
+
+
+def row_of(mutant: Mutant, hazard: str, caught: tuple[int, int] | None) -> Row:
+    return Row(
+        str(mutant.hazard) if hazard else "",
+        hazard,
+        f"`{mutant.guard}`",
+        f"`{mutant.name}`: {mutant.what}",
+        _NEVER if caught is None else str(caught[0]),
+        _NEVER if caught is None else f"{caught[1]:,}",
+        "<br>".join(f"`{t}`" for t in mutant.tests),
+    )
+
+
+def written(text: str, mutants: list[Mutant], found: dict[str, Caught | None]) -> str:
+    """The document with a line for each mutant: what `found` says of it, and else what the document says now."""
+    before = {row.name: row.caught for row in rows(text)}
+    about = hazards(text)
+    lines, last = [], -1
+    for m in mutants:
+        caught = before.get(m.name)
+        if m.name in found:
+            c = found[m.name]
+            caught = None if c is None else (c.seed, c.steps)
+        lines.append(str(row_of(m, about[m.hazard] if m.hazard != last else "", caught)))
+        last = m.hazard
+    return _TABLE.sub(lambda _: _HEAD + "".join(lines), text, count=1)

@@ -1,0 +1,54 @@
+"""How a guard is switched off: a name of l0gc's stands for something else, wherever l0gc has imported it, for a while."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from unittest import mock
+
+
+class Switch(Protocol):
+    """Switches a guard off while the context holds."""
+
+    def __call__(self) -> AbstractContextManager[Any]: ...
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A guard that is switched off.
+
+    Args:
+        hazard: its number in the table of docs/safety.md.
+        guard: where it is, as `file.py::Name`.
+        what: what the code does without it, in a phrase.
+        off: switches it off.
+        tests: node ids of tests that fail then.
+        simulated: whether the simulation has to find it, too.
+    """
+
+    hazard: int
+    name: str
+    guard: str
+    what: str
+    off: Switch
+    tests: tuple[str, ...] = ()
+    simulated: bool = True
+
+
+@contextmanager
+def everywhere(module: str, name: str, instead: Any) -> Iterator[None]:
+    """`module.name` is `instead`, there and in every module that has imported it from there."""
+    original = getattr(sys.modules[module], name)
+    with ExitStack() as stack:
+        for key, m in list(sys.modules.items()):
+            if key.startswith(("l0gc.", "tests.simulation.")) and m.__dict__.get(name) is original:
+                stack.enter_context(mock.patch.object(m, name, instead))
+        yield
+
+
+def method(owner: type, name: str, instead: Any) -> AbstractContextManager[Any]:
+    """The method of a class is another one."""
+    return mock.patch.object(owner, name, instead)
