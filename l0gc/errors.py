@@ -61,12 +61,20 @@ class EpochRegressionError(SafetyError):
     """The bucket knows epochs that the controller has not reached: its log is older than the data (hazard 10)."""
 
 
+class OwnLogError(SafetyError):
+    """The cluster's epochs are another system's, and this would count with l0gc's, or the other way round."""
+
+
 class WatermarkRegressionError(SafetyError):
     """A published watermark would be lowered (hazard 15)."""
 
 
 class PoisonedEpochError(SafetyError):
     """An epoch above the cluster epoch was offered to a partition; it would shut the window for good (hazard 14)."""
+
+
+class PausedError(SafetyError):
+    """An operator has paused sweeps; the message says who, why and since when."""
 
 
 # -- 5: not initialised, not found ------------------------------------------------------------------------------------
@@ -134,6 +142,26 @@ class PreconditionFailedError(StoreError):
 
 class ThrottledError(StoreError):
     """The store asks for fewer requests (503 SlowDown)."""
+
+
+class StoreTimeoutError(StoreError):
+    """The store did not answer in time; like `ThrottledError`, a reason to ask for less."""
+
+
+class CheckFailedError(L0gcError):
+    """Something that the doctor looked at is not fit for l0gc; the exit code says what kind of thing."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # that of what failed
+
+
+class StoppedError(L0gcError):
+    """The user stopped the run; what was under way is finished and told, the rest is for another run."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # 130 or 143, by the signal
 
 
 class TopicExistsError(UsageError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,6 +22,9 @@ DEFAULT_SHARDS: Final = 1000
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _FIELD: Final = re.compile(r"\{(\w+)(?::0([0-9]{1,2}))?\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+_SAFE_DIGITS: Final = 18
+"""A number of so many digits fits an epoch whatever the digits are."""
 
 JUMP: Final = "~"
 """Sorts after every digit and '/': `<shard>~` lies after all keys of a shard and before the next shard, and is no
@@ -113,6 +117,30 @@ class KeyLayout:
             return None
         return L0Key(shard, epoch, m["name"])
 
+    @cached_property
+    def _fixed(self) -> tuple[re.Pattern[str], int, int, int, int]:
+        """The key's shape without groups, and where shard and epoch stand in it: every field has a fixed width."""
+        plain = re.sub(r"\?P<\w+>", "?:", self.pattern[:-1]) + r"\Z"
+        shard = len(self.data_prefix)
+        between = self.template[self.template.index("}") + 1 : self.template.index("{epoch")]
+        epoch = shard + self._width("shard") + len(between)
+        return re.compile(plain), shard, shard + self._width("shard"), epoch, epoch + self._width("epoch")
+
+    def epochs(self, keys: Sequence[str]) -> list[int]:
+        """The epoch of each key, -1 for one that `parse` gives None for; several times as fast as parsing them."""
+        shape, a, b, c, d = self._fixed
+        found = [int(k[c:d]) if shape.match(k) else -1 for k in keys]
+        if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
+            for i, (key, epoch) in enumerate(zip(keys, found, strict=True)):
+                if epoch > MAX_EPOCH or (epoch >= 0 and int(key[a:b]) >= self.shards):
+                    found[i] = -1
+        return found
+
+    def shard_text(self, key: str) -> str:
+        """The digits of the shard in `key`, for people; whatever stands there in a foreign key."""
+        start = len(self.data_prefix)
+        return key[start : start + self._width("shard")]
+
     def shard_prefix(self, shard: int) -> str:
         """What all keys of `shard` begin with, without the separator behind the number."""
         return f"{self.data_prefix}{shard:0{self._width('shard')}}"
@@ -147,6 +175,7 @@ CONTROLLER_LOG: Final = "l0gc/controller/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
 RUNS: Final = "l0gc/runs/"
+PAUSED: Final = "l0gc/paused.json"
 
 
 def partition_log(p: PartitionId) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 
 
 @pytest.fixture(autouse=True)

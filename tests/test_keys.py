@@ -6,7 +6,7 @@ import re
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.epoch import MAX_EPOCH
@@ -225,3 +225,50 @@ def test_a_topic_name_that_would_break_a_path_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "...", "A.b_c-9", "x" * 200])
 def test_other_topic_names_are_fine(name: str) -> None:
     assert check_topic_name(name) == name
+
+
+# -- epochs of many keys at once ----------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(
+        [
+            KeyLayout(),
+            KeyLayout(shards=4),
+            KeyLayout("{shard:01}/{epoch:018}/{uuid}", 10),
+            KeyLayout("d/{shard:02}-{epoch:05}-{uuid}.l0", 7),
+            KeyLayout("d/{shard:03}/{epoch:019}/{uuid}", 1000),
+            KeyLayout("d/{shard:03}/{epoch:020}/{uuid}", 12),
+        ]
+    ),
+    st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_epochs_of_many_keys_are_what_parsing_each_of_them_says(layout: KeyLayout, data: st.DataObject) -> None:
+    epoch = re.search(r"epoch:0(\d+)", layout.template)
+    shard = re.search(r"shard:0(\d+)", layout.template)
+    assert epoch is not None
+    assert shard is not None
+    digits = [st.text("0123456789\u0661", min_size=int(w) - 1, max_size=int(w)) for w in (shard[1], epoch[1])]
+    keys = data.draw(
+        st.lists(
+            st.one_of(
+                st.text(max_size=60),
+                st.builds(
+                    lambda s, e, u, tail: (
+                        re.sub(
+                            r"\{shard[^}]*\}", lambda _: s, re.sub(r"\{epoch[^}]*\}", lambda _: e, layout.template)
+                        ).replace("{uuid}", u)
+                        + tail
+                    ),
+                    digits[0],
+                    digits[1],
+                    st.uuids().map(str),
+                    st.sampled_from(["", "", "", "\n", "x"]),
+                ),
+            ),
+            max_size=8,
+        )
+    )
+    parsed = [layout.parse(k) for k in keys]
+    assert layout.epochs(keys) == [p.epoch if p is not None else -1 for p in parsed]

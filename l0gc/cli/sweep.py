@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
+import signal
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import click
 
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, size
-from l0gc.errors import PartialFailureError, UsageError
+from l0gc.cli.output import Advance, Output, count, epoch, size
+from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cluster import Cluster
+from l0gc.errors import PartialFailureError, SafetyError, StoppedError, StoreError
 from l0gc.settings import Settings
-from l0gc.sweep.local import WORKERS, LocalSweep, SweepResult
+from l0gc.storage.history import ENABLED, SUSPENDED
+from l0gc.storage.s3 import S3Store
+from l0gc.sweep.local import DELETERS, LocalSweep, SweepResult
+from l0gc.sweep.pause import refusal
+from l0gc.sweep.plan import UNKNOWN, SweepOptions, choose_engine
+from l0gc.sweep.sweeper import Progress
+from l0gc.watermark.publication import read_published
+
+_M_ARENA_MAX: Final = -8
+KEEP_RUNS: Final = "30d"
+_NOTE_EVERY_S: Final = 60.0
+
+
+class ShardRange(click.ParamType[tuple[int, int]]):
+    """`000-249`, or one shard; the first and the last."""
+
+    name = "shards"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        m = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(value).strip())
+        if m is None or int(m[2] or m[1]) < int(m[1]):
+            self.fail(f"{value!r} is no range of shards; write 000-249 or 7", param, ctx)
+        return int(m[1]), int(m[2] or m[1])
 
 
 @click.command("sweep")
@@ -18,71 +53,245 @@ from l0gc.sweep.local import WORKERS, LocalSweep, SweepResult
 @click.option("--min-age", type=Duration(), default="0s", show_default=True, help="Leave objects younger than this.")
 @click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects.")
 @click.option(
-    "--engine", type=click.Choice(["auto", "local", "spark"]), default="auto", show_default=True,
-    help="Where it runs; auto is local.",
+    "--max-rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
+)
+@click.option(
+    "--max-delete-ratio", type=click.FloatRange(0, 1), metavar="R",
+    help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
 )  # fmt: skip
+@click.option("--shards", type=ShardRange(), metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
+@click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
+@click.option(
+    "--keep-runs", type=Duration(), default=KEEP_RUNS, show_default=True, help="Remove records of runs older than this."
+)
+@click.option(
+    "--engine", type=click.Choice(["auto", "local", "spark"]), default="auto", show_default=True,
+    help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
+)  # fmt: skip
+@spark_options
 @common_options
-def command(settings: Settings, dry_run: bool, min_age: int, max_objects: int | None, engine: str) -> None:
+def command(
+    settings: Settings,
+    dry_run: bool,
+    min_age: int,
+    max_objects: int | None,
+    max_rate: float | None,
+    max_delete_ratio: float | None,
+    shards: tuple[int, int] | None,
+    purge_versions: bool,
+    keep_runs: int,
+    engine: str,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
     """Delete the L0 objects whose epoch is at or below the published watermark M.
 
     \b
     Example:
       l0gc sweep --dry-run
-      l0gc sweep --min-age 1h
+      l0gc sweep --min-age 1h --max-rate 3000
     """
-    if engine == "spark":
-        raise UsageError("the spark engine is not part of this version; --engine local sweeps any bucket")
     out = Output(settings)
-    started = time.monotonic()
-    with open_cluster(settings) as (cluster, _), out.progress("sweeping") as show:
-        sweep = LocalSweep(
-            cluster,
-            dry_run=dry_run,
-            min_age_ms=min_age * 1000,
-            max_objects=max_objects,
-            progress=lambda deleted: show(f"{count(deleted, 'object')} deleted"),
+    options = SweepOptions(
+        dry_run=dry_run,
+        min_age_ms=min_age * 1000,
+        max_objects=max_objects,
+        max_rate=max_rate,
+        shards=shards,
+        max_delete_ratio=max_delete_ratio,
+        purge_versions=purge_versions,
+    )
+    with open_cluster(settings) as (cluster, store):
+        engine, why = choose_engine(engine, master, lambda: _eligible(cluster))
+        signals: list[int] = []
+        if engine == "local":
+            result = _local(out, cluster, options, signals)
+        else:
+            out.note(f"the spark engine sweeps: {why}")
+            result = _spark(settings, out, cluster, store, options, signals, master, conf)
+        if not dry_run and result.deleted:
+            _expire(out, store, result.plan.started_ms - keep_runs * 1000)
+    out.result(_data(result, why), _lines(result))
+    _raise_what_went_wrong(result, signals)
+
+
+def _eligible(cluster: Cluster) -> int:
+    published, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
+    return published.eligible_objects if published is not None else -1
+
+
+def _few_arenas() -> None:
+    """Have glibc's malloc share its arenas: one for each of two dozen threads keeps 30 MiB that nobody uses."""
+    with suppress(OSError, AttributeError):  # another C library has no such call
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+def _local(out: Output, cluster: Cluster, options: SweepOptions, signals: list[int]) -> SweepResult:
+    _few_arenas()
+    with out.progress("sweeping") as show, ThreadPoolExecutor(DELETERS) as deleters:
+        sweep = LocalSweep(cluster, options, progress=_reporter(out, show))
+        with _stopping(sweep.stop.set, signals):
+            return sweep.run(cluster.parallel, deleters=deleters)
+
+
+def _spark(
+    settings: Settings,
+    out: Output,
+    cluster: Cluster,
+    store: S3Store,
+    options: SweepOptions,
+    signals: list[int],
+    master: str | None,
+    conf: tuple[str, ...],
+) -> SweepResult:
+    with out.progress("sweeping"), open_spark(settings, "sweep", master, conf) as spark:
+        from l0gc.spark.sweep_job import SparkSweep
+
+        sweep = SparkSweep(cluster, store.config, options)
+        with _stopping(sweep.stop, signals):
+            return sweep.run(spark)
+
+
+def _expire(out: Output, store: S3Store, before_ms: int) -> None:
+    from l0gc.sweep.runs import expire
+
+    try:
+        expire(store, before_ms)
+    except StoreError as e:
+        out.note(f"old run records were not removed: {e}")
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the run in good order; the second one kills it, which the record is made for."""
+
+    def heard(number: int, frame: Any) -> None:
+        if signals:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        signals.append(number)
+        stop()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
+    """What is told after each request: a line that follows on a terminal, one note a minute elsewhere."""
+    began = last = time.monotonic()
+    lock = threading.Lock()
+
+    def report(p: Progress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        with lock:
+            per_s = p.deleted / max(0.001, now - began)
+            text = f"{p.deleted:,} deleted, {size(p.bytes)}, {per_s:,.0f}/s, shard {p.shard}"
+            if p.rate is not None:
+                text += f", held to {p.rate:,.0f}/s"
+            if p.expected > p.deleted and per_s > 0:
+                text += f", {(p.expected - p.deleted) / per_s:,.0f} s left"
+            show(text, done=p.deleted, total=p.expected if p.expected >= p.deleted else None)
+            if now - last >= _NOTE_EVERY_S and not sys.stderr.isatty():
+                last = now
+                out.note(text)
+
+    return report
+
+
+def _data(r: SweepResult, why: str) -> dict[str, Any]:
+    plan, t, c = r.plan, r.tally, r.tally.counts
+    return {
+        "watermark": plan.watermark,
+        "dry_run": plan.dry_run,
+        "listed": c.listed,
+        "eligible": c.eligible,
+        "deleted": t.deleted,
+        "bytes": t.bytes,
+        "failed": t.failed,
+        "held_by_age": c.held_by_age,
+        "unparsable": c.unparsable,
+        "uploads_aborted": r.uploads.aborted,
+        "requests": {"list": c.requests + r.uploads.requests, "delete": t.delete_requests},
+        "throttled": t.throttled,
+        "backpressure_seconds": round(t.backpressure_s, 3),
+        "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in t.failures],
+        "versioning": plan.versioning,
+        "engine": r.engine,
+        "engine_reason": why,
+        "stopped": r.stopped,
+        "paused": plan.paused or t.paused or None,
+        "seconds": round(r.seconds, 3),
+        "run_id": plan.run_id,
+    }
+
+
+def _raise_what_went_wrong(r: SweepResult, signals: list[int]) -> None:
+    """Raise what is to be told after the totals, and sets the exit code.
+
+    Raises:
+        StoppedError: the user stopped the run.
+        PausedError: a pause ended it.
+        SafetyError: more was eligible than the share that may go.
+        PartialFailureError: objects could not be deleted.
+    """
+    t = r.tally
+    if signals:
+        raise StoppedError(
+            "stopped; what was under way is done, and another sweep goes on from there", 128 + signals[0]
         )
-        result = sweep.run(cluster.parallel, WORKERS if max_objects is None else 1)
-    print_result(out, result, time.monotonic() - started)
+    if t.paused:
+        raise refusal(t.paused)
+    if r.over_ratio:
+        raise SafetyError(
+            f"more than {r.plan.ratio_limit:,} objects are eligible, the share of the bucket that --max-delete-ratio "
+            "allows; look at l0gc sweep --dry-run without it, and raise it if that is right"
+        )
+    if t.failed:
+        first = t.failures[0]
+        raise PartialFailureError(
+            f"{count(t.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
+            f"{first.code} {first.message}. Run the sweep again"
+        )
 
 
-def print_result(out: Output, r: SweepResult, seconds: float) -> None:
-    """The result of a sweep; raises `PartialFailureError` if objects could not be deleted."""
-    c = r.counts
-    lists = c.requests
-    done = "would be deleted" if r.dry_run else "deleted"
+def _lines(r: SweepResult) -> list[str]:
+    plan, t, c = r.plan, r.tally, r.tally.counts
+    lists = c.requests + r.uploads.requests
     lines = [
-        f"M = {epoch(r.watermark)}: {count(r.deleted, 'object')} ({size(r.bytes)}) {done} in {seconds:.1f} s; "
-        f"{c.listed:,} listed, {c.eligible:,} eligible, {lists:,} LIST and {r.delete_requests:,} DELETE requests"
+        f"M = {epoch(plan.watermark)}: {count(t.deleted, 'version' if plan.by_version else 'object')} ({size(t.bytes)}) "
+        f"{'would be deleted' if plan.dry_run else 'deleted'} in {r.seconds:.1f} s; "
+        f"{c.listed:,} listed, {c.eligible:,} eligible, {lists:,} LIST and {t.delete_requests:,} DELETE requests"
     ]
-    if r.watermark < 0:
+    if plan.watermark < 0:
         lines.append("nothing is published yet: run l0gc compute-watermark")
+    if plan.paused:
+        lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")
     if c.held_by_age:
         lines.append(f"{count(c.held_by_age, 'object')} too young for --min-age stay for now")
     if c.unparsable:
         lines.append(f"{count(c.unparsable, 'key')} are no L0 keys and stay, e.g. {c.unparsable_sample}")
-    out.result(
-        {
-            "watermark": r.watermark,
-            "dry_run": r.dry_run,
-            "listed": c.listed,
-            "eligible": c.eligible,
-            "deleted": r.deleted,
-            "bytes": r.bytes,
-            "failed": r.failed,
-            "held_by_age": c.held_by_age,
-            "unparsable": c.unparsable,
-            "requests": {"list": lists, "delete": r.delete_requests},
-            "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in r.failures],
-            "engine": "local",
-            "seconds": round(seconds, 3),
-            "run_id": r.run_id,
-        },
-        lines,
-    )
-    if r.failed:
-        first = r.failures[0]
-        raise PartialFailureError(
-            f"{count(r.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
-            f"{first.code} {first.message}. Run the sweep again"
+    if r.uploads.aborted:
+        would = "would be " if plan.dry_run else ""
+        lines.append(f"{count(r.uploads.aborted, 'unfinished upload')} {would}aborted")
+    if r.uploads.note:
+        lines.append(r.uploads.note)
+    if t.throttled:
+        lines.append(
+            f"the store asked to slow down {count(t.throttled, 'time')}; {t.backpressure_s:.1f} s were waited for it"
         )
+    if plan.versioning in {ENABLED, SUSPENDED} and not plan.purge_versions and t.deleted:
+        lines.append(
+            "the bucket keeps versions: the bytes stay until a lifecycle rule or l0gc sweep --purge-versions removes "
+            f"them; l0gc undelete --run {plan.run_id} brings them back until then"
+        )
+    if plan.versioning == UNKNOWN:
+        lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
+    return lines

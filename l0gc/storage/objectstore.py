@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from l0gc.storage.history import History
 
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
@@ -61,6 +64,7 @@ class DeleteFailure:
     key: str
     code: str
     message: str
+    version_id: str = ""
 
 
 class ObjectStore(Protocol):
@@ -97,6 +101,15 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         """Delete up to `PAGE_SIZE` keys in one request; a key that is not there counts as deleted."""
+        ...
+
+    def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        """As `delete`, but sent once, so that the caller hears of each `ThrottledError` and sets its pace by it."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """Old versions, delete markers and unfinished uploads."""
         ...
 
     def list(self, folder: str) -> Listing:

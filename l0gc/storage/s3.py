@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import builtins
 import email.utils
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -26,10 +24,13 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
     UsageError,
 )
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.history import History, S3History
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
 
 if TYPE_CHECKING:
@@ -46,52 +47,11 @@ _DENIED: Final = {
     "InvalidToken",
     "403",
 }
-_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _CONNECT_SECONDS: Final = 5
 _READ_SECONDS: Final = 30
 _ATTEMPTS: Final = 5
 _COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that lie closer than this are fetched as one."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Where the bucket is. Holds no secret, so it may be pickled, logged and sent to executors."""
-
-    bucket: str
-    prefix: str = ""
-    endpoint_url: str | None = None
-    region: str | None = None
-    profile: str | None = None
-
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        endpoint_url: str | None = None,
-        region: str | None = None,
-        profile: str | None = None,
-    ) -> StoreConfig:
-        """Parse `s3://bucket[/prefix]`.
-
-        Raises:
-            UsageError: the URL is of another form.
-        """
-        parts = urlsplit(url)
-        if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
-            raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")
-        if not _BUCKET.fullmatch(parts.netloc):
-            raise UsageError(f"URL {url!r} names no bucket: letters, digits, dots, dashes")
-        server = urlsplit(endpoint_url or "http://none")
-        if server.scheme not in {"http", "https"} or not server.hostname:
-            raise UsageError(f"endpoint {endpoint_url!r} must look like http://host:port or https://host")
-        prefix = parts.path.strip("/")
-        return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint_url or None, region, profile)
-
-    @property
-    def url(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
 
 
 class S3Store:
@@ -106,7 +66,8 @@ class S3Store:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _session(self) -> Any:
+    def session(self) -> Any:
+        """The boto3 session: where credentials and the region come from."""
         import boto3
         from botocore.exceptions import BotoCoreError
 
@@ -119,10 +80,10 @@ class S3Store:
         from botocore.config import Config
 
         with self._lock:
-            client: S3Client = self._session.client(
+            client: S3Client = self.session.client(
                 "s3",
                 endpoint_url=self.config.endpoint_url,
-                region_name=self._session.region_name or "us-east-1",
+                region_name=self.session.region_name or "us-east-1",
                 config=Config(
                     retries={"mode": "standard", "total_max_attempts": attempts},
                     connect_timeout=_CONNECT_SECONDS,
@@ -140,7 +101,8 @@ class S3Store:
         return self._client(_ATTEMPTS)
 
     @cached_property
-    def _once(self) -> S3Client:
+    def once(self) -> S3Client:
+        """The boto3 client for what must be sent once: its failure means something to the caller."""
         return self._client(1)
 
     @cached_property
@@ -149,13 +111,13 @@ class S3Store:
         from obstore.store import S3Store as Obstore
 
         endpoint = self.config.endpoint_url
-        if self._session.get_credentials() is None:
+        if self.session.get_credentials() is None:
             raise self._no_credentials()
         with self._lock:
             return Obstore(
                 self.config.bucket,
-                region=self._session.region_name or "us-east-1",
-                credential_provider=Boto3CredentialProvider(self._session),
+                region=self.session.region_name or "us-east-1",
+                credential_provider=Boto3CredentialProvider(self.session),
                 client_options={"allow_http": True, "timeout": f"{_READ_SECONDS}s"},
                 retry_config={"max_retries": _ATTEMPTS},
                 virtual_hosted_style_request=endpoint is None,
@@ -169,7 +131,8 @@ class S3Store:
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
-    def _call(self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False) -> T:
+    def call(self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False) -> T:
+        """Count a request, do it, and raise what it raises as an error of ours."""
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -177,6 +140,7 @@ class S3Store:
             EndpointConnectionError,
             NoCredentialsError,
             ParamValidationError,
+            ReadTimeoutError,
         )
 
         self._count(kind)
@@ -195,6 +159,8 @@ class S3Store:
         except BotoCoreError as e:
             if conditional:
                 raise AmbiguousWriteError(f"writing {self._full(key)}: {e}") from e
+            if isinstance(e, ReadTimeoutError):
+                raise StoreTimeoutError(f"{kind} of {self._full(key)}: no answer within {_READ_SECONDS} s") from e
             raise StoreError(f"{kind} of {self._full(key)} failed: {e}") from e
 
     def _mapped(self, e: Any, key: str, *, conditional: bool) -> Exception:
@@ -217,7 +183,7 @@ class S3Store:
             )
         if conditional and (status >= 500 or status == 409):
             return AmbiguousWriteError(f"writing {self._full(key)}: {status} {code}")
-        if status == 503 or code == "SlowDown":
+        if status in {429, 503} or code in {"SlowDown", "Throttling", "RequestLimitExceeded"}:
             return ThrottledError(f"the store asks to slow down at {self._full(key)} ({code})")
         return StoreError(f"{self._full(key)}: {status} {code} {message}".rstrip())
 
@@ -249,7 +215,7 @@ class S3Store:
                 return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), _date_ms(r))
             raise AssertionError("unreachable")
 
-        return self._call("get", key, call)
+        return self.call("get", key, call)
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         import obstore
@@ -268,14 +234,14 @@ class S3Store:
         return [bytes(p) for p in parts]
 
     def put(self, key: str, body: bytes) -> Written:
-        return self._call("put", key, lambda: self._put(self.client, key, body))
+        return self.call("put", key, lambda: self._put(self.client, key, body))
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
-        return self._call("put", key, lambda: self._put(self._once, key, body, {"IfNoneMatch": "*"}), conditional=True)
+        return self.call("put", key, lambda: self._put(self.once, key, body, {"IfNoneMatch": "*"}), conditional=True)
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
         try:
-            return self._call("put", key, lambda: self._put(self._once, key, body, {"IfMatch": etag}), conditional=True)
+            return self.call("put", key, lambda: self._put(self.once, key, body, {"IfMatch": etag}), conditional=True)
         except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
             raise PreconditionFailedError(str(e)) from e
 
@@ -284,16 +250,22 @@ class S3Store:
         return Written(r["ETag"], _date_ms(r))
 
     def put_file(self, key: str, path: Path) -> None:
-        self._call("put", key, lambda: self.client.upload_file(str(path), self.config.bucket, self._key(key)))
+        self.call("put", key, lambda: self.client.upload_file(str(path), self.config.bucket, self._key(key)))
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        return self._delete(self.client, keys)
+
+    def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        return self._delete(self.once, keys)
+
+    def _delete(self, client: S3Client, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
         if not keys:
             return []
-        objects = [{"Key": self._key(k)} for k in keys]
-        cut = len(self.config.prefix)
+        prefix, cut = self.config.prefix, len(self.config.prefix)
+        objects = [{"Key": prefix + k} for k in keys]
 
-        def call() -> list[DeleteFailure]:
-            r = self.client.delete_objects(
+        def call() -> builtins.list[DeleteFailure]:
+            r = client.delete_objects(
                 Bucket=self.config.bucket,
                 Delete={"Objects": objects, "Quiet": True},  # type: ignore[typeddict-item]
             )
@@ -302,7 +274,11 @@ class S3Store:
                 for e in r.get("Errors", [])
             ]
 
-        return self._call("delete", keys[0], call)
+        return self.call("delete", keys[0], call)
+
+    @cached_property
+    def history(self) -> History:
+        return S3History(self)
 
     def list(self, folder: str) -> Listing:
         modified: dict[str, int] = {}
@@ -363,7 +339,7 @@ class S3Store:
         cut = len(self.config.prefix)
         options: dict[str, Any] = {"StartAfter": self._key(start_after)} if start_after else {}
         while True:
-            r = self._call(
+            r = self.call(
                 "list",
                 "",
                 lambda o=dict(options): self.client.list_objects_v2(  # type: ignore[misc]
@@ -385,7 +361,7 @@ class S3Store:
     def _bulk_error(self, e: Exception, key: str) -> Exception:
         """Ask once more through boto3, which names the cause; obstore's message holds the whole exchange."""
         try:
-            self._call("head", "", lambda: self.client.head_bucket(Bucket=self.config.bucket))
+            self.call("head", "", lambda: self.client.head_bucket(Bucket=self.config.bucket))
         except StoreError as cause:
             return cause
         except BucketNotFoundError as cause:
@@ -393,7 +369,7 @@ class S3Store:
         return StoreError(f"reading {self._full(key)} failed: {str(e).splitlines()[0]}")
 
     def now_ms(self) -> int:
-        return self._call("head", "", lambda: _date_ms(self.client.head_bucket(Bucket=self.config.bucket)))
+        return self.call("head", "", lambda: _date_ms(self.client.head_bucket(Bucket=self.config.bucket)))
 
     # -- the bucket itself --------------------------------------------------------------------------------------------
 
@@ -402,13 +378,13 @@ class S3Store:
         with suppress(BucketNotFoundError):
             self.now_ms()
             return False
-        region = self._session.region_name
+        region = self.session.region_name
         where: dict[str, Any] = (
             {"CreateBucketConfiguration": {"LocationConstraint": region}}
             if region and region != "us-east-1" and not self.config.endpoint_url
             else {}
         )
-        self._call("put", "", lambda: self.client.create_bucket(Bucket=self.config.bucket, **where))
+        self.call("put", "", lambda: self.client.create_bucket(Bucket=self.config.bucket, **where))
         return True
 
     def below(self, prefix: str) -> S3Store:

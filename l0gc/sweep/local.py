@@ -1,183 +1,145 @@
-"""The local engine: one process, shard ranges on threads, each scans and deletes its own.
-
-Before anything is deleted: the published watermark must be this cluster's (hazard 11), and not above the cluster epoch
-(hazard 10). M is read once; a higher one that is published meanwhile waits for the next run.
-"""
+"""The local engine: one process, scanners and deleters on threads. It starts in a fraction of a second."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.cluster import Cluster
-from l0gc.keys import KeyLayout
-from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
-from l0gc.storage.parallel import Parallel
-from l0gc.sweep.deleter import DeleteOutcome, delete_batch
-from l0gc.sweep.record import RunRecord
-from l0gc.sweep.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipScan
-from l0gc.watermark.publication import refuse_if_behind, watermark_of
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import StoreError
+from l0gc.storage.parallel import InlineExecutor, Parallel
+from l0gc.sweep.plan import SweepOptions, SweepPlan, make_plan
+from l0gc.sweep.record import RunSummary, write_summary
+from l0gc.sweep.sweeper import Progress, Sweeper, Tally
+from l0gc.sweep.uploads import UploadsResult, abort_uploads
 
-WORKERS: Final = 8
-_FAILURES_KEPT: Final = 20
+SCANNERS: Final = 8
+DELETERS: Final = 8
 
 
 @dataclass
 class SweepResult:
-    """What a sweep did, or would do. `deleted` of a dry run is what the real run deletes."""
+    """What a sweep did, or would do. What a dry run tells as deleted is what the real run deletes.
 
-    watermark: int
-    run_id: str
-    dry_run: bool
-    counts: ScanCounts = field(default_factory=ScanCounts)
-    deleted: int = 0
-    bytes: int = 0
-    failed: int = 0
-    delete_requests: int = 0
-    failures: list[DeleteFailure] = field(default_factory=list)
+    `stopped` tells that the caller or a pause ended it; of a pause, `tally.paused` says more.
+    """
 
+    plan: SweepPlan
+    engine: str
+    tally: Tally = field(default_factory=Tally)
+    uploads: UploadsResult = field(default_factory=UploadsResult)
+    stopped: bool = False
+    seconds: float = 0.0
 
-@dataclass(slots=True)
-class _Tally:
-    """What one range has done. `claimed` counts against `max_objects`."""
+    @property
+    def watermark(self) -> int:
+        return self.plan.watermark
 
-    claimed: int = 0
-    deleted: int = 0
-    bytes: int = 0
-    delete_requests: int = 0
-    failed: int = 0
-    failures: list[DeleteFailure] = field(default_factory=list)
+    @property
+    def deleted(self) -> int:
+        return self.tally.deleted
+
+    @property
+    def over_ratio(self) -> bool:
+        """Whether the run ended because more was eligible than the share of the bucket that may go."""
+        return self.tally.limited and self.plan.ratio_limit is not None and self.plan.limit == self.plan.ratio_limit
 
 
 class LocalSweep:
     """One run.
 
     Args:
-        min_age_ms: objects younger than this, by the store's clock, stay for now.
-        max_objects: delete no more than this many.
-        progress: told how many objects are deleted so far, after every request.
+        progress: told where the run is, after every request.
     """
 
     def __init__(
         self,
         cluster: Cluster,
+        options: SweepOptions | None = None,
         *,
-        dry_run: bool = False,
-        min_age_ms: int = 0,
-        max_objects: int | None = None,
-        progress: Callable[[int], None] = lambda deleted: None,
+        progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self._cluster = cluster
-        self._min_age_ms = min_age_ms
-        self._left = max_objects
-        self._gone = 0
+        self._options = options or SweepOptions()
         self._progress = progress
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self.result = SweepResult(-1, cluster.runtime.new_id(), dry_run)
-        self._record = RunRecord(cluster.store, self.result.run_id)
+        self.stop = threading.Event()
+        """Set it, and the run finishes what is under way, records it, and returns."""
 
-    def run(self, workers: Parallel, ranges: int = WORKERS) -> SweepResult:
-        """Sweep all shards.
+    def run(self, scanners: Parallel, ranges: int = SCANNERS, deleters: Executor | None = None) -> SweepResult:
+        """Sweep.
+
+        Args:
+            ranges: into how many ranges the shards are cut, each scanned on its own.
+            deleters: where DELETE requests run; by default in the scanner's thread.
 
         Raises:
-            NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing was deleted.
-            AccessDeniedError: the credentials do not allow it.
+            What `make_plan` raises: nothing was deleted.
+            StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; what was deleted until
+                then is on record.
         """
-        state, published = refuse_if_behind(self._cluster)
-        self.result.watermark = watermark_of(published)
-        if published is None:
-            return self.result
-        layout = KeyLayout(state.key_template, state.shards)
-        older_than_ms = self._cluster.store.now_ms() - self._min_age_ms
-        n = min(ranges, layout.shards)
-        cuts = [layout.shards * i // n for i in range(n + 1)]
+        began = self._cluster.runtime.clock.monotonic()
+        plan = make_plan(self._cluster, self._options)
+        result = SweepResult(plan, "local")
+        if plan.watermark == NO_WATERMARK:
+            return result
+        sweeper = Sweeper(
+            self._cluster.store,
+            self._cluster.runtime,
+            plan,
+            worker="local",
+            deleters=deleters or InlineExecutor(),
+            stop=self.stop,
+            progress=self._progress,
+        )
         try:
-            workers.map(lambda i: self._sweep_range(layout, cuts[i], cuts[i + 1], older_than_ms), range(n))
-        except BaseException:
-            self._stop.set()  # the ranges end behind the request that is under way
+            # A limit is used up in key order, so that a dry run counts the objects that the run deletes.
+            result.tally = sweeper.run(plan.ranges(ranges if plan.limit is None else 1), scanners)
+            if not result.over_ratio:
+                result.uploads = abort_uploads(self._cluster.store, plan, self.stop)
+        except Exception:
+            result.tally = sweeper.tally
+            with suppress(StoreError):  # the error that ended the run is the one to hear of
+                self._finish(result, began, "failed")
             raise
-        finally:
-            self._record.flush()
-        return self.result
+        result.stopped = self.stop.is_set()
+        self._finish(result, began, "stopped" if result.stopped else "done")
+        return result
 
-    def _sweep_range(self, layout: KeyLayout, first: int, end: int, older_than_ms: int) -> None:
-        def scanner(*, skip: bool) -> SkipScan:
-            return SkipScan(
-                self._cluster.store, layout, self.result.watermark, first, end, older_than_ms=older_than_ms, skip=skip
-            )
+    def _finish(self, result: SweepResult, began: float, outcome: str) -> None:
+        result.seconds = self._cluster.runtime.clock.monotonic() - began
+        finish_record(self._cluster, result, outcome)
 
-        scan, tally = scanner(skip=True), _Tally()
-        try:
-            self._sweep_scan(scan, tally)
-        except OutOfOrderError:
-            # Begin again without skipping. What was deleted is gone from the listing, so it keeps its place in the
-            # numbers; what was only looked at will be seen again.
-            requests = scan.counts.requests
-            if self.result.dry_run:
-                self._give_back(tally.claimed)
-                tally = _Tally()
-            else:
-                self._give_back(tally.claimed - tally.deleted)
-                tally.claimed, tally.failed, tally.failures = tally.deleted, 0, []
-            scan = scanner(skip=False)
-            scan.counts = ScanCounts(listed=tally.deleted, eligible=tally.deleted, requests=requests)
-            self._sweep_scan(scan, tally)
-        finally:
-            self._add(scan.counts, tally)
 
-    def _sweep_scan(self, scan: SkipScan, tally: _Tally) -> None:
-        waiting: list[EligibleObject] = []
-        for batch in scan.batches():
-            taken = self._claim(batch)
-            tally.claimed += len(taken)
-            waiting += taken
-            while len(waiting) >= PAGE_SIZE:
-                self._delete(waiting[:PAGE_SIZE], tally)
-                waiting = waiting[PAGE_SIZE:]
-            if self._left == 0 or self._stop.is_set():
-                break
-        if waiting:
-            self._delete(waiting, tally)
-
-    def _claim(self, batch: list[EligibleObject]) -> list[EligibleObject]:
-        """As much of the batch as `max_objects` leaves."""
-        with self._lock:
-            if self._left is None:
-                return batch
-            taken = batch[: self._left]
-            self._left -= len(taken)
-            return taken
-
-    def _give_back(self, claimed: int) -> None:
-        with self._lock:
-            if self._left is not None:
-                self._left += claimed
-
-    def _delete(self, objects: list[EligibleObject], tally: _Tally) -> None:
-        if self.result.dry_run:
-            outcome = DeleteOutcome(objects, requests=1)
-        else:
-            outcome = delete_batch(self._cluster.store, self._cluster.runtime, objects)
-            self._record.add(outcome.deleted)
-        tally.delete_requests += outcome.requests
-        tally.deleted += len(outcome.deleted)
-        tally.bytes += sum(o.size for o in outcome.deleted)
-        tally.failed += len(outcome.failures)
-        tally.failures += outcome.failures[: max(0, _FAILURES_KEPT - len(tally.failures))]
-        with self._lock:
-            self._gone += len(outcome.deleted)
-            gone = self._gone
-        self._progress(gone)
-
-    def _add(self, counts: ScanCounts, tally: _Tally) -> None:
-        """The numbers of a range that has ended, well or not."""
-        with self._lock:
-            self.result.counts.add(counts)
-            self.result.deleted += tally.deleted
-            self.result.bytes += tally.bytes
-            self.result.delete_requests += tally.delete_requests
-            self.result.failed += tally.failed
-            self.result.failures += tally.failures[: max(0, _FAILURES_KEPT - len(self.result.failures))]
+def finish_record(cluster: Cluster, result: SweepResult, outcome: str) -> None:
+    """Write the run's `run.json`; a run that deleted nothing and met no trouble leaves none."""
+    plan, t = result.plan, result.tally
+    if plan.dry_run or (outcome == "done" and not (t.deleted or t.failed or result.uploads.aborted)):
+        return
+    write_summary(
+        cluster.store,
+        RunSummary(
+            run_id=plan.run_id,
+            started_ms=plan.started_ms,
+            watermark=plan.watermark,
+            cluster_epoch=plan.cluster_epoch,
+            engine=result.engine,
+            versioning=plan.versioning,
+            purge_versions=plan.purge_versions,
+            first_shard=plan.first_shard,
+            end_shard=plan.end_shard,
+            ended_ms=cluster.store.now_ms(),
+            outcome=outcome,
+            listed=t.counts.listed,
+            eligible=t.counts.eligible,
+            deleted=t.deleted,
+            bytes=t.bytes,
+            failed=t.failed,
+            uploads_aborted=result.uploads.aborted,
+            seconds=round(result.seconds, 3),
+        ),
+    )

@@ -1,54 +1,147 @@
-"""The run record: what a sweep deleted, as Parquet under `l0gc/runs/{run id}/`, written as it goes."""
+"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, true whenever the run is killed.
+
+A segment of objects is written as `planned` before the first of them is deleted, and written again, with what became of
+each, when the last request of the segment has ended. So whatever is deleted is in a segment: a killed run leaves some as
+`planned`, and the bucket itself tells which of those are gone (`runs.py`).
+"""
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from l0gc.errors import CorruptObjectError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.sweep.scan import EligibleObject
 
-_ROWS_PER_FILE: Final = 50_000
+SEGMENT_OBJECTS: Final = 4000
+"""Objects in one segment: two PUT requests for every four DELETE requests."""
+
+PLANNED: Final = "planned"
+DELETED: Final = "deleted"
+FAILED: Final = "failed"
+LEFT: Final = "left"
+
+OBJECTS: Final = "objects"
+VERSIONS: Final = "versions"
+"""What a segment holds, and how its name begins: objects as they are, or versions that go for good."""
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """`run.json`, written when a run ends: what it was asked for, and what it did. Times are the store's."""
+
+    run_id: str
+    started_ms: int
+    watermark: int
+    cluster_epoch: int
+    engine: str
+    versioning: str
+    purge_versions: bool
+    first_shard: int
+    end_shard: int
+    ended_ms: int
+    outcome: str
+    listed: int = 0
+    eligible: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    failed: int = 0
+    uploads_aborted: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """One object of a segment. `version_id` is that of the delete marker, or of the version that went."""
+
+    key: str
+    epoch: int
+    size: int
+    modified_ms: int
+    version_id: str
+    status: str
+    deleted_ms: int = -1
+
+
+_SUMMARY: Final = msgspec.json.Decoder(RunSummary)
+
+
+def folder(run_id: str) -> str:
+    """Where a run's record lies."""
+    return f"{RUNS}{run_id}/"
 
 
 class RunRecord:
-    """Collects deleted objects and writes a file whenever enough have come together; safe for several threads."""
+    """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads."""
 
-    def __init__(self, store: ObjectStore, run_id: str) -> None:
-        self.run_id = run_id
+    def __init__(self, store: ObjectStore, run_id: str, worker: str, *, purge: bool = False) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._rows: list[EligibleObject] = []
-        self._files = 0
+        self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
+        self._numbers = itertools.count()
 
-    def add(self, objects: Sequence[EligibleObject]) -> None:
-        """Note objects that are gone."""
-        with self._lock:
-            self._rows += objects
-            if len(self._rows) < _ROWS_PER_FILE:
-                return
-        self.flush()
+    def plan(self, objects: Sequence[EligibleObject]) -> str:
+        """Write a segment before its objects are deleted; returns its key."""
+        key = f"{self._stem}-{next(self._numbers):05}.parquet"
+        self.write(key, [Fate(o.key, o.epoch, o.size, o.modified_ms, o.version_id, PLANNED) for o in objects])
+        return key
 
-    def flush(self) -> None:
-        """Write what has come together."""
-        with self._lock:
-            rows, self._rows = self._rows, []
-            number, self._files = self._files, self._files + bool(rows)
-        if not rows:
-            return
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def write(self, key: str, fates: Sequence[Fate]) -> None:
+        """Write a segment again, with what became of its objects."""
+        self._store.put(key, encode(fates))
 
-        from l0gc import columns
 
-        arrays = [
-            columns.strings([o.key for o in rows]),
-            columns.integers([o.epoch for o in rows]),
-            columns.integers([o.size for o in rows]),
-        ]
-        table = pa.Table.from_arrays(arrays, names=["key", "epoch", "size"])
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        self._store.put(f"{RUNS}{self.run_id}/deleted-{number:05}.parquet", sink.getvalue().to_pybytes())
+def encode(fates: Sequence[Fate]) -> bytes:
+    """A segment as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from l0gc import columns
+
+    text = {name: columns.strings([getattr(f, name) for f in fates]) for name in ("key", "version_id", "status")}
+    numbers = {
+        name: columns.integers([getattr(f, name) for f in fates])
+        for name in ("epoch", "size", "modified_ms", "deleted_ms")
+    }
+    arrays = text | numbers
+    names = ["key", "epoch", "size", "modified_ms", "version_id", "status", "deleted_ms"]
+    table = pa.Table.from_arrays([arrays[n] for n in names], names=names)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def read_segment(store: ObjectStore, key: str) -> list[Fate]:
+    """The objects of a segment. Raises `CorruptObjectError` if it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    body = store.get(key).body
+    try:
+        return [Fate(**row) for row in pq.read_table(pa.BufferReader(body)).to_pylist()]
+    except (pa.ArrowException, TypeError, OSError) as e:
+        raise CorruptObjectError(f"{key} cannot be read: {e}") from e
+
+
+def summary_key(run_id: str) -> str:
+    """Where a run's `run.json` is."""
+    return f"{folder(run_id)}run.json"
+
+
+def write_summary(store: ObjectStore, summary: RunSummary) -> None:
+    """Write `run.json`."""
+    store.put(summary_key(summary.run_id), msgspec.json.encode(summary))
+
+
+def read_summary(store: ObjectStore, run_id: str) -> RunSummary:
+    """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it is none."""
+    body = store.get(summary_key(run_id)).body
+    try:
+        return _SUMMARY.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptObjectError(f"{summary_key(run_id)} cannot be read: {e}") from e

@@ -13,14 +13,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from l0gc.keys import KeyLayout
+from l0gc.storage.history import VersionPage
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
 class EligibleObject:
+    """An object that may go; `version_id` names one version of it, and is empty for the object as it is."""
+
     key: str
     epoch: int
     size: int
+    modified_ms: int = 0
+    version_id: str = ""
 
 
 @dataclass(slots=True)
@@ -82,6 +87,7 @@ class SkipScan:
         watermark: M.
         older_than_ms: objects changed after this (by the store's clock) are held by age.
         skip: whether to jump over what is live; False reads everything.
+        versions: look at every version and delete marker, not at the objects as they are.
     """
 
     def __init__(
@@ -94,16 +100,19 @@ class SkipScan:
         *,
         older_than_ms: int,
         skip: bool = True,
+        versions: bool = False,
     ) -> None:
         self._store, self._layout, self._watermark = store, layout, watermark
         self._older_than_ms = older_than_ms
         self._start = layout.before_shard(first)
         self._end = layout.before_shard(end) if end < layout.shards else None
         self._skip = skip
+        self._versions = versions
         self.counts = ScanCounts()
+        self.at = self._start
 
     def batches(self) -> Iterator[list[EligibleObject]]:
-        """The eligible objects of each page.
+        """The eligible objects of each page, of a page without any an empty list: the caller may stop at each.
 
         Raises:
             OutOfOrderError: a page was not in key order, while skipping.
@@ -113,15 +122,13 @@ class SkipScan:
             start, cursor = cursor, None
             last = start
             self.counts.requests += 1  # the first page's, which is asked for even if there is none
-            for number, page in enumerate(self._store.scan(self._layout.data_prefix, start)):
+            for number, page in enumerate(self._pages(start)):
                 self.counts.requests += number > 0
                 keys = page.keys
-                if self._skip and (keys[0] <= last or any(a >= b for a, b in pairwise(keys))):
+                if self._skip and self._disordered(keys, last):
                     raise OutOfOrderError
-                last = keys[-1]
-                eligible = self._classify(page)
-                if eligible:
-                    yield eligible
+                last = self.at = keys[-1]
+                yield self._classify(page)
                 if not self._skip:
                     continue
                 if self._end is not None and last > self._end:
@@ -131,6 +138,17 @@ class SkipScan:
                     if self._end is not None and cursor >= self._end:
                         return
                     break
+
+    def _disordered(self, keys: list[str], last: str) -> bool:
+        """Whether a page does not go on behind `last`, in order; versions of one key may follow each other."""
+        if keys[0] < last or sorted(keys) != keys:
+            return True
+        return not self._versions and (keys[0] == last or len(set(keys)) < len(keys))
+
+    def _pages(self, start: str) -> Iterator[ListedPage | VersionPage]:
+        if self._versions:
+            return self._store.history.versions(self._layout.data_prefix, start)
+        return self._store.scan(self._layout.data_prefix, start)
 
     def _jump(self, last: str) -> str | None:
         """Where to go on if everything up to the next shard is live; None to read on."""
@@ -142,25 +160,26 @@ class SkipScan:
             return self._layout.shard_prefix(parsed.shard) + "~"
         return self._layout.before_shard(following)
 
-    def _classify(self, page: ListedPage) -> list[EligibleObject]:
-        counts, parse, end, start = self.counts, self._layout.parse, self._end, self._start
+    def _classify(self, page: ListedPage | VersionPage) -> list[EligibleObject]:
+        counts, end, start, watermark = self.counts, self._end, self._start, self._watermark
+        ids = page.version_ids if isinstance(page, VersionPage) else [""] * len(page)
         eligible: list[EligibleObject] = []
-        for key, size, modified in zip(page.keys, page.sizes, page.modified_ms, strict=True):
+        rows = zip(page.keys, self._layout.epochs(page.keys), page.sizes, page.modified_ms, ids, strict=True)
+        for key, epoch, size, modified, version in rows:
             if key <= start or (end is not None and key > end):
                 continue
             counts.listed += 1
-            parsed = parse(key)
-            if parsed is None:
+            if epoch < 0:
                 counts.unparsable += 1
                 counts.unparsable_sample = counts.unparsable_sample or key
                 continue
-            if parsed.epoch > counts.highest_epoch:
-                counts.highest_epoch = parsed.epoch
-            if parsed.epoch > self._watermark:
+            if epoch > counts.highest_epoch:
+                counts.highest_epoch = epoch
+            if epoch > watermark:
                 continue
             counts.eligible += 1
             if modified > self._older_than_ms:
                 counts.held_by_age += 1
                 continue
-            eligible.append(EligibleObject(key, parsed.epoch, size))
+            eligible.append(EligibleObject(key, epoch, size, modified, version))
         return eligible

@@ -28,9 +28,10 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.probe import probe
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.s3 import S3Store
 
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIATESTACCESSKEY000", "test/secret/key/0123456789", "test-session-token"
 
@@ -428,8 +429,9 @@ def test_a_scan_that_is_refused_names_the_cause() -> None:
 
 
 @pytest.mark.usefixtures("_one_attempt")
-def test_a_store_that_asks_to_slow_down_is_understood() -> None:
-    with Scripted(503, "SlowDown") as server:
+@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (503, "ServiceUnavailable"), (429, "TooManyRequests")])
+def test_a_store_that_asks_to_slow_down_is_understood(status: int, code: str) -> None:
+    with Scripted(status, code) as server:
         for call in (server.store.now_ms, lambda: server.store.get("k"), lambda: server.store.delete(["k"])):
             with pytest.raises(ThrottledError, match="slow down"):
                 call()

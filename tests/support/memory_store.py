@@ -18,6 +18,7 @@ from pathlib import Path
 from l0gc.cluster import Cluster
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError
 from l0gc.runtime import Runtime
+from l0gc.storage.history import OFF, UnfinishedUpload, VersionedKey, VersionPage, VersionsDeleted
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
 
 
@@ -62,6 +63,7 @@ class MemoryStore:
         self.objects: dict[str, _Object] = {}
         self.requests: Counter[str] = Counter()
         self.page_size = PAGE_SIZE
+        self.unfinished: list[UnfinishedUpload] = []
         self._version = 0
 
     def _enter(self, kind: str, key: str) -> None:
@@ -128,6 +130,13 @@ class MemoryStore:
         self._leave("delete", keys[0] if keys else "")
         return []
 
+    def delete_once(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        return self.delete(keys)
+
+    @property
+    def history(self) -> MemoryHistory:
+        return MemoryHistory(self)
+
     def list(self, folder: str) -> Listing:
         self._enter("list", folder)
         found = {k: self.objects[k].modified_ms for k in sorted(self.objects) if k.startswith(folder)}
@@ -155,6 +164,33 @@ class MemoryStore:
     def now_ms(self) -> int:
         self._enter("head", "")
         return self.clock.ms
+
+
+class MemoryHistory:
+    """See `l0gc.storage.history.History`: the past of a bucket that keeps no versions."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def versioning(self) -> str:
+        self._store._enter("head", "")
+        return OFF
+
+    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
+        raise AssertionError("the bucket keeps no versions")
+
+    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        return VersionsDeleted(self._store.delete([o.key for o in objects]))
+
+    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
+        self._store._enter("list", prefix)
+        found = [u for u in self._store.unfinished if u.key.startswith(prefix)]
+        if found:
+            yield found
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        self._store._enter("delete", upload.key)
+        self._store.unfinished = [u for u in self._store.unfinished if u != upload]
 
 
 def lose_reply(key_part: str) -> Callable[[Call], None]:

@@ -14,7 +14,8 @@ import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import AccessDeniedError, AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError, StoreError
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 from tests.support.fates import Behaviour, DieAt, Fate, Faults, KillAt, Request
 from tests.support.proxy import Proxy
 
@@ -197,7 +198,7 @@ def test_an_outage_fails_every_request_of_a_stretch() -> None:
 def test_a_stopped_proxy_takes_no_more_requests(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
     proxy = proxied(weed).start()
     store = through(proxy, bucket)
-    ask: Callable[[], object] = store._once.list_buckets  # tries once
+    ask: Callable[[], object] = store.once.list_buckets  # tries once
     ask()
     proxy.stop()
     with pytest.raises(Exception, match=r"Could not connect|Connection was closed"):

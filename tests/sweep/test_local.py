@@ -6,14 +6,12 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.sweep.local
 import l0gc.sweep.scan
+import l0gc.sweep.sweeper
 from l0gc.cluster import Cluster
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
 from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
@@ -21,6 +19,9 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage
 from l0gc.storage.parallel import Inline, Parallel, Threads
 from l0gc.sweep.local import LocalSweep, SweepResult
+from l0gc.sweep.plan import SweepOptions
+from l0gc.sweep.record import DELETED, Fate, read_segment, read_summary
+from l0gc.sweep.runs import list_runs
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
 
@@ -76,29 +77,35 @@ def sweep(
     min_age_ms: int = 0,
     max_objects: int | None = None,
 ) -> SweepResult:
-    run = LocalSweep(cluster, dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
-    return run.run(workers or Inline(), ranges)
+    options = SweepOptions(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
+    return LocalSweep(cluster, options).run(workers or Inline(), ranges)
+
+
+def on_record(cluster: Cluster) -> list[Fate]:
+    """What all segments of all runs say."""
+    segments = [k for k in store_of(cluster).objects if k.startswith(RUNS) and k.endswith(".parquet")]
+    return [f for k in segments for f in read_segment(cluster.store, k)]
 
 
 def numbers(r: SweepResult) -> dict[str, object]:
     return {
         "watermark": r.watermark,
-        "listed": r.counts.listed,
-        "eligible": r.counts.eligible,
-        "held_by_age": r.counts.held_by_age,
-        "unparsable": r.counts.unparsable,
+        "listed": r.tally.counts.listed,
+        "eligible": r.tally.counts.eligible,
+        "held_by_age": r.tally.counts.held_by_age,
+        "unparsable": r.tally.counts.unparsable,
         "deleted": r.deleted,
-        "bytes": r.bytes,
-        "failed": r.failed,
-        "list requests": r.counts.requests,
-        "delete requests": r.delete_requests,
+        "bytes": r.tally.bytes,
+        "failed": r.tally.failed,
+        "list requests": r.tally.counts.requests,
+        "delete requests": r.tally.delete_requests,
     }
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(l0gc.sweep.scan, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.sweep.local, "PAGE_SIZE", 5)
+    monkeypatch.setattr(l0gc.sweep.sweeper, "PAGE_SIZE", 5)
     return 5
 
 
@@ -109,11 +116,11 @@ def test_exactly_the_garbage_goes(small_pages: int, ranges: int) -> None:
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
     result = sweep(cluster, ranges=ranges)
     assert level_zero(cluster) == before - garbage
-    assert result.deleted == result.counts.eligible == len(garbage) == 4 * 5 * 3
-    assert result.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
-    assert result.failed == 0
+    assert result.deleted == result.tally.counts.eligible == len(garbage) == 4 * 5 * 3
+    assert result.tally.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
+    assert result.tally.failed == 0
     again = sweep(cluster, ranges=ranges)
-    assert (again.deleted, again.counts.eligible, again.delete_requests) == (0, 0, 0)
+    assert (again.deleted, again.tally.counts.eligible, again.tally.delete_requests) == (0, 0, 0)
 
 
 def test_threads_do_the_same_as_one_after_another(small_pages: int) -> None:
@@ -136,7 +143,7 @@ def test_a_dry_run_says_what_the_run_after_it_does(small_pages: int, min_age_ms:
     before = dict(store.objects)
     dry = sweep(cluster, dry_run=True, min_age_ms=min_age_ms, max_objects=max_objects)
     assert store.objects == before
-    assert dry.dry_run
+    assert dry.plan.dry_run
     assert numbers(dry) == numbers(sweep(cluster, min_age_ms=min_age_ms, max_objects=max_objects))
 
 
@@ -153,18 +160,20 @@ def test_a_delete_request_takes_a_full_page(small_pages: int) -> None:
     cluster = a_cluster()
     store_of(cluster).page_size = small_pages
     result = sweep(cluster, ranges=1)
-    assert result.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
+    assert result.tally.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
 
 
 def test_what_was_deleted_is_recorded() -> None:
     cluster = a_cluster()
     garbage = expected_garbage(cluster, 4)
     result = sweep(cluster)
-    files = [o.body for k, o in store_of(cluster).objects.items() if k.startswith(f"{RUNS}{result.run_id}/")]
-    rows = [r for body in files for r in pq.read_table(pa.BufferReader(body)).to_pylist()]
-    assert {r["key"] for r in rows} == garbage
+    rows = on_record(cluster)
+    assert {f.key for f in rows} == garbage
     assert len(rows) == len(garbage)
-    assert sum(r["size"] for r in rows) == result.bytes
+    assert {f.status for f in rows} == {DELETED}
+    assert sum(f.size for f in rows) == result.tally.bytes
+    summary = read_summary(cluster.store, result.plan.run_id)
+    assert (summary.outcome, summary.deleted, summary.bytes) == ("done", len(garbage), result.tally.bytes)
 
 
 # -- when in doubt, nothing ---------------------------------------------------------------------------------------------
@@ -229,7 +238,7 @@ def test_a_watermark_that_moved_after_the_snapshot_is_no_sign_of_an_old_backup()
             publish_m(other, other.controller.advance())
 
     store.fault = fault
-    assert sweep(cluster).failed == 0
+    assert sweep(cluster).tally.failed == 0
 
 
 def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:
@@ -256,7 +265,7 @@ def test_age_is_judged_by_the_stores_clock(local_ms: int) -> None:
     wrong = Cluster(store, Runtime(FakeClock(local_ms), random.Random(1)))
     store.clock.ms += 59_000
     held = sweep(wrong, min_age_ms=60_000)
-    assert (held.deleted, held.counts.held_by_age, held.counts.eligible) == (0, 60, 60)
+    assert (held.deleted, held.tally.counts.held_by_age, held.tally.counts.eligible) == (0, 60, 60)
     store.clock.ms += 1_000
     assert sweep(wrong, min_age_ms=60_000).deleted == 60
 
@@ -290,9 +299,9 @@ def test_what_cannot_be_deleted_is_reported_and_the_rest_goes() -> None:
     locked = {k for k in garbage if f"/{3:018}/" in k}
     result = sweep(cluster)
     assert level_zero(cluster) == before - garbage | locked
-    assert (result.deleted, result.failed) == (len(garbage - locked), len(locked))
-    assert {f.key for f in result.failures} == locked
-    assert sweep(cluster).failed == len(locked)
+    assert (result.deleted, result.tally.failed) == (len(garbage - locked), len(locked))
+    assert {f.key for f in result.tally.failures} == locked
+    assert sweep(cluster).tally.failed == len(locked)
 
 
 def test_refused_credentials_end_the_run_and_nothing_goes() -> None:
@@ -324,9 +333,11 @@ def test_what_went_before_a_failure_is_recorded_all_the_same(small_pages: int) -
     with pytest.raises(AccessDeniedError):
         sweep(cluster, ranges=1)
     gone = before - level_zero(cluster)
-    files = [o.body for k, o in store.objects.items() if k.startswith(RUNS)]
     assert len(gone) == 10
-    assert {r["key"] for body in files for r in pq.read_table(pa.BufferReader(body)).to_pylist()} == gone
+    assert {f.key for f in on_record(cluster) if f.status == DELETED} == gone
+    (run,), _ = list_runs(store, 1)
+    assert run.summary is not None
+    assert (run.summary.outcome, run.summary.deleted) == ("failed", 10)
 
 
 # -- stores that list out of order (hazard 12) --------------------------------------------------------------------------
@@ -365,10 +376,10 @@ def test_a_disordered_store_is_swept_slower_and_not_wrong(small_pages: int, seed
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
     result = sweep(cluster)
     assert level_zero(cluster) == before - garbage
-    assert result.deleted == result.counts.eligible == len(garbage)
-    assert result.bytes == 180
-    assert (result.counts.listed, result.counts.unparsable) == (111, 3)
-    assert result.counts.requests == store_of(cluster).requests["scan"]
+    assert result.deleted == result.tally.counts.eligible == len(garbage)
+    assert result.tally.bytes == 180
+    assert (result.tally.counts.listed, result.tally.counts.unparsable) == (111, 3)
+    assert result.tally.counts.requests == store_of(cluster).requests["scan"]
 
 
 @pytest.mark.parametrize("max_objects", [None, 7, 1000])
@@ -380,8 +391,8 @@ def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(
     done = sweep(disordered(0, ordered_pages), max_objects=max_objects)
     assert dry.deleted == done.deleted
     if max_objects is None or max_objects > 60:
-        assert (done.deleted, done.bytes) == (dry.deleted, dry.bytes) == (60, 180)
-        assert dry.counts.eligible == done.counts.eligible == 60
+        assert (done.deleted, done.tally.bytes) == (dry.deleted, dry.tally.bytes) == (60, 180)
+        assert dry.tally.counts.eligible == done.tally.counts.eligible == 60
     else:
         assert done.deleted == max_objects
 
@@ -396,7 +407,7 @@ def test_threads_on_a_disordered_store_count_what_each_of_them_did(small_pages: 
         cluster = disordered(seed, 3, Slow)
         with Threads(4) as threads:
             result = sweep(cluster, workers=threads, ranges=4)
-        assert result.deleted == result.counts.eligible == 60
+        assert result.deleted == result.tally.counts.eligible == 60
 
 
 # -- any bucket ---------------------------------------------------------------------------------------------------------
@@ -430,7 +441,7 @@ def test_any_bucket_is_swept_of_its_garbage_and_of_nothing_else(
     before, garbage = level_zero(cluster), expected_garbage(cluster, watermark)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(l0gc.sweep.scan, "PAGE_SIZE", page_size)
-        patch.setattr(l0gc.sweep.local, "PAGE_SIZE", page_size)
+        patch.setattr(l0gc.sweep.sweeper, "PAGE_SIZE", page_size)
         dry = sweep(cluster, ranges=ranges, dry_run=True, max_objects=max_objects)
         assert level_zero(cluster) == before
         result = sweep(cluster, ranges=ranges, max_objects=max_objects)

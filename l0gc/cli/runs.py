@@ -1,0 +1,105 @@
+"""`l0gc runs list` and `l0gc runs show`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output, count, epoch, size
+from l0gc.settings import Settings
+from l0gc.sweep.runs import RunEntry, list_runs, show_run
+
+
+@click.group("runs")
+def command() -> None:
+    """List and show the records of past sweeps.
+
+    \b
+    Example:
+      l0gc runs list
+    """
+
+
+@command.command("list")
+@click.option("--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest runs.")
+@common_options
+def list_command(settings: Settings, last: int) -> None:
+    """List the runs that are on record, the newest last.
+
+    \b
+    Example:
+      l0gc runs list --last 5
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, store):
+        cluster.controller.snapshot()
+        shown, total = list_runs(store, last)
+    lines = [_line(r) for r in shown] or ["no run is on record: none has deleted anything, or the records have expired"]
+    if total > len(shown):
+        lines.append(f"{count(total - len(shown), 'older run')} not shown (--last)")
+    out.result({"runs": [_data(r) for r in shown], "total": total}, lines)
+
+
+@command.command("show")
+@click.argument("run_id", metavar="RUN")
+@common_options
+def show_command(settings: Settings, run_id: str) -> None:
+    """Show what became of the objects of one run, also of one that was killed.
+
+    \b
+    Example:
+      l0gc runs show 20260131T235959Z-0123abcd
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _):
+        cluster.controller.snapshot()
+        detail = show_run(cluster, run_id)
+    gone = detail.by_status["deleted"]
+    lines = [
+        _line(detail.entry),
+        f"{count(gone, 'object')} ({size(detail.bytes)}) deleted, epochs {epoch(detail.lowest_epoch)} to "
+        f"{epoch(detail.highest_epoch)}; {detail.by_status['failed']:,} failed, {detail.by_status['left']:,} left",
+        *(f"  {f.status:8} {f.key}  {size(f.size)}" for f in detail.sample),
+    ]
+    more = sum(detail.by_status.values()) - len(detail.sample)
+    if more > 0:
+        lines.append(f"  and {more:,} more, in the Parquet files below l0gc/runs/{run_id}/")
+    out.result(
+        _data(detail.entry)
+        | {
+            "by_status": dict(detail.by_status),
+            "deleted_bytes": detail.bytes,
+            "lowest_epoch": detail.lowest_epoch,
+            "highest_epoch": detail.highest_epoch,
+            "sample": [{"key": f.key, "epoch": f.epoch, "size": f.size, "status": f.status} for f in detail.sample],
+        },
+        lines,
+    )
+
+
+def _data(r: RunEntry) -> dict[str, Any]:
+    s = r.summary
+    return {
+        "run_id": r.run_id,
+        "started_ms": r.started_ms,
+        "ended_ms": s.ended_ms if s else None,
+        "outcome": s.outcome if s else "killed",
+        "engine": s.engine if s else None,
+        "watermark": s.watermark if s else None,
+        "deleted": s.deleted if s else None,
+        "bytes": s.bytes if s else None,
+        "failed": s.failed if s else None,
+        "segments": r.segments,
+    }
+
+
+def _line(r: RunEntry) -> str:
+    began = f"{datetime.fromtimestamp(r.started_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    if r.summary is None:
+        return f"{r.run_id}  {began}  killed, or still running: l0gc runs show {r.run_id}"
+    s = r.summary
+    failed = f", {s.failed:,} failed" if s.failed else ""
+    return f"{r.run_id}  {began}  {s.outcome}: M = {s.watermark}, {s.deleted:,} deleted ({size(s.bytes)}){failed}"

@@ -1,0 +1,58 @@
+"""`l0gc undelete`."""
+
+from __future__ import annotations
+
+import click
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output, count
+from l0gc.errors import PartialFailureError
+from l0gc.settings import Settings
+from l0gc.sweep.runs import UndeleteResult, undelete
+
+
+@click.command("undelete")
+@click.option("--run", "run_id", required=True, metavar="RUN", help="The sweep to take back (l0gc runs list).")
+@common_options
+def command(settings: Settings, run_id: str) -> None:
+    """Bring back what a sweep deleted from a versioned bucket.
+
+    It removes the delete markers that the run made, while the versions behind them are still there. M has given the
+    objects up, so the next sweep deletes them again.
+
+    \b
+    Example:
+      l0gc undelete --run 20260131T235959Z-0123abcd
+    """
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _):
+        cluster.controller.snapshot()
+        with out.progress("bringing back"):
+            result = undelete(cluster, run_id)
+    out.result(
+        {
+            "run_id": run_id,
+            "restored": result.restored,
+            "gone": result.gone,
+            "failed": len(result.failures),
+            "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in result.failures[:20]],
+        },
+        _lines(result, run_id),
+    )
+    if result.failures:
+        first = result.failures[0]
+        raise PartialFailureError(
+            f"{count(len(result.failures), 'marker')} could not be removed; the first is of {first.key}: "
+            f"{first.code} {first.message}"
+        )
+
+
+def _lines(result: UndeleteResult, run_id: str) -> list[str]:
+    lines = [f"{count(result.restored, 'object')} of run {run_id} brought back"]
+    if result.gone:
+        lines.append(
+            f"{count(result.gone, 'object')} did not come back: their versions are gone, or the store kept the markers"
+        )
+    if result.restored:
+        lines.append("the next sweep deletes what is back again: it is at or below M")
+    return lines

@@ -1,0 +1,165 @@
+"""sweep on Spark: each task sweeps a range of shards with `sweep/sweeper.py`; the driver gets counts only.
+
+A task that is run again, because its executor died, scans its range anew; what the dead one deleted is gone from the
+listing, and on record. The driver counts that from the record, so the totals tell what the run deleted, whoever did it.
+A run that is stopped is settled in the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from l0gc.cluster import Cluster
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import StoreError, UsageError
+from l0gc.keys import RUNS
+from l0gc.runtime import Runtime
+from l0gc.spark.remote import cause_of, store_from_options, store_options
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.parallel import Inline
+from l0gc.sweep.local import SweepResult, finish_record
+from l0gc.sweep.pacing import Pacer
+from l0gc.sweep.plan import SweepOptions, SweepPlan, make_plan
+from l0gc.sweep.runs import deleted_on_record
+from l0gc.sweep.sweeper import Sweeper, Tally
+from l0gc.sweep.uploads import abort_uploads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TASKS_PER_SLOT: Final = 4
+_DELETERS: Final = 4
+"""Threads that delete, of one task; it scans in its own."""
+
+_TALLY: Final = msgspec.json.Decoder(Tally)
+
+
+class SparkSweep:
+    """One run.
+
+    Args:
+        config: where the bucket is, as the executors will look for it.
+    """
+
+    def __init__(self, cluster: Cluster, config: StoreConfig, options: SweepOptions | None = None) -> None:
+        self._cluster, self._config = cluster, config
+        self._options = options or SweepOptions()
+        self._spark: SparkSession | None = None
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End the run: the tasks are cancelled, and what they deleted is counted from the record."""
+        self._stop.set()
+        if self._spark is not None:
+            self._spark.sparkContext.cancelAllJobs()
+
+    def run(self, spark: SparkSession) -> SweepResult:
+        """Sweep; raises what `LocalSweep.run` raises.
+
+        Raises:
+            UsageError: a limit is asked for, which only one process can keep.
+        """
+        cluster = self._cluster
+        began = cluster.runtime.clock.monotonic()
+        plan = make_plan(cluster, self._options)
+        result = SweepResult(plan, "spark")
+        if plan.limit is not None:
+            raise UsageError("--max-objects and --max-delete-ratio need one process that counts: use --engine local")
+        if plan.watermark == NO_WATERMARK:
+            return result
+        self._spark = spark
+        outcome = "failed"
+        try:
+            self._sweep(spark, plan, result)
+            if not result.tally.paused:
+                result.uploads = abort_uploads(cluster.store, plan, self._stop)
+            outcome = "stopped" if self._stop.is_set() or result.tally.paused else "done"
+        finally:
+            result.stopped = self._stop.is_set() or result.tally.paused != ""
+            result.seconds = cluster.runtime.clock.monotonic() - began
+            if outcome == "failed":
+                with suppress(StoreError):  # the error that ended the run is the one to hear of
+                    _settle(cluster, result, set())
+                    finish_record(cluster, result, outcome)
+            else:
+                finish_record(cluster, result, outcome)
+        return result
+
+    def _sweep(self, spark: SparkSession, plan: SweepPlan, result: SweepResult) -> None:
+        slots = spark.sparkContext.defaultParallelism
+        # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
+        ranges = plan.ranges(slots * (_TASKS_PER_SLOT if plan.max_rate is None else 1))
+        if plan.max_rate is not None:
+            plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(ranges))
+        tasks = spark.range(0, len(ranges), 1, len(ranges))
+        told: set[str] = set()
+        try:
+            rows = tasks.mapInArrow(_task(store_options(self._config), plan, ranges), "worker string, tally binary")
+            for row in rows.collect() if not self._stop.is_set() else ():
+                result.tally.add(_TALLY.decode(row.tally))
+                told.add(row.worker)
+        except PySparkException as e:
+            if not self._stop.is_set():
+                raise cause_of(e) from e
+        _settle(self._cluster, result, told)
+
+
+def _settle(cluster: Cluster, result: SweepResult, told: set[str]) -> None:
+    """Count what was deleted by workers of whom nothing was heard, whose names are not among those who `told`."""
+    plan, tally = result.plan, result.tally
+    if plan.dry_run:
+        return
+    segments = cluster.store.list(f"{RUNS}{plan.run_id}/").modified_ms
+    if all(any(f"-{worker}-" in key for worker in told) for key in segments):
+        return
+    deleted, size = deleted_on_record(cluster, plan.run_id)
+    unheard = deleted - tally.deleted
+    tally.deleted, tally.bytes = deleted, size
+    tally.counts.listed += unheard
+    tally.counts.eligible += unheard
+
+
+@lru_cache(maxsize=1)
+def _pacer(run_id: str, max_rate: float | None) -> Pacer:
+    """The pace of this executor's process, which does one task after another."""
+    return Pacer(Runtime(), max_rate)
+
+
+def _task(options: dict[str, str], plan: SweepPlan, ranges: list[tuple[int, int]]) -> Any:
+    def sweep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        numbers = [n for batch in batches for n in batch.column("id").to_pylist()]
+        if not numbers:
+            return
+        context = TaskContext.get()
+        assert context is not None
+        worker = f"task{context.taskAttemptId():08}"
+        store, tally = store_from_options(options), Tally()
+        with ThreadPoolExecutor(_DELETERS) as deleters:
+            for n in numbers:
+                sweeper = Sweeper(
+                    store,
+                    Runtime(),
+                    plan,
+                    worker=f"{worker}-{n:05}",
+                    deleters=deleters,
+                    pacer=_pacer(plan.run_id, plan.max_rate),
+                )
+                tally.add(sweeper.run([ranges[n]], Inline()))
+        yield pa.RecordBatch.from_pydict(
+            {"worker": [worker], "tally": [msgspec.json.encode(tally)]},
+            pa.schema([pa.field("worker", pa.string()), pa.field("tally", pa.binary())]),
+        )
+
+    return sweep

@@ -1,0 +1,89 @@
+"""How a bucket is set up: what would fight l0gc, or help it. Read only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from l0gc.errors import ObjectNotFoundError, StoreError
+
+if TYPE_CHECKING:
+    from l0gc.storage.s3 import S3Store
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleRule:
+    """An enabled rule; `does` is what it does to objects whose keys begin with `prefix`."""
+
+    name: str
+    prefix: str
+    does: frozenset[str]
+
+
+EXPIRES = "expires objects"
+EXPIRES_OLD = "expires old versions"
+EXPIRES_MARKERS = "removes delete markers"
+ABORTS = "aborts uploads"
+MOVES = "moves objects to another storage class"
+
+
+class BucketSettings:
+    """The settings of a store's bucket. Methods raise `StoreError` where the store or the credentials do not tell."""
+
+    def __init__(self, store: S3Store) -> None:
+        self._store, self._bucket = store, store.config.bucket
+
+    def lifecycle(self) -> list[LifecycleRule]:
+        """The enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix."""
+        try:
+            r = self._store.call(
+                "head", "lifecycle", lambda: self._store.client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+            )
+        except ObjectNotFoundError:  # S3 answers 404 where there is none
+            return []
+        return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
+
+    def object_lock(self) -> str:
+        """The default retention as text, `enabled` if there is a lock without one, empty if there is no lock."""
+        try:
+            r = self._store.call(
+                "head", "object-lock", lambda: self._store.client.get_object_lock_configuration(Bucket=self._bucket)
+            )
+        except ObjectNotFoundError:
+            return ""
+        lock = r.get("ObjectLockConfiguration", {})
+        if lock.get("ObjectLockEnabled") != "Enabled":
+            return ""
+        keep = lock.get("Rule", {}).get("DefaultRetention", {})
+        if not keep:
+            return "enabled"
+        length = f"{keep['Days']} days" if "Days" in keep else f"{keep.get('Years', '?')} years"
+        return f"{keep.get('Mode', '?')}, {length}"
+
+    def credentials_from(self) -> str:
+        """Where the credentials were found, e.g. `env`; never the credentials. Empty if there are none."""
+        found = self._store.session.get_credentials()
+        return "" if found is None else str(found.method)
+
+
+def _rule(rule: Any) -> LifecycleRule:
+    does = set()
+    expiration = rule.get("Expiration", {})
+    if "Days" in expiration or "Date" in expiration:
+        does.add(EXPIRES)
+    if expiration.get("ExpiredObjectDeleteMarker"):
+        does.add(EXPIRES_MARKERS)
+    if rule.get("NoncurrentVersionExpiration"):
+        does.add(EXPIRES_OLD)
+    if rule.get("AbortIncompleteMultipartUpload"):
+        does.add(ABORTS)
+    if rule.get("Transitions") or rule.get("NoncurrentVersionTransitions"):
+        does.add(MOVES)
+    where = rule.get("Filter", {})
+    prefix = where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or ""
+    return LifecycleRule(rule.get("ID", ""), prefix, frozenset(does))
+
+
+def supports(error: StoreError) -> bool:
+    """Whether an error says that the store knows the request at all."""
+    return "NotImplemented" not in str(error) and " 501 " not in str(error)

@@ -1,0 +1,52 @@
+"""Where a cluster is: a bucket, a prefix, an endpoint. Read from `s3://bucket[/prefix]`; it holds no secret."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from l0gc.errors import UsageError
+
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where the bucket is. Holds no secret, so it may be pickled, logged and sent to executors."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+    ) -> StoreConfig:
+        """Parse `s3://bucket[/prefix]`.
+
+        Raises:
+            UsageError: the URL is of another form.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
+            raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise UsageError(f"URL {url!r} names no bucket: letters, digits, dots, dashes")
+        server = urlsplit(endpoint_url or "http://none")
+        if server.scheme not in {"http", "https"} or not server.hostname:
+            raise UsageError(f"endpoint {endpoint_url!r} must look like http://host:port or https://host")
+        prefix = parts.path.strip("/")
+        return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint_url or None, region, profile)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"

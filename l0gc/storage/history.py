@@ -1,0 +1,199 @@
+"""What a bucket keeps beside its current objects: old versions, delete markers and unfinished uploads.
+
+Nothing is decided here. What is deleted is named by key and version id, so a version that somebody writes meanwhile is
+never touched by a request that was made for an older one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from l0gc.errors import ObjectNotFoundError
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
+
+if TYPE_CHECKING:
+    from l0gc.storage.s3 import S3Store
+
+OFF: Final = "off"
+ENABLED: Final = "enabled"
+SUSPENDED: Final = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedKey:
+    """One version of a key; an empty `version_id` stands for the key as it is, whose deletion leaves a delete marker."""
+
+    key: str
+    version_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPage:
+    """One page of versions and delete markers, as columns; times are the store's, in milliseconds since 1970."""
+
+    keys: list[str]
+    version_ids: list[str]
+    markers: list[bool]
+    latest: list[bool]
+    sizes: list[int]
+    modified_ms: list[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """A multipart upload that was neither completed nor aborted; its parts cost money and no listing shows them."""
+
+    key: str
+    upload_id: str
+    initiated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsDeleted:
+    """What one DELETE request did; `markers` are the ids of the delete markers that it made, by key."""
+
+    failures: list[DeleteFailure] = field(default_factory=list)
+    markers: dict[str, str] = field(default_factory=dict)
+
+
+class History(Protocol):
+    """The past of a bucket, below one prefix. Every method may raise what an `ObjectStore`'s may."""
+
+    def versioning(self) -> str:
+        """`off`, `enabled` or `suspended`."""
+        ...
+
+    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
+        """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
+        ...
+
+    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        """Delete up to `PAGE_SIZE` of them in one request, which is sent once."""
+        ...
+
+    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
+        """The unfinished uploads below `prefix`, a page for each request."""
+        ...
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Abort an upload; one that is gone counts as aborted."""
+        ...
+
+
+class S3History:
+    """`History` of a bucket on S3."""
+
+    def __init__(self, store: S3Store) -> None:
+        self._store = store
+        self._bucket = store.config.bucket
+        self._cut = len(store.config.prefix)
+
+    def _full(self, key: str) -> str:
+        return self._store.config.prefix + key
+
+    def versioning(self) -> str:
+        r = self._store.call("get", "", lambda: self._store.client.get_bucket_versioning(Bucket=self._bucket))
+        return str(r.get("Status", OFF)).lower()
+
+    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
+        at: dict[str, str] = {"KeyMarker": self._full(after)} if after else {}
+        while True:
+            r = self._store.call(
+                "list",
+                "",
+                lambda at=dict(at): self._store.client.list_object_versions(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=self._full(prefix), MaxKeys=PAGE_SIZE, **at
+                ),
+            )
+            page = self._page(r)
+            if len(page):
+                yield page
+            if not r.get("IsTruncated"):
+                return
+            at = {"KeyMarker": r["NextKeyMarker"]}
+            if r.get("NextVersionIdMarker"):
+                at["VersionIdMarker"] = r["NextVersionIdMarker"]
+
+    def _page(self, response: Any) -> VersionPage:
+        """The page in key order: S3 answers with versions and markers apart. What was out of order stays so, and is seen."""
+        versions = [(v["Key"], v, False) for v in response.get("Versions", [])]
+        markers = [(m["Key"], m, True) for m in response.get("DeleteMarkers", [])]
+        rows: list[tuple[str, Any, bool]] = list(heapq.merge(versions, markers, key=itemgetter(0)))
+        return VersionPage(
+            [key[self._cut :] for key, _, _ in rows],
+            [v["VersionId"] for _, v, _ in rows],
+            [marker for _, _, marker in rows],
+            [bool(v["IsLatest"]) for _, v, _ in rows],
+            [v.get("Size", 0) for _, v, _ in rows],
+            [int(v["LastModified"].timestamp() * 1000) for _, v, _ in rows],
+        )
+
+    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        named = [
+            {"Key": self._full(o.key), "VersionId": o.version_id} if o.version_id else {"Key": self._full(o.key)}
+            for o in objects
+        ]
+        r = self._store.call(
+            "delete",
+            objects[0].key,
+            lambda: self._store.once.delete_objects(
+                Bucket=self._bucket,
+                Delete={"Objects": named},  # type: ignore[typeddict-item]
+            ),
+        )
+        failures = [
+            DeleteFailure(
+                e.get("Key", "")[self._cut :], e.get("Code", ""), e.get("Message", ""), e.get("VersionId", "")
+            )
+            for e in r.get("Errors", [])
+        ]
+        plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
+        made = {
+            key: d["DeleteMarkerVersionId"]
+            for d in r.get("Deleted", [])
+            if d.get("DeleteMarker") and "DeleteMarkerVersionId" in d and (key := d["Key"][self._cut :]) in plain
+        }
+        return VersionsDeleted(failures, made)
+
+    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
+        at: dict[str, str] = {}
+        while True:
+            r = self._store.call(
+                "list",
+                "",
+                lambda at=dict(at): self._store.client.list_multipart_uploads(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=self._full(prefix), MaxUploads=PAGE_SIZE, **at
+                ),
+            )
+            found = [
+                UnfinishedUpload(
+                    u["Key"][self._cut :],
+                    u["UploadId"],
+                    int(u["Initiated"].timestamp() * 1000) if u.get("Initiated") else 0,
+                )
+                for u in r.get("Uploads", [])
+            ]
+            if found:
+                yield found
+            if not r.get("IsTruncated"):
+                return
+            at = {"KeyMarker": r["NextKeyMarker"], "UploadIdMarker": r["NextUploadIdMarker"]}
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        try:
+            self._store.call(
+                "delete",
+                upload.key,
+                lambda: self._store.client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self._full(upload.key), UploadId=upload.upload_id
+                ),
+            )
+        except ObjectNotFoundError:
+            return

@@ -1,0 +1,248 @@
+"""The sweep's command on a real server: what it may do, how it is stopped, and what its record says afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from l0gc.cluster import Cluster
+from l0gc.errors import SafetyError
+from l0gc.keys import RUNS, KeyLayout
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.support.cli import BIN, Ended, l0gc, l0gc_process, start
+
+pytestmark = pytest.mark.weed
+
+SHARDS = 4
+LAYOUT = KeyLayout(shards=SHARDS)
+M = 2
+MANY = 2000
+
+
+def a_bucket(store: S3Store, objects: int = 100) -> None:
+    """A cluster with about `objects` objects at or below M = 2, and a tenth as many above it."""
+    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
+    cluster = Cluster(store)
+    for _ in range(4):
+        cluster.controller.advance()
+
+    def put(n: int) -> None:
+        epoch = n % (M + 1) if n < objects else M + 1
+        store.put(LAYOUT.format(n % SHARDS, epoch, f"{n:08x}-0000-4000-8000-000000000000"), b"x" * 100)
+
+    with Threads(16, "fill") as threads:
+        threads.map(put, range(objects + objects // 10))
+    state = cluster.controller.snapshot()
+    new = PublishedWatermark(state.cluster_id, M, state.epoch, 0, objects, objects * 100, objects + objects // 10)
+    publish(store, cluster.runtime, new)
+
+
+def level_zero(store: S3Store) -> set[str]:
+    return {k for p in store.scan(LAYOUT.data_prefix) for k in p.keys}
+
+
+def garbage(store: S3Store) -> set[str]:
+    return {k for k in level_zero(store) if (p := LAYOUT.parse(k)) and p.epoch <= M}
+
+
+def when_some_are_gone(store: S3Store, process: subprocess.Popen[bytes], of: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(garbage(store)) == of:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def end(process: subprocess.Popen[bytes]) -> Ended:
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return Ended(process.returncode, out, err.decode())
+
+
+# -- stopping -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
+    store: S3Store, number: signal.Signals, code: int
+) -> None:
+    a_bucket(store, MANY)
+    before = level_zero(store)
+    process = start(["sweep", "--json", "--max-rate", "300"])
+    when_some_are_gone(store, process, MANY)
+    process.send_signal(number)
+    began = time.monotonic()
+    ended = end(process)
+    assert ended.code == code, ended.stderr
+    assert time.monotonic() - began < 10
+    gone = before - level_zero(store)
+    assert ended.data["stopped"] is True
+    assert 0 < ended.data["deleted"] == len(gone) < MANY
+    assert "another sweep goes on from there" in ended.stderr
+    shown = l0gc("runs", "show", ended.data["run_id"])
+    assert (shown["outcome"], shown["by_status"]["deleted"]) == ("stopped", len(gone))
+    assert set(shown["by_status"]) <= {"deleted", "left"}
+    assert l0gc("sweep")["deleted"] == MANY - len(gone)
+    assert garbage(store) == set()
+
+
+def test_the_record_of_a_killed_sweep_is_true(store: S3Store) -> None:
+    a_bucket(store, MANY)
+    process = start(["sweep", "--json", "--max-rate", "300"])
+    when_some_are_gone(store, process, MANY)
+    process.kill()
+    ended = end(process)
+    assert (ended.code, ended.stdout) == (-signal.SIGKILL, b"")
+    gone = MANY - len(garbage(store))
+    (run,) = l0gc("runs", "list")["runs"]
+    assert (run["outcome"], run["deleted"]) == ("killed", None)
+    shown = l0gc("runs", "show", run["run_id"])
+    assert shown["by_status"] == {"deleted": gone, "left": MANY - gone}
+    assert l0gc("sweep")["deleted"] == MANY - gone
+    assert [r["outcome"] for r in l0gc("runs", "list")["runs"]] == ["killed", "done"]
+
+
+def test_a_second_signal_ends_it_at_once(store: S3Store) -> None:
+    a_bucket(store, MANY)
+    process = start(["sweep", "--max-rate", "100"])
+    when_some_are_gone(store, process, MANY)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert end(process).code in {-signal.SIGINT, 130}
+    (run,) = l0gc("runs", "list")["runs"]
+    assert l0gc("runs", "show", run["run_id"])["by_status"]["deleted"] == MANY - len(garbage(store))
+
+
+# -- what goes ------------------------------------------------------------------------------------------------------------
+
+
+def test_shards_and_limits_are_kept_and_a_dry_run_says_the_same(store: S3Store) -> None:
+    a_bucket(store)
+    varying = {"dry_run", "seconds", "run_id"}
+    for options, deleted in [
+        (["--shards", "001"], 25),
+        (["--shards", "002-003", "--max-objects", "7"], 7),
+        (["--max-objects", "10"], 10),
+        ([], 58),
+        ([], 0),
+    ]:
+        dry, done = l0gc("sweep", "--dry-run", *options), l0gc("sweep", *options)
+        assert done["deleted"] == deleted
+        assert {k: v for k, v in dry.items() if k not in varying} == {k: v for k, v in done.items() if k not in varying}
+    assert garbage(store) == set()
+    assert len(level_zero(store)) == 10
+
+
+def test_more_than_the_share_of_the_bucket_is_refused(store: S3Store) -> None:
+    a_bucket(store)
+    ended = l0gc_process("sweep", "--json", "--max-delete-ratio", "0.1")
+    assert ended.code == 4
+    assert ended.data["deleted"] == 11
+    assert "--max-delete-ratio" in ended.stderr
+    assert len(garbage(store)) == 89
+    with pytest.raises(SafetyError):
+        l0gc("sweep", "--max-delete-ratio", "0")
+    assert len(garbage(store)) == 89
+    assert l0gc("sweep", "--max-delete-ratio", "1")["deleted"] == 89
+
+
+def test_a_rate_is_kept(store: S3Store) -> None:
+    a_bucket(store)
+    swept = l0gc("sweep", "--max-rate", "40")
+    assert swept["deleted"] == 100
+    assert swept["seconds"] > 2
+    assert swept["requests"]["delete"] == 3
+    assert (swept["throttled"], swept["backpressure_seconds"]) == (0, 0)
+
+
+def test_a_sweep_without_garbage_writes_nothing(store: S3Store) -> None:
+    a_bucket(store)
+    l0gc("sweep")
+    before = set(store.list("l0gc/").modified_ms)
+    idle = l0gc("sweep")
+    assert (idle["deleted"], idle["requests"]["delete"]) == (0, 0)
+    assert set(store.list("l0gc/").modified_ms) == before
+
+
+def test_old_records_go_with_a_later_sweep(store: S3Store) -> None:
+    a_bucket(store)
+    first = l0gc("sweep", "--max-objects", "5")["run_id"]
+    time.sleep(1.1)  # run ids hold whole seconds
+    l0gc("sweep", "--max-objects", "5", "--keep-runs", "0s")
+    assert not [k for k in store.list(RUNS).modified_ms if first in k]
+    assert l0gc("runs", "list")["total"] == 1
+
+
+def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> None:
+    a_bucket(store)
+    # Objects from before versioning come back, too: their version is the one called null.
+    store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
+    before = level_zero(store)
+    ended = l0gc_process("sweep")
+    assert "the bucket keeps versions" in ended.stdout.decode()
+    run = re.search(r"undelete --run (\S+)", ended.stdout.decode())
+    assert run is not None
+    assert l0gc("undelete", "--run", run[1])["restored"] == 100
+    assert level_zero(store) == before
+    purged = l0gc("sweep", "--purge-versions")
+    assert (purged["deleted"], purged["versioning"]) == (100, "enabled")
+    left = {k for p in store.history.versions(LAYOUT.data_prefix) for k in p.keys}
+    assert left == level_zero(store) == before - {k for k in before if (q := LAYOUT.parse(k)) and q.epoch <= M}
+    refused = l0gc_process("undelete", "--run", purged["run_id"])
+    assert (refused.code, "for good" in refused.stderr) == (2, True)
+
+
+# -- what is shown --------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_a_note_a_minute_where_nobody_watches(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l0gc.cli.sweep._NOTE_EVERY_S", 0.0)
+    a_bucket(store)
+    code = "import l0gc.cli.sweep as s; s._NOTE_EVERY_S = 0.5; from l0gc.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "sweep", "--max-rate", "30"], capture_output=True, text=True, check=True
+    )
+    notes = [line for line in ended.stderr.splitlines() if "deleted," in line]
+    assert notes
+    assert re.fullmatch(r"l0gc: [\d,]+ deleted, [\d.]+ \w+, [\d,]+/s, shard 00\d(, .*)?", notes[0])
+    assert "\x1b" not in ended.stderr
+    quiet = l0gc_process("sweep")
+    assert quiet.stderr == ""
+
+
+def test_progress_fits_a_terminal_of_80_columns(store: S3Store, tmp_path: Path) -> None:
+    import pty
+
+    a_bucket(store, 300)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+        os.execv(sys.executable, [*BIN, "sweep", "--max-rate", "100"])
+    shown = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.waitpid(pid, 0)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    lines = [line for line in re.split(r"[\r\n]+", text) if "sweeping" in line]
+    assert lines
+    assert max(len(line) for line in lines) <= 80
+    assert any("deleted" in line for line in lines)
+    (tmp_path / "shown").write_text("\n".join(lines))

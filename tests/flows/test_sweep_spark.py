@@ -1,0 +1,61 @@
+"""The sweep on a Spark cluster of two workers: the same set goes as on the local engine, also if an executor dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from l0gc.storage.s3 import S3Store
+from l0gc.sweep.record import DELETED
+from tests.flows.test_sweep import a_bucket, garbage, level_zero
+from tests.support.cli import l0gc
+from tests.support.spark_cluster import spark_cluster
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow]
+
+
+def test_two_workers_delete_the_same_set_as_the_local_engine_with_one_killed_in_the_middle(
+    store: S3Store, tmp_path: Path
+) -> None:
+    a_bucket(store, objects=1000)
+    before, dead = level_zero(store), garbage(store)
+    local = l0gc("sweep", "--dry-run", "--engine", "local")
+    killed: list[int] = []
+    with spark_cluster(tmp_path) as cluster, ThreadPoolExecutor(1) as background:
+        conf = [c for k, v in cluster.conf.items() for c in ("--conf", f"{k}={v}")]
+        on_spark = ["--engine", "spark", "--master", cluster.url, *conf]
+        over = threading.Event()
+
+        def kill_one() -> None:
+            """When some of the garbage is gone, and not all of it."""
+            while not over.is_set():
+                left = len(garbage(store))
+                if left < len(dead):
+                    victim = cluster.executors()[0]
+                    os.kill(victim, signal.SIGKILL)
+                    killed.extend([victim, left])
+                    return
+                time.sleep(0.05)
+
+        watching = background.submit(kill_one)
+        try:
+            # Slowly, so that it is in the middle of it.
+            swept = l0gc("sweep", *on_spark, "--max-rate", "200")
+        finally:
+            over.set()
+        watching.result()
+    assert killed[1] > 0, "the sweep was over before an executor could be killed"
+    gone = before - level_zero(store)
+    assert gone == dead
+    assert swept["deleted"] == local["deleted"] == len(gone)
+    assert (swept["engine"], swept["failed"]) == ("spark", 0)
+    assert swept["bytes"] == local["bytes"]
+    shown = l0gc("runs", "show", swept["run_id"])
+    assert shown["by_status"] == {DELETED: len(gone)}
+    assert (shown["outcome"], shown["deleted"]) == ("done", len(gone))

@@ -1,0 +1,352 @@
+"""Versions, delete markers and unfinished uploads: on moto, which keeps them as S3 does, and on SeaweedFS."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from l0gc.cluster import Cluster
+from l0gc.errors import UsageError
+from l0gc.keys import KeyLayout
+from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.history import ENABLED, OFF, SUSPENDED, S3History, VersionedKey, VersionPage
+from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.s3 import S3Store
+from l0gc.sweep.local import LocalSweep
+from l0gc.sweep.plan import SweepOptions
+from l0gc.sweep.record import DELETED, FAILED, PLANNED, RunRecord
+from l0gc.sweep.runs import show_run, undelete
+from l0gc.sweep.scan import EligibleObject
+from l0gc.watermark.publication import PublishedWatermark, publish
+
+M = 3
+EPOCHS = 5
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def moto_store(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY000")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    return S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))
+
+
+@pytest.fixture(params=["moto", pytest.param("weed", marks=pytest.mark.weed)])
+def any_store(request: pytest.FixtureRequest) -> S3Store:
+    """A store on either server, its bucket not yet created."""
+    found = request.getfixturevalue("moto_store" if request.param == "moto" else "store")
+    assert isinstance(found, S3Store)
+    return found
+
+
+def set_versioning(store: S3Store, status: str) -> None:
+    store.client.put_bucket_versioning(
+        Bucket=store.config.bucket,
+        VersioningConfiguration={"Status": status},  # type: ignore[typeddict-item]
+    )
+
+
+def a_cluster(store: S3Store, objects: int = 2) -> Cluster:
+    """A cluster at epoch 5 with objects at every epoch of its two shards, M = 3; the bucket is there already."""
+    cluster = Cluster(store, Runtime(random=random.Random(1)))
+    cluster.controller.bootstrap(shards=2)
+    for _ in range(EPOCHS):
+        cluster.controller.advance()
+    for shard in range(2):
+        for epoch in range(EPOCHS):
+            for n in range(objects):
+                store.put(cluster.controller.layout().format(shard, epoch, name_of(n)), b"x" * 10)
+    state = cluster.controller.snapshot()
+    publish(store, cluster.runtime, PublishedWatermark(state.cluster_id, M, state.epoch, 0))
+    return cluster
+
+
+def name_of(n: int) -> str:
+    return f"{n:08x}-0000-4000-8000-000000000000"
+
+
+def there(store: S3Store) -> set[str]:
+    return {k for p in store.scan("level_zero/data/") for k in p.keys}
+
+
+def garbage_of(keys: set[str]) -> set[str]:
+    layout = KeyLayout(shards=2)
+    return {k for k in keys if (p := layout.parse(k)) and p.epoch <= M}
+
+
+def versions(store: S3Store) -> list[tuple[str, bool, bool]]:
+    """Every version: key, whether it is a delete marker, whether it is the latest."""
+    return [
+        (k, m, latest)
+        for p in store.history.versions("level_zero/data/")
+        for k, m, latest in zip(p.keys, p.markers, p.latest, strict=True)
+    ]
+
+
+# -- what a bucket tells --------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_tells_whether_it_keeps_versions(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    assert any_store.history.versioning() == OFF
+    set_versioning(any_store, "Enabled")
+    assert any_store.history.versioning() == ENABLED
+    set_versioning(any_store, "Suspended")
+    assert any_store.history.versioning() == SUSPENDED
+
+
+def test_versions_are_listed_in_key_order_relative_to_the_prefix(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    set_versioning(any_store, "Enabled")
+    for key in ("x/a", "x/b", "x/c", "y/d"):
+        any_store.put(key, b"1")
+        any_store.put(key, b"22")
+    any_store.delete(["x/b"])
+    rows = [
+        (k, m, s) for p in any_store.history.versions("x/") for k, m, s in zip(p.keys, p.markers, p.sizes, strict=True)
+    ]
+    assert sorted(rows) == sorted(
+        [("x/a", False, 1), ("x/a", False, 2), ("x/b", True, 0), ("x/b", False, 1), ("x/b", False, 2),
+         ("x/c", False, 1), ("x/c", False, 2)]
+    )  # fmt: skip
+    assert [k for k, _, _ in rows] == sorted(k for k, _, _ in rows)
+    after = [k for p in any_store.history.versions("x/", "x/b") for k in p.keys]
+    assert [k for k in after if k != "x/b"] == ["x/c", "x/c"]  # moto begins with older versions of x/b
+
+
+def test_a_listing_of_versions_goes_on_behind_the_first_page(
+    moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("l0gc.storage.history.PAGE_SIZE", 3)
+    moto_store.create_bucket()
+    set_versioning(moto_store, "Enabled")
+    for n in range(4):
+        for _ in range(2):
+            moto_store.put(f"k{n}", b"")
+    pages = list(moto_store.history.versions(""))
+    assert len(pages) > 1
+    assert sorted(k for p in pages for k in p.keys) == sorted([f"k{n}" for n in range(4)] * 2)
+    assert len({v for p in pages for v in p.version_ids}) == 8
+
+
+def test_versions_that_come_out_of_order_are_shown_out_of_order(moto_store: S3Store) -> None:
+    """So that the scan notices: sorted into a page, they would look as if nothing lay between."""
+
+    def row(key: str) -> dict[str, Any]:
+        when = datetime.now(UTC)
+        return {"Key": f"a/prefix/{key}", "VersionId": "v", "IsLatest": True, "Size": 1, "LastModified": when}
+
+    history = S3History(moto_store)
+    page: VersionPage = history._page({"Versions": [row("c"), row("a")], "DeleteMarkers": [row("b")]})
+    assert page.keys != sorted(page.keys)
+    good = history._page({"Versions": [row("a"), row("c")], "DeleteMarkers": [row("b")]})
+    assert good.keys == ["a", "b", "c"]
+
+
+def test_a_plain_delete_tells_which_markers_it_made_and_their_removal_brings_back(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    set_versioning(any_store, "Enabled")
+    any_store.put("k", b"body")
+    done = any_store.history.delete([VersionedKey("k")])
+    assert done.failures == []
+    assert list(done.markers) == ["k"]
+    assert any_store.list("").modified_ms == {}
+    back = any_store.history.delete([VersionedKey("k", done.markers["k"])])
+    assert (back.failures, back.markers) == ([], {})
+    assert any_store.get("k").body == b"body"
+
+
+# -- sweeps ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    set_versioning(any_store, "Enabled")
+    cluster = a_cluster(any_store)
+    before = there(any_store)
+    with Threads(4) as threads:
+        cluster.parallel = threads
+        result = LocalSweep(cluster).run(threads, 2)
+        assert there(any_store) == before - garbage_of(before)
+        assert result.plan.versioning == ENABLED
+        run = result.plan.run_id
+        assert {f.status for f in show_run(cluster, run, 99).sample} == {DELETED}
+        back = undelete(cluster, run)
+        assert (back.restored, back.failures) == (len(garbage_of(before)), [])
+        assert there(any_store) == before
+        assert LocalSweep(cluster).run(threads, 2).deleted == result.deleted
+
+
+def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothing_else(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    set_versioning(any_store, "Enabled")
+    cluster = a_cluster(any_store)
+    before = there(any_store)
+    twice = sorted(garbage_of(before))[0]
+    any_store.put(twice, b"another version")
+    LocalSweep(cluster).run(Inline(), 1)
+    kept = [v for v in versions(any_store) if v[0] not in garbage_of(before)]
+    held = len(versions(any_store))
+    plain = LocalSweep(cluster).run(Inline(), 1)
+    assert plain.deleted == 0
+    dry = LocalSweep(cluster, SweepOptions(purge_versions=True, dry_run=True)).run(Inline(), 1)
+    assert len(versions(any_store)) == held
+    result = LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    assert versions(any_store) == kept
+    assert result.deleted == dry.deleted == result.tally.counts.eligible == 2 * len(garbage_of(before)) + 1
+    with pytest.raises(UsageError, match="removed versions for good"):
+        undelete(cluster, result.plan.run_id)
+    assert show_run(cluster, result.plan.run_id).by_status == {DELETED: result.deleted}
+    assert LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1).deleted == 0
+
+
+def test_a_purge_of_a_bucket_that_keeps_no_versions_is_a_plain_sweep(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    cluster = a_cluster(any_store)
+    before = there(any_store)
+    result = LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    assert there(any_store) == before - garbage_of(before)
+    assert result.deleted == len(garbage_of(before))
+    with pytest.raises(UsageError, match="kept no versions"):
+        undelete(cluster, result.plan.run_id)
+
+
+@pytest.mark.weed
+def test_what_was_written_while_versioning_was_suspended_is_never_removed(store: S3Store) -> None:
+    """A marker of a suspended bucket has no id of its own, and what is written later takes its place.
+
+    So it is looked up before it is removed. (moto deletes the versions of a suspended bucket, too; SeaweedFS keeps the
+    marker, so there is nothing to see come back.)
+    """
+    store.create_bucket()
+    set_versioning(store, "Enabled")
+    cluster = a_cluster(store)
+    before = there(store)
+    set_versioning(store, "Suspended")
+    result = LocalSweep(cluster).run(Inline(), 1)
+    assert result.plan.versioning == SUSPENDED
+    assert there(store) == before - garbage_of(before)
+    rewritten = sorted(garbage_of(before))[0]
+    store.put(rewritten, b"written since")
+    back = undelete(cluster, result.plan.run_id)
+    assert store.get(rewritten).body == b"written since"
+    assert (back.restored + back.gone, back.failures) == (len(garbage_of(before)) - 1, [])
+
+
+def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(moto_store: S3Store) -> None:
+    moto_store.create_bucket()
+    set_versioning(moto_store, "Enabled")
+    cluster = a_cluster(moto_store)
+    before = there(moto_store)
+    garbage = sorted(garbage_of(before))
+    older = garbage[0]
+    moto_store.delete([older])  # hidden before the run: its marker is not the run's
+    run = "20990101T000000Z-0123abcd"  # begins in the future, so no marker counts as made by it
+    record = RunRecord(moto_store, run, "local")
+    record.plan([EligibleObject(k, 1, 10) for k in garbage])
+    recent = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
+    moto_store.delete(garbage[1:4])
+    assert undelete(cluster, run).restored == 0
+    RunRecord(moto_store, recent, "local").plan([EligibleObject(k, 1, 10) for k in garbage[1:]])
+    detail = show_run(cluster, recent)
+    assert detail.by_status == {DELETED: 3, "left": len(garbage) - 4}
+    assert undelete(cluster, recent).restored == 3
+    assert older not in there(moto_store)
+
+
+def test_a_second_try_makes_a_second_marker_and_both_are_taken_back(moto_store: S3Store) -> None:
+    """The first try landed and its answer was lost: its marker's id was never told."""
+    moto_store.create_bucket()
+    set_versioning(moto_store, "Enabled")
+    cluster = a_cluster(moto_store)
+    before = there(moto_store)
+    history = moto_store.history
+    asked = [0]
+    delete = history.delete
+
+    def losing(objects: Any) -> Any:
+        from l0gc.errors import StoreError
+
+        done = delete(objects)
+        asked[0] += 1
+        if asked[0] == 1:
+            raise StoreError("connection cut")
+        return done
+
+    history.delete = losing  # type: ignore[method-assign]
+    result = LocalSweep(cluster).run(Inline(), 1)
+    assert result.deleted == len(garbage_of(before))
+    assert sum(m for _, m, _ in versions(moto_store)) == 2 * len(garbage_of(before))
+    undelete(cluster, result.plan.run_id)
+    assert there(moto_store) == before
+
+
+def test_what_is_locked_is_reported_by_key_and_stays(moto_store: S3Store) -> None:
+    moto_store.client.create_bucket(Bucket=moto_store.config.bucket, ObjectLockEnabledForBucket=True)
+    cluster = a_cluster(moto_store)
+    locked = sorted(garbage_of(there(moto_store)))[0]
+    moto_store.client.put_object_legal_hold(
+        Bucket=moto_store.config.bucket, Key=f"a/prefix/{locked}", LegalHold={"Status": "ON"}
+    )
+    before = there(moto_store)
+    result = LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    assert [f.key for f in result.tally.failures] == [locked]
+    assert result.tally.delete_requests == 1
+    assert there(moto_store) == before - garbage_of(before) | {locked}
+    assert show_run(cluster, result.plan.run_id).by_status[FAILED] == 1
+    assert PLANNED not in show_run(cluster, result.plan.run_id).by_status
+
+
+# -- unfinished uploads ---------------------------------------------------------------------------------------------------
+
+
+def test_unfinished_uploads_below_m_are_aborted_and_the_others_go_on(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    cluster = a_cluster(any_store)
+    layout = cluster.controller.layout()
+    keys = [layout.format(0, 1, name_of(90)), layout.format(1, M, name_of(91)), layout.format(1, M + 1, name_of(92)),
+            "level_zero/data/000/x", "level_one/data/x"]  # fmt: skip
+    for key in keys:
+        any_store.client.create_multipart_upload(Bucket=any_store.config.bucket, Key=f"{any_store.config.prefix}{key}")
+    dry = LocalSweep(cluster, SweepOptions(dry_run=True)).run(Inline(), 1)
+    assert dry.uploads.aborted == 2
+    result = LocalSweep(cluster).run(Inline(), 1)
+    assert (result.uploads.aborted, result.uploads.note) == (2, "")
+    left = {u.key for page in any_store.history.uploads("") for u in page}
+    assert left == set(keys[2:])
+
+
+def test_aborting_what_is_gone_is_no_error(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    any_store.client.create_multipart_upload(Bucket=any_store.config.bucket, Key=f"{any_store.config.prefix}k")
+    ((upload,),) = list(any_store.history.uploads(""))
+    any_store.history.abort(upload)
+    any_store.history.abort(upload)
+    assert list(any_store.history.uploads("")) == []
+
+
+def test_what_was_purged_meanwhile_is_told_as_gone(any_store: S3Store) -> None:
+    any_store.create_bucket()
+    set_versioning(any_store, "Enabled")
+    cluster = a_cluster(any_store)
+    swept = LocalSweep(cluster).run(Inline(), 1)
+    LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    back = undelete(cluster, swept.plan.run_id)
+    assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])

@@ -1,0 +1,121 @@
+"""A standalone Spark cluster on this machine, from the pip-installed pyspark: one master and workers, each a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+import l0gc
+
+_MASTER: Final = "org.apache.spark.deploy.master.Master"
+_WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+_START_S: Final = 40.0
+
+
+@dataclass
+class SparkCluster:
+    """A running cluster. `url` is what `--master` takes."""
+
+    url: str
+    conf: dict[str, str]
+    _pids: list[int] = field(default_factory=list)
+
+    def executors(self) -> list[int]:
+        """The process ids of the executors that are alive: children of the workers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with suppress(OSError):
+                line = (entry / "cmdline").read_bytes()
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if parent in self._pids and b"CoarseGrainedExecutorBackend" in line:
+                    found.append(int(entry.name))
+        return sorted(found)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextmanager
+def spark_cluster(folder: Path, workers: int = 2, memory_mb: int = 512) -> Iterator[SparkCluster]:
+    """Start a cluster with `workers` workers of one core each; everything is stopped in the end, by process id.
+
+    Args:
+        folder: where logs and work files go.
+    """
+    home = Path(pyspark.__file__).parent
+    port = _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(folder / "work"),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(Path(l0gc.__file__).parents[1]),
+    }
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *args: str) -> None:
+        log = (folder / f"{name}.log").open("wb")
+        command = [str(home / "bin" / "spark-class"), *args]
+        # Its own session, so that what it starts can be stopped with it.
+        started.append(
+            subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        )  # fmt: skip
+        log.close()
+
+    try:
+        start("master", _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(_free_port()))
+        _until(lambda: _listens(port), folder)
+        for n in range(workers):
+            start(
+                f"worker{n}", _WORKER, "--host", "127.0.0.1", "--cores", "1", "--memory", f"{memory_mb + 128}m",
+                "--webui-port", str(_free_port()), url,
+            )  # fmt: skip
+        for n in range(workers):
+            _until(lambda n=n: b"Successfully registered" in (folder / f"worker{n}.log").read_bytes(), folder)
+        conf = {
+            "spark.executor.memory": f"{memory_mb}m",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        yield SparkCluster(url, conf, [p.pid for p in started])
+    finally:
+        for process in reversed(started):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _until(ready: object, folder: Path) -> None:
+    assert callable(ready)
+    deadline = time.monotonic() + _START_S
+    while not ready():
+        if time.monotonic() > deadline:
+            logs = "\n".join(p.read_text()[-2000:] for p in sorted(folder.glob("*.log")))
+            raise AssertionError(f"the Spark cluster did not start:\n{logs}")
+        time.sleep(0.1)

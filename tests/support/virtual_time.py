@@ -1,0 +1,47 @@
+"""Workers that wait on a clock of their own: hours of a sweep in a moment, the same at every run.
+
+Each worker is a greenlet. When it sleeps, the worker that wakes up first goes on, and the clock stands where that one wakes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+from greenlet import getcurrent, greenlet
+
+
+class VirtualClock:
+    """A `Clock` on which only waiting takes time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._waiting: list[tuple[float, int, greenlet]] = []
+        self._numbers = itertools.count()
+        self._hub: greenlet | None = None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        if self._hub is None:
+            self.now += seconds
+            return
+        heapq.heappush(self._waiting, (self.now + max(seconds, 1e-6), next(self._numbers), getcurrent()))
+        self._hub.switch()
+
+    def run(self, *workers: Callable[[], None]) -> None:
+        """Run the workers to their ends; what one of them raises is raised."""
+        self._hub = getcurrent()
+        try:
+            for worker in workers:
+                heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
+            while self._waiting:
+                self.now, _, next_up = heapq.heappop(self._waiting)
+                next_up.switch()
+        finally:
+            self._hub = None
