@@ -45,6 +45,18 @@ def strings(values: Sequence[str]) -> pa.Array:
     return _variable(pa.string(), [v.encode() for v in values])
 
 
+def scalar(value: int | str) -> pa.Scalar:
+    """A value for Arrow's functions; they would convert one of Python's as they convert a list."""
+    return (strings([value]) if isinstance(value, str) else integers([value]))[0]
+
+
+def raw(column: pa.Array) -> memoryview:
+    """The bytes of a column of 64-bit integers; a value that is null may be any."""
+    if not len(column):
+        return memoryview(b"")
+    return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]
+
+
 def _variable(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
     filled, valid = _split(values, b"")
     offsets = np.zeros(len(values) + 1, np.int32)

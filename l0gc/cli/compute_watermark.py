@@ -2,43 +2,157 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, count, epoch, held_back, size
 from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cluster import Cluster
+from l0gc.errors import UsageError
 from l0gc.settings import Settings
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+
+if TYPE_CHECKING:
+    from l0gc.watermark.job import WatermarkResult
+    from l0gc.watermark.own_log import OwnLog
+
+_PLAIN = ("spark.sql.adaptive.enabled=false",)
+"""The jobs bring a few rows together once; there is nothing to adapt, and trying costs a small run a second."""
 
 
 @click.command("compute-watermark")
 @click.option("--scan/--no-scan", default=True, show_default=True, help="Read the listing, too: what is eligible.")
-@click.option("--dry-run", is_flag=True, help="Compute M and publish nothing.")
+@click.option("--dry-run", is_flag=True, help="Compute M and write nothing.")
+@click.option("--refresh", is_flag=True, help="Look into the logs of the partitions that hold M back.")
+@click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
+@click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
+@click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")
+@click.option(
+    "--snapshot-age", type=Duration(), default="1h", show_default=True, help="How old that snapshot is at most."
+)
+@click.option("--allow-no-partitions", is_flag=True, help="That system has no partitions: all up to E may go.")
 @spark_options
 @common_options
-def command(settings: Settings, scan: bool, dry_run: bool, master: str | None, conf: tuple[str, ...]) -> None:
+def command(
+    settings: Settings,
+    scan: bool,
+    dry_run: bool,
+    refresh: bool,
+    reports: str | None,
+    partitions: str | None,
+    cluster_epoch: int | None,
+    snapshot_age: int,
+    allow_no_partitions: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
     """Compute M from the partitions' reports, look at what the bucket holds, and publish M, on Spark.
 
     \b
     Example:
       l0gc compute-watermark
-      l0gc compute-watermark --no-scan --json
+      l0gc compute-watermark --refresh --json
+      l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, store):
-        cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
-        with out.progress("computing M"), open_spark(settings, "compute-watermark", master, conf) as spark:
-            from l0gc.spark import watermark_job
-
-            result = watermark_job.run(spark, cluster, store.config, scan=scan, publish_it=not dry_run)
+    if (reports is None) != (partitions is None):
+        raise UsageError("--reports and --partitions belong together")
+    if reports is None and (cluster_epoch is not None or allow_no_partitions):
+        raise UsageError("--cluster-epoch and --allow-no-partitions belong to --reports and --partitions")
+    if reports is not None and refresh:
+        raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
+    with open_cluster(settings) as (cluster, store), out.progress("computing M"):
+        if reports is not None and partitions is not None:
+            theirs = _own_log(
+                settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions
+            )
+            result = _their_m(settings, cluster, store, theirs, scan, dry_run, master, conf)
+        else:
+            result = _our_m(settings, out, cluster, store, scan, dry_run, refresh, master, conf)
     print_result(out, result)
 
 
-def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  # WatermarkResult, whose module needs Spark
+def _own_log(
+    settings: Settings,
+    cluster: Cluster,
+    reports: str,
+    partitions: str,
+    cluster_epoch: int | None,
+    snapshot_age: int,
+    *,
+    allow: bool,
+) -> OwnLog:
+    from l0gc.watermark.own_files import read_own_log
+
+    def open_store(url: str) -> S3Store:
+        place = {"endpoint_url": settings.endpoint_url, "region": settings.region, "profile": settings.profile}
+        return S3Store(StoreConfig.from_url(url, **place))
+
+    return read_own_log(
+        reports,
+        partitions,
+        cluster_epoch,
+        open_store,
+        cluster.parallel,
+        allow_no_partitions=allow,
+        snapshot_age_ms=snapshot_age * 1000,
+    )
+
+
+def _their_m(
+    settings: Settings,
+    cluster: Cluster,
+    store: S3Store,
+    theirs: OwnLog,
+    scan: bool,
+    dry_run: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> WatermarkResult:
+    """M of a system that keeps its own log; only the listing needs Spark."""
+    from l0gc.watermark import own_log
+
+    if not scan:
+        return own_log.run(cluster, theirs, publish_it=not dry_run)
+    cluster.controller.snapshot()
+    with open_spark(settings, "compute-watermark", master, (*_PLAIN, *conf)) as spark:
+        from l0gc.spark import watermark_job
+
+        return watermark_job.run_own_log(spark, cluster, store.config, theirs, publish_it=not dry_run)
+
+
+def _our_m(
+    settings: Settings,
+    out: Output,
+    cluster: Cluster,
+    store: S3Store,
+    scan: bool,
+    dry_run: bool,
+    refresh: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> WatermarkResult:
+    cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
+    began = time.monotonic()
+    with open_spark(settings, "compute-watermark", master, (*_PLAIN, *conf)) as spark:
+        from l0gc.spark import watermark_job
+
+        started = time.monotonic() - began
+        result = watermark_job.run(
+            spark, cluster, store.config, scan=scan, publish_it=not dry_run, refresh=refresh, broken=out.note
+        )
+    result.seconds["spark"] = started
+    return result
+
+
+def print_result(out: Output, result: WatermarkResult) -> None:
     """The result of a compute-watermark run."""
-    w, listing = result.watermark, result.listing
+    w, listing, compacted = result.watermark, result.listing, result.compacted
     data: dict[str, Any] = {
         "watermark": w.watermark,
         "previous_watermark": result.previous_watermark,
@@ -47,6 +161,9 @@ def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  
         "held_back_by": [msgspec.structs.asdict(h) for h in w.held_back_by],
         "listing": None,
         "published": result.published,
+        "refreshed": result.refreshed,
+        "compacted": compacted.files if compacted is not None else 0,
+        "seconds": {name: round(seconds, 3) for name, seconds in result.seconds.items()},
     }
     lines = [
         f"M = {epoch(w.watermark)} (was {epoch(result.previous_watermark)}), cluster epoch {w.cluster_epoch}, "
@@ -70,4 +187,8 @@ def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  
                 f"{count(listing.unparsable, 'key')} are no L0 keys and are never deleted, e.g. {listing.unparsable_sample}"
             )
     lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
+    if out.verbose:
+        lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     out.result(data, lines)
+    if compacted is not None and compacted.error:
+        out.note(f"M is published, but reports that were compacted are still there: {compacted.error}")

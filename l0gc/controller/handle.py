@@ -21,6 +21,7 @@ from l0gc.controller.state import (
     Tick,
     Topic,
     check_cluster,
+    check_no_own_log,
     decide_advance,
     decide_bootstrap,
     decide_create_topic,
@@ -107,6 +108,7 @@ class Controller:
         def encoded(state: ControllerState, offset: int) -> bytes | None:
             if initialised:
                 self._check(state)
+                check_no_own_log(state)
             entry = decide(state)
             return None if entry is None else msgspec.json.encode(entry)
 
@@ -117,7 +119,12 @@ class Controller:
             return landed
 
     def bootstrap(
-        self, cluster_id: str | None = None, shards: int | None = None, key_template: str | None = None
+        self,
+        cluster_id: str | None = None,
+        shards: int | None = None,
+        key_template: str | None = None,
+        *,
+        own_log: bool = False,
     ) -> bool:
         """Found the cluster; False if it exists. See `decide_bootstrap`."""
         expected = self._expected if cluster_id is None else cluster_id
@@ -126,7 +133,7 @@ class Controller:
         def decide(state: ControllerState) -> Bootstrap | None:
             wanted = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
             template = key_template or (state.key_template if state.epoch >= 0 else DEFAULT_TEMPLATE)
-            entry = Bootstrap(new_id, wanted, template)
+            entry = Bootstrap(new_id, wanted, template, own_log or state.own_log)
             KeyLayout(entry.key_template, entry.shards)
             return decide_bootstrap(state, entry, expected)
 

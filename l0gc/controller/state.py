@@ -19,6 +19,7 @@ from l0gc.errors import (
     EpochExpectationError,
     InvalidProducerEpochError,
     NotFoundError,
+    OwnLogError,
     TopicExistsError,
     TopicNotFoundError,
     UsageError,
@@ -37,11 +38,16 @@ MAX_PARTITIONS: Final = 100_000
 
 
 class Bootstrap(msgspec.Struct, frozen=True, tag="bootstrap"):
-    """The cluster's first entry, at offset 0."""
+    """The cluster's first entry, at offset 0.
+
+    `own_log`: epochs and partitions are those of another system, which keeps a log of its own. The controller log holds
+    this entry alone then.
+    """
 
     cluster_id: str
     shards: int
     key_template: str = DEFAULT_TEMPLATE
+    own_log: bool = False
 
 
 class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
@@ -118,6 +124,7 @@ class ControllerState(msgspec.Struct):
     producers: dict[str, Producer] = {}
     last_tick: LastTick | None = None
     time_ms: int = 0
+    own_log: bool = False
 
     def topic(self, name: str) -> Topic:
         """The topic. Raises `TopicNotFoundError`, with the nearest name."""
@@ -198,6 +205,7 @@ class ControllerMachine:
         match e:
             case Bootstrap():
                 state.cluster_id, state.shards, state.key_template = e.cluster_id, e.shards, e.key_template
+                state.own_log = e.own_log
             case CreateTopic():
                 if e.name in state.topics or not 1 <= e.partitions <= MAX_PARTITIONS:
                     raise CorruptObjectError(f"controller log entry {entry.offset} creates topic {e.name!r} wrongly")
@@ -251,9 +259,20 @@ def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | N
     if (state.shards, state.key_template) != (entry.shards, entry.key_template):
         raise UsageError(
             f"this cluster was initialised with {state.shards} shards and keys {state.key_template!r}; "
-            "that cannot change, so leave --shards out"
+            "that cannot change, so leave --shards and --key-template out"
         )
+    if state.own_log != entry.own_log:
+        raise UsageError("this cluster was initialised without --own-log; that cannot change")
     return None
+
+
+def check_no_own_log(state: ControllerState) -> None:
+    """Raises `OwnLogError` where epochs are another system's: an entry of ours would make another epoch of its own."""
+    if state.own_log:
+        raise OwnLogError(
+            "this cluster's epochs and topics are those of another system (l0gc init --own-log); l0gc neither advances "
+            "them nor takes data here"
+        )
 
 
 def check_cluster(state: ControllerState, expected: str | None) -> None:

@@ -23,7 +23,7 @@ from l0gc.reconcile.commit import Committed, commit_run, plan_run
 from l0gc.reconcile.plan import ObjectRead, PartitionPlan, Plan, split
 from l0gc.runtime import Runtime
 from l0gc.spark.remote import arrow_schema, cause_of, store_from_options, store_options
-from l0gc.storage.s3 import StoreConfig
+from l0gc.storage.config import StoreConfig
 from l0gc.watermark.reports import publish_reports, report_of
 
 if TYPE_CHECKING:

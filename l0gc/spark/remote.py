@@ -6,6 +6,7 @@ Credentials are not sent: each executor resolves them as boto3 does, from its en
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from l0gc import errors
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +32,13 @@ def store_options(config: StoreConfig) -> dict[str, str]:
 
 
 def store_from_options(options: Mapping[str, str]) -> S3Store:
-    """The store, on an executor."""
-    return S3Store(msgspec.json.decode(options[_OPTION], type=StoreConfig))
+    """The store, on an executor; the same one for all tasks of a worker, since setting up its clients takes a while."""
+    return _store(options[_OPTION])
+
+
+@functools.cache
+def _store(config: str) -> S3Store:
+    return S3Store(msgspec.json.decode(config, type=StoreConfig))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

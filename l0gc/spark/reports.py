@@ -1,9 +1,12 @@
-"""A Spark data source over the watermark reports: executors read the files, the driver only lists their names."""
+"""A Spark data source over the watermark reports: executors read the files, the driver only lists their names.
+
+A task gives the best row of each partition that is in its files, so what the tasks give is about as much as is needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -11,9 +14,14 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from l0gc.errors import ObjectNotFoundError
 from l0gc.spark.remote import store_from_options
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FETCHERS: Final = 8
+_FILES_AT_ONCE: Final = 8
 
 SCHEMA = StructType(
     [
@@ -63,13 +71,25 @@ class ReportsReader(DataSourceReader):
         return [ReportFiles(keys[i::n]) for i in range(n)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from l0gc.watermark.reports import read_report_file
-
         assert isinstance(partition, ReportFiles)
-        store = store_from_options(self._options)
-        for key in partition.keys:
-            try:
-                body = store.get(key).body
-            except ObjectNotFoundError:
-                continue  # removed since it was listed; a report that is not read can only make M lower
-            yield from read_report_file(body, key).combine_chunks().to_batches()
+        yield from best_of_files(store_from_options(self._options), partition.keys).combine_chunks().to_batches()
+
+
+def best_of_files(store: ObjectStore, keys: Sequence[str]) -> pa.Table:
+    """The best report of each partition in these files; of the rows, never more than those of a few files are held."""
+    import pyarrow as pa
+
+    from l0gc.watermark.reports import best_of, read_report_file, table_of
+
+    def read(key: str) -> pa.Table | None:
+        try:
+            return read_report_file(store.get(key).body, key)
+        except ObjectNotFoundError:
+            return None  # compacted away since it was listed; the driver looks again
+
+    best = table_of([])
+    with Threads(_FETCHERS) as threads:
+        for start in range(0, len(keys), _FILES_AT_ONCE):
+            tables = [t for t in threads.map(read, keys[start : start + _FILES_AT_ONCE]) if t is not None]
+            best = best_of(pa.concat_tables([best, *tables]))
+    return best

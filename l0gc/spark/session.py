@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
+from l0gc.spark.interpreter import without_zips
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
@@ -53,7 +54,6 @@ def get_session(
         UsageError: the session cannot be started with these settings.
     """
     _check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"l0gc {app}")
     settings = {
@@ -73,9 +73,11 @@ def get_session(
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # which spark-submit sets; it names the master, too
         settings.setdefault("spark.master", "local[*]")
     java = [f"-Dlog4j2.configurationFile={_log4j(verbose)}", settings.get(_JAVA_OPTIONS, "")]
-    if settings.get("spark.master", "").startswith("local"):
+    local = settings.get("spark.master", "").startswith("local")
+    if os.environ.get("PYSPARK_PYTHON", without_zips()) == without_zips():  # nobody else has said
+        os.environ["PYSPARK_PYTHON"] = without_zips() if local else sys.executable
+    if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings.setdefault("spark.python.daemon.module", "l0gc.spark.daemon")
         java.insert(0, _SHORT_JOBS)
     settings[_JAVA_OPTIONS] = " ".join(java).strip()
     for key, value in settings.items():

@@ -51,8 +51,9 @@ from l0gc.spark.verify_joins import (
     reports_ahead,
 )
 from l0gc.spark.verify_sources import SUSPECTS, Place, batches
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.s3 import S3Store
 from l0gc.verify import findings as kinds
 from l0gc.verify.findings import Suspect, VerifyResult, finding_of, suspect
 from l0gc.verify.rules import Basis, basis_of

@@ -25,8 +25,9 @@ from l0gc.runtime import Runtime
 from l0gc.spark import listing
 from l0gc.spark.listing import ListingReader
 from l0gc.spark.remote import arrow_schema, store_options
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.s3 import S3Store
 from l0gc.verify import findings as kinds
 from l0gc.verify.findings import Suspect, suspect
 from l0gc.verify.rules import (

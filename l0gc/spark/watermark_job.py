@@ -1,8 +1,13 @@
-"""compute-watermark on Spark: executors read the reports and the listing, `watermark/job.py` decides on the driver."""
+"""compute-watermark on Spark: executors read reports, logs and the listing, `watermark/` decides on the driver.
+
+The driver gets the best report of each partition and a row for each epoch, as Arrow columns; nothing that grows with the
+number of report files or of objects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -10,66 +15,149 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from l0gc.cluster import Cluster
-from l0gc.keys import REPORTS, KeyLayout
+from l0gc.keys import KeyLayout, PartitionId
 from l0gc.spark.listing import ListingSource
+from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
+from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
 from l0gc.spark.reports import ReportsSource
-from l0gc.storage.s3 import StoreConfig
-from l0gc.watermark import job
+from l0gc.storage.config import StoreConfig
+from l0gc.watermark import job, own_log
+from l0gc.watermark.compact import ReportFolder
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow, WatermarkResult
+from l0gc.watermark.own_log import OwnLog
+from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
 
-_SLICES_PER_CORE = 4
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_SLICES_PER_CORE: Final = 4
+_FILES_PER_TASK: Final = 16
+_LOGS_PER_TASK: Final = 50
 
 
 def run(
-    spark: SparkSession, cluster: Cluster, config: StoreConfig, *, scan: bool = True, publish_it: bool = True
+    spark: SparkSession,
+    cluster: Cluster,
+    config: StoreConfig,
+    *,
+    scan: bool = True,
+    publish_it: bool = True,
+    refresh: bool = False,
+    broken: Callable[[str], None] = lambda error: None,
 ) -> WatermarkResult:
-    """See `watermark.job.run`; `scan` is whether the listing is read."""
-    try:
-        return job.run(
+    """See `watermark.job.run`.
+
+    Args:
+        scan: whether the listing is read.
+        refresh: whether the logs of partitions that hold M back are read.
+        broken: told of each log that cannot be read.
+    """
+    folder = ReportFolder(cluster.store, cluster.runtime, lambda keys: best_reports(spark, config, keys))
+
+    def read_logs(cluster_id: str, partitions: list[PartitionId]) -> list[PartitionReport]:
+        return reports_of_logs(spark, config, cluster_id, partitions, broken)
+
+    return _told(
+        lambda: job.run(
             cluster,
-            lambda: best_reports(spark, cluster, config),
+            folder.read,
             (lambda layout: epoch_histogram(spark, config, layout)) if scan else None,
             publish_it=publish_it,
+            read_logs=read_logs if refresh else None,
+            compact=folder.compact,
         )
+    )
+
+
+def run_own_log(
+    spark: SparkSession, cluster: Cluster, config: StoreConfig, theirs: OwnLog, *, publish_it: bool = True
+) -> WatermarkResult:
+    """See `watermark.own_log.run`; with the listing."""
+    return _told(
+        lambda: own_log.run(
+            cluster, theirs, lambda layout: epoch_histogram(spark, config, layout), publish_it=publish_it
+        )
+    )
+
+
+def _told(work: Callable[[], T]) -> T:
+    try:
+        return work()
     except PySparkException as e:
         raise cause_of(e) from e
 
 
-def best_reports(spark: SparkSession, cluster: Cluster, config: StoreConfig) -> Iterator[PartitionReport]:
-    """The report with the highest gc epoch of each partition that has one, and of each cluster that left any."""
-    keys = [k for k in cluster.store.list(REPORTS).modified_ms if k.endswith(".parquet")]
-    if not keys:
-        return
-    options = store_options(config) | {"keys": msgspec.json.encode(keys).decode(), "slices": _slices(spark)}
+def best_reports(spark: SparkSession, config: StoreConfig, keys: list[str]) -> pa.Table:
+    """The report with the highest gc epoch of each partition (and of each cluster) that has one in these files."""
+    tasks = min(_slices(spark), -(-len(keys) // _FILES_PER_TASK))
+    options = store_options(config) | {"keys": msgspec.json.encode(keys).decode(), "slices": str(tasks)}
     frame = _load(spark, ReportsSource, options)
-    rank = F.struct("gc_epoch", "log_offset")
-    best = frame.groupBy("cluster_id", "topic", "revision", "partition").agg(
-        F.max_by(F.struct(*[F.col(c) for c in frame.columns]), rank).alias("r")
-    )
-    for row in best.select("r.*").toArrow().to_pylist():
-        yield msgspec.convert(row, PartitionReport)
+    if tasks > 1:
+        frame = frame.repartition(spark.sparkContext.defaultParallelism, *KEY).mapInArrow(_best, REPORT_COLUMNS)
+    return frame.toArrow().select(SCHEMA.names).cast(SCHEMA)
+
+
+def _best(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same among all rows of the partitions that came together in one task."""
+    import pyarrow as pa
+
+    rows = [b for b in batches if b.num_rows]
+    if rows:
+        yield from best_of(pa.Table.from_batches(rows)).combine_chunks().to_batches()
+
+
+def reports_of_logs(
+    spark: SparkSession,
+    config: StoreConfig,
+    cluster_id: str,
+    partitions: list[PartitionId],
+    broken: Callable[[str], None],
+) -> list[PartitionReport]:
+    """A fresh report of each partition whose log can be read; `broken` hears of the others."""
+    options = store_options(config) | {
+        "cluster_id": cluster_id,
+        "partitions": msgspec.json.encode(partitions).decode(),
+        "slices": str(min(_slices(spark), -(-len(partitions) // _LOGS_PER_TASK))),
+    }
+    table = _load(spark, LogsSource, options).toArrow()
+    reports = []
+    for report, error in zip(rows_of(table.select(SCHEMA.names)), table["error"].to_pylist(), strict=True):
+        if error:
+            broken(error)
+        else:
+            reports.append(report)
+    return reports
 
 
 def epoch_histogram(spark: SparkSession, config: StoreConfig, layout: KeyLayout) -> list[EpochRow]:
-    """Objects and bytes at each epoch that the bucket holds, with one key of each."""
+    """Objects and bytes at each epoch that the bucket holds, with one key of each and the oldest one's time."""
     options = store_options(config) | {
         "template": layout.template,
         "shards": str(layout.shards),
-        "slices": _slices(spark),
+        "slices": str(_slices(spark)),
     }
     frame = _load(spark, ListingSource, options)
     histogram = frame.groupBy("epoch").agg(
-        F.count("*").alias("objects"), F.sum("bytes").alias("bytes"), F.min("key").alias("sample_key")
+        F.count("*").alias("objects"),
+        F.sum("bytes").alias("bytes"),
+        F.min("key").alias("sample_key"),
+        F.min("modified_ms").alias("oldest_ms"),
     )
     return [EpochRow(**row) for row in histogram.toArrow().to_pylist()]
 
 
-def _load(spark: SparkSession, source: type[ListingSource] | type[ReportsSource], options: dict[str, str]) -> DataFrame:
+def _load(
+    spark: SparkSession,
+    source: type[ListingSource] | type[ReportsSource] | type[LogsSource],
+    options: dict[str, str],
+) -> DataFrame:
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**options).load()
 
 
-def _slices(spark: SparkSession) -> str:
-    return str(spark.sparkContext.defaultParallelism * _SLICES_PER_CORE)
+def _slices(spark: SparkSession) -> int:
+    return spark.sparkContext.defaultParallelism * _SLICES_PER_CORE

@@ -19,6 +19,11 @@ from l0gc.keys import PartitionId
 
 HELD_BACK_SHOWN: Final = 10
 
+OLD_BACKUP: Final = (
+    "the controller log looks restored from an old backup, or the object is foreign; nothing was published or deleted. "
+    "Restore the newer controller log, or remove that object if it is not l0gc's"
+)
+
 
 class PartitionReport(msgspec.Struct, frozen=True):
     """A partition's watermark snapshot; any of them is safe to use, the highest gc epoch is the most useful."""
@@ -57,34 +62,13 @@ class Watermark(msgspec.Struct, frozen=True):
     held_back_by: list[HeldBackBy]
 
 
-def compute(
-    cluster_epoch: int, partitions: Iterable[PartitionId], reports: Mapping[PartitionId, PartitionReport]
-) -> Watermark:
-    """M for a snapshot of the controller.
-
-    Args:
-        cluster_epoch: the epoch of the snapshot.
-        partitions: the partitions of the same snapshot.
-        reports: the best report of each partition that has one; others are ignored.
-    """
-    watermark, count = cluster_epoch, 0
-    lowest: list[tuple[int, PartitionId]] = []
-    for p in partitions:
-        count += 1
-        report = reports.get(p)
-        gc_epoch = report.gc_epoch if report is not None else prev(p.revision)
-        watermark = min(watermark, gc_epoch)
-        lowest.append((gc_epoch, p))
-    lowest.sort(key=lambda t: (t[0], t[1].topic, t[1].partition))
-    held = [
-        HeldBackBy(p.topic, p.partition, gc_epoch, _reason(reports.get(p)))
-        for gc_epoch, p in lowest[:HELD_BACK_SHOWN]
-        if gc_epoch == watermark
-    ]
-    return Watermark(watermark, cluster_epoch, count, held)
+def gc_epoch_of(p: PartitionId, report: PartitionReport | None) -> int:
+    """M(p): what its report says, or without one, that it needs its topic's revision (hazard 6)."""
+    return report.gc_epoch if report is not None else prev(p.revision)
 
 
-def _reason(report: PartitionReport | None) -> str:
+def reason_of(report: PartitionReport | None) -> str:
+    """Why a partition's M(p) is what it is, and what moves it."""
     if report is None:
         return "no report yet: run l0gc housekeep"
     unreconciled = report.next_offset - 1 - report.last_reconciled_offset
@@ -98,22 +82,49 @@ def _reason(report: PartitionReport | None) -> str:
     )
 
 
-def check_epochs(cluster_epoch: int, highest_known: int, source: str) -> None:
+def compute(
+    cluster_epoch: int,
+    partitions: Iterable[PartitionId],
+    reports: Mapping[PartitionId, PartitionReport],
+) -> Watermark:
+    """M for a snapshot of the controller.
+
+    Args:
+        cluster_epoch: the epoch of the snapshot.
+        partitions: the partitions of the same snapshot.
+        reports: the best report of each partition that has one; others are ignored.
+    """
+    watermark, count = cluster_epoch, 0
+    lowest: list[tuple[int, PartitionId]] = []
+    for p in partitions:
+        count += 1
+        gc_epoch = gc_epoch_of(p, reports.get(p))
+        watermark = min(watermark, gc_epoch)
+        lowest.append((gc_epoch, p))
+    lowest.sort(key=lambda t: (t[0], t[1].topic, t[1].partition))
+    held = [
+        HeldBackBy(p.topic, p.partition, gc_epoch, reason_of(reports.get(p)))
+        for gc_epoch, p in lowest[:HELD_BACK_SHOWN]
+        if gc_epoch == watermark
+    ]
+    return Watermark(watermark, cluster_epoch, count, held)
+
+
+def check_epochs(cluster_epoch: int, highest_known: int, source: str, advice: str = OLD_BACKUP) -> None:
     """Refuse when the bucket knows an epoch that the cluster has not reached (hazard 10).
 
     Args:
         cluster_epoch: read after everything that `highest_known` comes from, since uploads go on meanwhile.
         highest_known: the highest epoch found there.
         source: where, for the message.
+        advice: what that looks like, and what to do.
 
     Raises:
         EpochRegressionError: the controller's log is older than the data.
     """
     if highest_known > cluster_epoch:
         raise EpochRegressionError(
-            f"{source} is at epoch {highest_known}, above the cluster epoch {cluster_epoch}: the controller log looks "
-            "restored from an old backup, or the object is foreign; nothing was published or deleted. Restore the newer "
-            "controller log, or remove that object if it is not l0gc's"
+            f"{source} is at epoch {highest_known}, above the cluster epoch {cluster_epoch}: {advice}"
         )
 
 

@@ -1,7 +1,9 @@
 """Watermark snapshots: one Parquet file for each time a process has touched partitions, a row for each of them.
 
 A report is taken from a state that holds only what has landed in the log, so it never says more than the log (hazard 18).
-A changed bit must not make it say more either: the file carries a checksum over its values.
+Of several reports of a partition each is safe to go by; the highest moves M furthest. What cannot be read, or is of a newer
+kind, is refused: a report that is misread could be too high. A changed
+bit must not make it say more either: the file carries a checksum over its values.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from l0gc import columns
@@ -22,7 +25,10 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.watermark.compute import PartitionReport
 
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = 1
+"""Goes up when a column is added or means something else; docs/reports.md tells of each version."""
+KEY: Final = ["topic", "revision", "partition"]
+"""The columns that tell partitions apart."""
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises over bytes that are no report; text that is no UTF-8 is a ValueError."""
 SCHEMA: Final = pa.schema(
@@ -40,7 +46,7 @@ SCHEMA: Final = pa.schema(
         pa.field("log_offset", pa.int64(), nullable=False),
         pa.field("reported_at_ms", pa.int64(), nullable=False),
     ],
-    metadata={"l0gc.reports": SCHEMA_VERSION},
+    metadata={"l0gc.reports": str(SCHEMA_VERSION)},
 )
 _CHECKSUM: Final = b"l0gc.crc32"
 
@@ -72,28 +78,75 @@ def publish_reports(
         reporter: what kind of process reports, e.g. `upload`; a folder of the bucket.
     """
     rows = list(reports)
-    if not rows:
-        return None
+    return write_reports(store, runtime, reporter, table_of(rows)) if rows else None
+
+
+def write_reports(store: ObjectStore, runtime: Runtime, reporter: str, table: pa.Table) -> str:
+    """Write one file with the rows of `table` and return its key; it is durable then."""
+    table = table.replace_schema_metadata({**SCHEMA.metadata, _CHECKSUM: b"%d" % _checksum(table)})
     sink = pa.BufferOutputStream()
-    pq.write_table(_table(rows), sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd")
     key = f"{REPORTS}{reporter}/{runtime.new_id()}.parquet"
     store.put(key, sink.getvalue().to_pybytes())
     return key
 
 
-def _table(rows: list[PartitionReport]) -> pa.Table:
+def report_keys(store: ObjectStore) -> list[str]:
+    """The keys of the report files that there are."""
+    return [k for k in store.list(REPORTS).modified_ms if k.endswith(".parquet")]
+
+
+def table_of(rows: list[PartitionReport]) -> pa.Table:
+    """Reports as columns."""
     arrays = []
     for f in SCHEMA:
         values = [getattr(r, f.name) for r in rows]
         text = pa.types.is_string(f.type)
         arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
-    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
-    return table.replace_schema_metadata({**SCHEMA.metadata, _CHECKSUM: b"%d" % _checksum(table)})
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _checksum(table: pa.Table) -> int:
     """The CRC-32 of the values, whatever file they are in."""
-    return zlib.crc32(msgspec.json.encode([column.to_pylist() for column in table.columns]))
+    crc = 0
+    for column in table.columns:
+        values = column.combine_chunks()
+        if pa.types.is_string(values.type):
+            crc = zlib.crc32("".join(values.to_pylist()).encode(), crc)
+            values = pc.binary_length(values)
+        for numbers in (pc.coalesce(values.cast(pa.int64()), columns.scalar(0)), pc.is_valid(values).cast(pa.int64())):
+            crc = zlib.crc32(columns.raw(numbers), crc)
+    return crc
+
+
+def rows_of(table: pa.Table) -> list[PartitionReport]:
+    """Columns as reports; for a few rows, it is slow."""
+    return msgspec.convert(table.to_pylist(), list[PartitionReport])
+
+
+def best_of(table: pa.Table) -> pa.Table:
+    """The row with the highest gc epoch of each partition; rows of other clusters stay, so that somebody refuses them."""
+    return last_of(table, ["cluster_id", *KEY], ["gc_epoch", "log_offset"])
+
+
+def last_of(table: pa.Table, names: list[str], order: list[str]) -> pa.Table:
+    """Of the rows that are equal in the columns `names`, the last one in the order of the columns `order`."""
+    if table.num_rows < 2:
+        return table
+    group = pc.dictionary_encode(key_of(table, names)).indices
+    ordered = pa.table({"group": group, **{name: table[name] for name in order}})
+    by = pc.sort_indices(ordered, sort_keys=[(name, "ascending") for name in ordered.schema.names])
+    sorted_group = group.take(by)
+    ends = pc.not_equal(sorted_group.slice(0, len(by) - 1), sorted_group.slice(1))
+    return table.take(pa.concat_arrays([by.slice(0, len(by) - 1).filter(ends), by.slice(len(by) - 1)]))
+
+
+def key_of(table: pa.Table, names: list[str]) -> pa.Array:
+    """One text for each row that is equal where all the columns `names` are; a null stands for itself."""
+    # Numbers first: they hold no separator, so that only the last of the texts could.
+    parts = sorted((table[name] for name in names), key=lambda column: pa.types.is_string(column.type))
+    texts = [pc.coalesce(part.cast(pa.string()), columns.scalar("-")) for part in parts]
+    return pc.binary_join_element_wise(*texts, columns.scalar("\0")).combine_chunks()
 
 
 def read_report_file(body: bytes, key: str) -> pa.Table:
@@ -103,10 +156,10 @@ def read_report_file(body: bytes, key: str) -> pa.Table:
         CorruptObjectError: it is not one, or of a newer kind, or has changed since it was written.
     """
     try:
-        table = pq.read_table(pa.BufferReader(body))
+        table = pq.ParquetFile(pa.BufferReader(body)).read()  # read_table would import pandas
         metadata = table.schema.metadata or {}
-        version = metadata.get(b"l0gc.reports", b"?").decode()
-        if version == SCHEMA_VERSION and table.schema.names == SCHEMA.names:
+        version = metadata.get(b"l0gc.reports", b"").decode("ascii", "replace")
+        if version == str(SCHEMA_VERSION) and table.schema.names == SCHEMA.names:
             table = table.cast(SCHEMA)
             if metadata.get(_CHECKSUM) == b"%d" % _checksum(table):
                 return table
@@ -115,4 +168,9 @@ def read_report_file(body: bytes, key: str) -> pa.Table:
             )
     except _UNREADABLE as e:
         raise CorruptObjectError(f"{key} is not a watermark report: {e}") from e
-    raise CorruptObjectError(f"{key} is a watermark report of version {version}, this l0gc reads {SCHEMA_VERSION}")
+    if version.isdecimal() and len(version) < 9 and int(version) > SCHEMA_VERSION:
+        raise CorruptObjectError(
+            f"{key} is a watermark report of version {version}, and this l0gc reads versions up to {SCHEMA_VERSION}: "
+            "run a newer l0gc here"
+        )
+    raise CorruptObjectError(f"{key} is not a watermark report: its columns are {', '.join(table.schema.names)}")

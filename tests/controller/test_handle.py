@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable
 
@@ -174,6 +175,27 @@ def test_a_topic_created_behind_a_snapshot_has_a_later_revision() -> None:
     topic, _ = b.controller.create_topic("t", 1)
     assert topic.revision > snapshot.epoch
     assert snapshot.partitions() == []
+
+
+def test_a_snapshot_knows_every_topic_up_to_its_epoch() -> None:
+    """Hazard 5: others create a topic before every second of its store calls; its epoch and its topics are of one moment."""
+    a = memory_cluster()
+    b = another(a)
+    store, created = store_of(a), list[int]()
+    calls = itertools.count()
+
+    def fault(call: Call) -> None:
+        if call.when == "before" and next(calls) % 2:
+            store.fault = lambda call: None
+            created.append(b.controller.create_topic(f"t{len(created)}", 1)[0].revision)
+            store.fault = fault
+
+    store.fault = fault
+    for _ in range(5):
+        snapshot = a.controller.snapshot()
+        known = {t.revision for t in snapshot.topics.values()}
+        assert known == {revision for revision in created if revision <= snapshot.epoch}
+    assert created
 
 
 def test_a_snapshot_does_not_move_with_the_cluster() -> None:

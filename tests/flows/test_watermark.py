@@ -1,0 +1,270 @@
+"""compute-watermark on Spark and SeaweedFS: reports, their compaction under writers, fresh logs, another system's log."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from l0gc.cluster import Cluster
+from l0gc.keys import PartitionId
+from l0gc.runtime import Runtime
+from l0gc.spark import watermark_job
+from l0gc.spark.session import get_session
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
+from l0gc.upkeep.housekeep import housekeep
+from l0gc.watermark.compute import PartitionReport
+from l0gc.watermark.reports import publish_reports, read_report_file, report_keys, rows_of
+from tests.support.cli import l0gc, l0gc_process
+from tests.support.reports import fill, some_reports
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "own_log"
+
+
+@pytest.fixture
+def spark(store: S3Store) -> Iterator[SparkSession]:
+    """A session whose workers know where the server of this test is: they have the environment of their start."""
+    session = get_session("test")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def cluster(store: S3Store) -> Iterator[Cluster]:
+    store.create_bucket()
+    with Threads(8) as threads:
+        cluster = Cluster(store, Runtime(), threads)
+        cluster.controller.bootstrap(shards=4)
+        yield cluster
+
+
+def plain_m(cluster: Cluster) -> tuple[int, int]:
+    """M and the number of partitions, in a few lines of Python."""
+    state = cluster.controller.snapshot()
+    best: dict[PartitionId, PartitionReport] = {}
+    for key in report_keys(cluster.store):
+        for r in rows_of(read_report_file(cluster.store.get(key).body, key)):
+            if r.id not in best or r.gc_epoch > best[r.id].gc_epoch:
+                best[r.id] = r
+    m, partitions = state.epoch, state.partitions()
+    for p in partitions:
+        m = min(m, best[p].gc_epoch if p in best else p.revision - 1)
+    return m, len(partitions)
+
+
+def plain_histogram(cluster: Cluster) -> dict[int | None, tuple[int, int]]:
+    """Objects and bytes at each epoch, in a few lines of Python."""
+    rows: dict[int | None, tuple[int, int]] = {}
+    layout = cluster.controller.layout()
+    for page in cluster.store.scan(layout.data_prefix):
+        for key, size in zip(page.keys, page.sizes, strict=True):
+            parsed = layout.parse(key)
+            epoch = parsed.epoch if parsed is not None else None
+            objects, so_far = rows.get(epoch, (0, 0))
+            rows[epoch] = objects + 1, so_far + size
+    return rows
+
+
+def random_cluster(cluster: Cluster, rng: random.Random) -> None:
+    """Topics, reports of some of their partitions in many files, and objects at many epochs."""
+    controller = cluster.controller
+    topics = [controller.create_topic(f"t{i}", rng.randint(1, 40))[0] for i in range(rng.randint(1, 3))]
+    if rng.random() < 0.5:
+        topics.append(controller.create_topic("gone", 3)[0])
+        controller.delete_topic("gone")
+    for _ in range(rng.randint(0, 5)):
+        controller.advance()
+    state, layout = controller.snapshot(), controller.layout()
+    ids = [p for t in topics for p in t.ids() if rng.random() < 0.95]
+    for _ in range(rng.choice([1, 3, 40])):
+        some = rng.sample(ids, rng.randint(0, len(ids)))
+        publish_reports(
+            cluster.store, cluster.runtime, "upload", some_reports(rng, state.cluster_id, some, state.epoch - 1)
+        )
+    for i in range(rng.randint(0, 60)):
+        key = layout.format(rng.randrange(layout.shards), rng.randint(0, state.epoch), cluster.runtime.new_id())
+        cluster.store.put(key if i % 7 else f"{layout.data_prefix}{i}/foreign", b"x" * rng.randrange(50))
+
+
+@pytest.mark.slow
+def test_what_spark_computes_is_what_a_plain_script_computes(
+    spark: SparkSession, cluster: Cluster, store: S3Store
+) -> None:
+    @given(st.randoms(use_true_random=False))
+    @settings(max_examples=5, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    def check(rng: random.Random) -> None:
+        while keys := list(store.list("").modified_ms):
+            store.delete(keys[:1000])
+        fresh = Cluster(store, Runtime(), cluster.parallel)
+        fresh.controller.bootstrap(shards=4)
+        random_cluster(fresh, rng)
+        compare(spark, fresh, store)
+
+    check()
+
+
+def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
+    """M and every sum, by Spark and by a plain script."""
+    (m, partitions), rows = plain_m(cluster), plain_histogram(cluster)
+    result = watermark_job.run(spark, cluster, store.config)
+    assert (result.watermark.watermark, result.watermark.partitions) == (m, partitions)
+    assert result.listing is not None
+    found = {r.epoch: (r.objects, r.bytes) for r in result.listing.epochs}
+    assert found == {e: x for e, x in rows.items() if e is not None}
+    assert result.listing.unparsable == rows.get(None, (0, 0))[0]
+    eligible = [x for e, x in rows.items() if e is not None and e <= m]
+    assert result.listing.eligible_objects == sum(objects for objects, _ in eligible)
+    assert result.listing.eligible_bytes == sum(size for _, size in eligible)
+    assert plain_m(cluster) == (m, partitions)  # behind a compaction, too
+
+
+def test_many_reports_become_one_file_and_m_is_what_it_was(
+    spark: SparkSession, cluster: Cluster, store: S3Store
+) -> None:
+    lowest = fill(cluster, partitions=3000, files=50)
+    first = watermark_job.run(spark, cluster, store.config, scan=False)
+    assert first.watermark.watermark == lowest
+    assert first.compacted is not None
+    assert (first.compacted.files, first.compacted.rows, len(report_keys(store))) == (50, 3000, 1)
+    again = watermark_job.run(spark, cluster, store.config, scan=False)
+    assert (again.watermark, again.compacted) == (first.watermark, None)
+
+
+def test_fresh_logs_move_m_where_reports_are_missing(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
+    cluster.controller.create_topic("t", 70)
+    for _ in range(3):
+        housekeep(cluster, barrier=True)
+    store.delete(report_keys(store))
+    broken: list[str] = []
+    assert watermark_job.run(spark, cluster, store.config, scan=False, publish_it=False).watermark.watermark == 0
+    fresh = watermark_job.run(spark, cluster, store.config, scan=False, refresh=True, broken=broken.append)
+    assert (fresh.watermark.watermark, fresh.refreshed) == (cluster.controller.snapshot().epoch - 1, 70)
+    assert [k.split("/")[-2] for k in report_keys(store)] == ["refresh"]
+
+    store.put("l0gc/partition/t-1/00007/log/00000000000000000003.json", b"damaged")
+    store.delete(report_keys(store))
+    held = watermark_job.run(
+        spark, cluster, store.config, scan=False, refresh=True, publish_it=False, broken=broken.append
+    )
+    assert held.watermark.watermark == 0
+    assert len(broken) == 1
+    assert "00007" in broken[0]
+
+
+WRITER = """
+import os, random, sys, time
+from pathlib import Path
+from l0gc.cluster import Cluster
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from l0gc.watermark.reports import publish_reports
+from tests.support.reports import a_report
+number, highest, stop = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+store = S3Store(StoreConfig.from_url(os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"]))
+cluster = Cluster(store)
+state = cluster.controller.snapshot()
+mine = state.partitions()[number::8]
+rng = random.Random(number)
+gc_epoch = -1
+while not stop.exists():
+    gc_epoch = min(gc_epoch + 1, highest)
+    for p in rng.sample(mine, len(mine)):
+        publish_reports(store, cluster.runtime, "upload", [a_report(state.cluster_id, p, gc_epoch)])
+        time.sleep(rng.uniform(0.1, 0.4))
+sys.stdout.write(str(gc_epoch))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_eight_writers_lose_no_report_while_compactors_run_in_a_loop(
+    spark: SparkSession, cluster: Cluster, store: S3Store, tmp_path: Path
+) -> None:
+    highest, stop = 40, tmp_path / "stop"
+    cluster.controller.create_topic("t", 16)
+    for _ in range(highest + 1):
+        cluster.controller.advance()
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(i), str(highest), str(stop)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for i in range(8)
+    ]  # fmt: skip
+    compactions, last = 0, -1
+    try:
+        while compactions < 4 and all(w.poll() is None for w in writers):
+            result = watermark_job.run(spark, cluster, store.config, scan=False)
+            compactions += result.compacted is not None
+            assert result.watermark.watermark >= last
+            last = result.watermark.watermark
+        stop.touch()
+        ended = [w.communicate() for w in writers]
+    finally:
+        for w in writers:
+            w.kill()
+    assert [w.returncode for w in writers] == [0] * 8, ended
+    told = [int(out) for out, _ in ended]
+    end = watermark_job.run(spark, cluster, store.config, scan=False)
+    assert end.watermark.watermark == min(told)
+    held = {h.partition for h in end.watermark.held_back_by}
+    assert held == set([p for p in range(16) if told[p % 8] == min(told)][:10])
+
+
+def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
+    store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worked example in examples/own_log, as its README runs it."""
+
+    def example(*args: str) -> dict[str, object]:
+        ended = subprocess.run(
+            [sys.executable, str(EXAMPLE / "segment_store.py"), *args, "--export", str(tmp_path)],
+            capture_output=True, text=True, check=True, cwd=ROOT,
+        )  # fmt: skip
+        result = json.loads(ended.stdout)
+        assert isinstance(result, dict)
+        return result
+
+    template = "segments/{shard:02}-{epoch:020}-{uuid}.seg"
+    founded = l0gc("init", "--create-bucket", "--own-log", "--shards", "16", "--key-template", template)
+    assert (founded["own_log"], founded["key_template"]) == (True, template)
+    written = example("write", "--epochs", "12")
+    assert written["objects"] == 12 * 3
+    flags = ["--reports", str(tmp_path / "reports"), "--partitions", str(tmp_path / "partitions.csv")]
+    computed = l0gc("compute-watermark", *flags, "--no-scan")
+    assert computed["cluster_epoch"] == written["epoch"]
+    assert computed["watermark"] == written["needed_from"] - 1  # type: ignore[operator]
+    assert l0gc("sweep")["deleted"] == written["garbage"]
+    assert example("verify")["missing"] == 0
+
+    refused = l0gc_process("compute-watermark")
+    assert refused.code == 4
+    assert "--reports" in refused.stderr
+    refused = l0gc_process("topic", "create", "t", "--partitions", "1")
+    assert refused.code == 4
+    scanned = l0gc("compute-watermark", *flags)
+    assert scanned["listing"]["eligible_objects"] == 0
+    assert scanned["listing"]["objects"] == 12 * 3 - written["garbage"]  # type: ignore[operator]
+
+
+def test_a_report_of_s3_is_read_from_s3(store: S3Store, bucket: object) -> None:
+    l0gc("init", "--create-bucket", "--own-log")
+    place = S3Store(type(store.config)(store.config.bucket, "theirs/", store.config.endpoint_url, store.config.region))
+    place.put("reports/1.ndjson", b'{"topic":"t","partition":0,"gc_epoch":7}\n')
+    place.put("partitions.csv", b"topic,partition,revision\nt,0,2\n")
+    base = f"s3://{store.config.bucket}/theirs"
+    flags = ["--reports", f"{base}/reports", "--partitions", f"{base}/partitions.csv", "--no-scan"]
+    assert l0gc("compute-watermark", *flags, "--cluster-epoch", "9")["watermark"] == 7
+    assert report_keys(store) == []
