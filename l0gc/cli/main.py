@@ -30,9 +30,16 @@ COMMANDS: Final = {
         "Compute M from reports and the listing, and publish it (Spark).",
     ),
     "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
+    "pause": ("l0gc.cli.pause", "Pause all sweeps of this cluster."),
+    "resume": ("l0gc.cli.resume", "Let sweeps go on after l0gc pause."),
+    "runs": ("l0gc.cli.runs", "List and show the records of past sweeps."),
+    "undelete": ("l0gc.cli.undelete", "Bring back what a sweep deleted from a versioned bucket."),
     "verify": ("l0gc.cli.verify", "Check that the bucket holds what the logs say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show the cluster, M, and what holds it back."),
+    "explain": ("l0gc.cli.explain", "Explain why an object is kept or may go."),
+    "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
+    "config": ("l0gc.cli.config", "Show the settings that commands go by."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
 }
 

@@ -14,8 +14,9 @@ from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
 from l0gc.runtime import Runtime
 from l0gc.settings import Settings, load_file
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.s3 import S3Store
 
 THREADS: Final = 16
 

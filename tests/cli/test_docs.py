@@ -24,6 +24,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 SHORTENED = {
     "init",
+    "pause",
+    "explain",
+    "doctor",
     "upload",
     "reconcile",
     "housekeep",
@@ -160,7 +163,7 @@ def test_the_short_help_is_the_first_sentence_of_the_long_one_or_begins_like_it(
 def test_all_exit_codes_are_documented() -> None:
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.L0gcError)]
     codes = {int(c) for c in re.findall(r"^\| (\d+) \|", SECTIONS["exit codes"], re.MULTILINE)}
-    assert codes == {0, 130, 141} | {k.exit_code for k in kinds}
+    assert codes == {0, 130, 141, 143} | {k.exit_code for k in kinds}
 
 
 # -- what is imported when ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import NotFoundError
-from l0gc.storage.s3 import StoreConfig
+from l0gc.storage.config import StoreConfig
 from tests.support.cli import l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed

@@ -1,0 +1,51 @@
+"""What a check says, and how one that fails unexpectedly is told.
+
+A check tries the thing itself, below a folder of its own or with a request that cannot take effect, and leaves nothing
+behind. What it cannot try it calls a warning, never ok.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from l0gc.errors import L0gcError
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAILURE: Final = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor's: what was looked at, how it is, and the remedy unless it is well.
+
+    `exit_code` is what a failure ends the command with: 6 where the store lacks something, else the error's own.
+    """
+
+    name: str
+    status: str
+    text: str
+    remedy: str = ""
+    exit_code: int = 6
+
+
+def ok(name: str, text: str) -> Check:
+    return Check(name, OK, text)
+
+
+def warning(name: str, text: str, remedy: str) -> Check:
+    return Check(name, WARNING, text, remedy)
+
+
+def failure(name: str, text: str, remedy: str) -> Check:
+    return Check(name, FAILURE, text, remedy)
+
+
+def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> list[Check]:
+    """The check's lines, or what ended it as a failure with this remedy."""
+    try:
+        return list(check())
+    except L0gcError as e:
+        return [Check(name, FAILURE, str(e), remedy, e.exit_code)]

@@ -1,0 +1,97 @@
+"""`l0gc config show`: each setting says where it comes from, and no secret is shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from l0gc.cli.main import cli
+from l0gc.cli.output import taking_results
+from l0gc.errors import UsageError
+from l0gc.settings import Settings
+from tests.support.cli import l0gc
+
+DEFAULTS = {f.name: f.default for f in fields(Settings)}
+VARIABLES = {
+    "L0GC_URL": ("url", "s3://b/p"),
+    "L0GC_ENDPOINT_URL": ("endpoint_url", "http://one:1"),
+    "AWS_ENDPOINT_URL_S3": ("endpoint_url", "http://two:2"),
+    "AWS_ENDPOINT_URL": ("endpoint_url", "http://three:3"),
+    "L0GC_REGION": ("region", "eu-central-1"),
+    "AWS_REGION": ("region", "eu-west-1"),
+    "AWS_DEFAULT_REGION": ("region", "us-west-2"),
+    "L0GC_PROFILE": ("profile", "sweeper"),
+    "AWS_PROFILE": ("profile", "other"),
+    "L0GC_CLUSTER_ID": ("cluster_id", "c"),
+    "L0GC_EPOCH_INTERVAL": ("epoch_interval", "30"),
+    "L0GC_EPOCH_CACHE": ("epoch_cache", "5"),
+    "L0GC_JSON": ("json", "1"),
+}
+
+
+def shown(*args: str) -> dict[str, tuple[object, str]]:
+    return {s["name"]: (s["value"], s["source"]) for s in l0gc("config", "show", *args)["settings"]}
+
+
+def test_every_setting_is_shown_and_is_a_default_where_nobody_said_anything() -> None:
+    assert shown() == {name: (value, "default") for name, value in DEFAULTS.items()}
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_the_variable_that_a_value_comes_from_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, text = VARIABLES[variable]
+    monkeypatch.setenv(variable, text)
+    value = {"epoch_interval": 30.0, "epoch_cache": 5.0, "json": True}.get(name, text)
+    settings = shown()
+    assert settings.pop(name) == (value, variable)
+    assert settings == {n: (v, "default") for n, v in DEFAULTS.items() if n != name}
+
+
+def test_of_two_variables_the_one_that_counts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://three:3")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://two:2")
+    assert shown()["endpoint_url"] == ("http://two:2", "AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("L0GC_ENDPOINT_URL", "")
+    assert shown()["endpoint_url"] == ("http://two:2", "AWS_ENDPOINT_URL_S3")
+
+
+def test_an_option_comes_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "l0gc.toml"
+    file.write_text('url = "s3://file/p"\nregion = "file-1"\nepoch-interval = 60\n')
+    monkeypatch.setenv("L0GC_URL", "s3://environment/p")
+    monkeypatch.setenv("L0GC_REGION", "environment-1")
+    settings = shown("--url", "s3://option/p", "--config", str(file), "-v")
+    assert settings["url"] == ("s3://option/p", "option")
+    assert settings["region"] == ("environment-1", "L0GC_REGION")
+    assert settings["epoch_interval"] == (60, str(file))
+    assert settings["verbose"] == (1, "option")
+    assert settings["profile"] == (None, "default")
+
+
+def test_a_file_that_the_environment_names_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "l0gc.toml"
+    file.write_text('profile = "sweeper"\n')
+    monkeypatch.setenv("L0GC_CONFIG", str(file))
+    assert shown()["profile"] == ("sweeper", str(file))
+
+
+def test_a_file_with_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "l0gc.toml"
+    file.write_text('secret = "x"\n')
+    with pytest.raises(UsageError, match="unknown setting 'secret'"):
+        shown("--config", str(file))
+
+
+def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "hush-hush")
+    monkeypatch.setenv("L0GC_ENDPOINT_URL", "http://ann:hush-hush@gateway:9000/s3")
+    with taking_results() as results:
+        cli.main(["config", "show"], prog_name="l0gc", standalone_mode=False)
+    assert "hush-hush" not in json.dumps(results[-1].data) + "\n".join(results[-1].text)
+    assert "endpoint_url    http://***@gateway:9000/s3  (L0GC_ENDPOINT_URL)" in results[-1].text

@@ -1,0 +1,62 @@
+"""`l0gc doctor`: its exit code, and what it prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from l0gc.cli.doctor import print_result
+from l0gc.cli.output import Output, Result, taking_results
+from l0gc.doctor.checkup import Check, failure, guarded, ok, warning
+from l0gc.errors import AccessDeniedError, CheckFailedError
+from l0gc.settings import Settings
+from l0gc.storage.config import StoreConfig
+from tests.support.cli import l0gc, l0gc_process
+
+
+def printed(*checks: Check) -> Result:
+    with taking_results() as results:
+        print_result(Output(Settings()), list(checks))
+    return results[-1]
+
+
+def test_a_warning_has_a_remedy_and_fails_nothing() -> None:
+    result = printed(ok("bucket", "answers"), warning("versioning", "on", "look at it"))
+    assert (result.data["failures"], result.data["warnings"]) == (0, 1)
+    assert result.text == [
+        "ok       bucket      answers",
+        "warning  versioning  on",
+        "                     -> look at it",
+    ]
+
+
+def test_a_failure_exits_with_6_and_is_told_after_all_results() -> None:
+    with taking_results() as results, pytest.raises(CheckFailedError, match="race: two winners; keep away") as e:
+        print_result(Output(Settings()), [failure("race", "two winners", "keep away"), ok("cluster", "fine")])
+    assert e.value.exit_code == 6
+    assert [c["status"] for c in results[-1].data["checks"]] == ["failure", "ok"]
+
+
+def test_what_ends_a_check_keeps_its_exit_code() -> None:
+    def check() -> list[Check]:
+        raise AccessDeniedError("no")
+
+    checks = guarded("bucket", check, "ask")
+    with taking_results(), pytest.raises(CheckFailedError) as e:
+        print_result(Output(Settings()), checks)
+    assert e.value.exit_code == AccessDeniedError("no").exit_code
+
+
+@pytest.mark.weed
+def test_a_bucket_that_is_not_there_is_told_once_and_exits_with_5(bucket: StoreConfig) -> None:
+    ended = l0gc_process("doctor", "--json")
+    assert ended.code == 5, ended.stderr
+    assert [c["name"] for c in ended.data["checks"] if c["status"] == "failure"] == ["bucket"]
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.weed
+def test_a_healthy_cluster_passes(bucket: StoreConfig) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    result = l0gc("doctor")
+    assert result["failures"] == 0
+    assert {c["name"]: c["status"] for c in result["checks"]}["cluster"] == "ok"
