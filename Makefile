@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test simulate explore crash-test lint format bench clean java
+.PHONY: help demo test thorough simulate explore crash-test lint format bench clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,10 @@ demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sam
 	$(BIN)/l0gc demo
 
 test: $(VENV)/.dev java ## Run the tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m 'not thorough'
+
+thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
+	$(BIN)/python -m pytest -q -m thorough
 
 simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

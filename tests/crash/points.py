@@ -20,7 +20,8 @@ from obstore.store import S3Store as Obstore
 from l0gc.cluster import Cluster
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 from tests.crash.cases import FILE, Case
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.scenes import INPUT, Scene

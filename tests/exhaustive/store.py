@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from l0gc.errors import L0gcError, ObjectNotFoundError
+from l0gc.storage.history import History
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Stored, Written
 from tests.support.memory_store import FakeClock, MemoryStore
 
@@ -122,6 +123,13 @@ class AnsweredStore:
         raise NotImplementedError
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        raise NotImplementedError
+
+    def delete_once(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        raise NotImplementedError
+
+    @property
+    def history(self) -> History:
         raise NotImplementedError
 
 

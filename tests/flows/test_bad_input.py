@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from l0gc.errors import StoreUnfitError
+from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import Written
 from l0gc.storage.probe import probe
-from l0gc.storage.s3 import S3Store, StoreConfig
+from l0gc.storage.s3 import S3Store
+from l0gc.watermark.publication import PublishedWatermark, encode_published
 from tests.support.cli import l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
@@ -116,16 +119,14 @@ def test_a_bucket_that_belongs_to_another_cluster(cluster: StoreConfig) -> None:
 
 
 def test_a_watermark_of_another_cluster(cluster: StoreConfig, store: S3Store) -> None:
-    body = b'{"cluster_id":"other","watermark":5,"cluster_epoch":9,"published_at_ms":0}'
-    store.put("l0gc/watermarks/published.json", body)
+    store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark("other", 5, 9, 0)))
     fails(4, "other", "published.json", args=["sweep"])
     fails(4, "other", "published.json", args=["status"])
 
 
 def test_a_watermark_above_the_cluster_epoch(cluster: StoreConfig, store: S3Store) -> None:
     cluster_id = l0gc("init")["cluster_id"]
-    body = f'{{"cluster_id":"{cluster_id}","watermark":500,"cluster_epoch":501,"published_at_ms":0}}'
-    store.put("l0gc/watermarks/published.json", body.encode())
+    store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark(cluster_id, 500, 501, 0)))
     fails(4, "500", "backup", args=["sweep"])
 
 

@@ -23,6 +23,7 @@ from l0gc.read.reader import read_partition
 from l0gc.reconcile.commit import commit_run, plan_run
 from l0gc.storage.parallel import Inline, InlineExecutor
 from l0gc.sweep.local import LocalSweep
+from l0gc.sweep.plan import SweepOptions
 from l0gc.upkeep.housekeep import housekeep
 from l0gc.upkeep.topics import create_topic, delete_topic
 from l0gc.watermark import job
@@ -279,7 +280,7 @@ def sweeper(world: World, times: int) -> Body:
 
 def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
     """How many objects went."""
-    return LocalSweep(cluster, min_age_ms=min_age_ms).run(Inline(), ranges=2).deleted
+    return LocalSweep(cluster, SweepOptions(min_age_ms=min_age_ms)).run(Inline(), ranges=2).deleted
 
 
 def cron(world: World, times: int) -> Body:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from l0gc.controller.state import ControllerMachine, ControllerState
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, REPORTS
 from l0gc.upkeep.housekeep import housekeep
 from l0gc.upkeep.topics import create_topic
 from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.publication import PublishedWatermark
+from l0gc.watermark.publication import PublishedWatermark, encode_published
 from l0gc.watermark.reports import publish_reports
 from tests.simulation import actors, strangers
 from tests.simulation.actors import Finished, Job
@@ -149,7 +147,7 @@ def _beside_another_cluster(world: World, event: str, steps: int) -> None:
     epoch = watch.controller.epoch
     published = world.store.objects.get(PUBLISHED_WATERMARK)
     if event == FOREIGN_WATERMARK:
-        plant(world, PUBLISHED_WATERMARK, msgspec.json.encode(PublishedWatermark(ANOTHER, epoch, epoch, 0)))
+        plant(world, PUBLISHED_WATERMARK, encode_published(PublishedWatermark(ANOTHER, epoch, epoch, 0)))
     else:
         rows = [
             PartitionReport(ANOTHER, p.topic, p.revision, p.partition, epoch, epoch, epoch, 0, -1, None, 0, 0)

@@ -18,7 +18,7 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, REPORTS, KeyLayout, P
 from l0gc.partition.state import PartitionMachine, PartitionState
 from l0gc.storage.log import Landed
 from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.publication import PublishedWatermark
+from l0gc.watermark.publication import PublishedWatermark, decode_published
 from l0gc.watermark.reports import read_report_file
 from tests.simulation.shadow import Shadow, content, logged
 
@@ -29,7 +29,6 @@ LAYOUT = KeyLayout(shards=4)
 _L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PARTITION = re.compile(r"l0gc/partition/(.+)-(\d+)/(\d{5})/(log|checkpoint)/(\d{20})\.json")
 _CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})\.json")
-_PUBLISHED = msgspec.json.Decoder(PublishedWatermark)
 _INIT_PRODUCER = msgspec.json.Decoder(dict)
 
 
@@ -100,7 +99,7 @@ class Watch:
             elif int(m[2]) > self.controller.epoch:
                 self._fail(f"{key} was written, though the log ends at {self.controller.epoch}")
         elif key == PUBLISHED_WATERMARK:
-            self._published(_PUBLISHED.decode(content(body)))
+            self._published(decode_published(body))
         elif key.startswith(REPORTS):
             table = read_report_file(body, key)
             self.rows[key] = [msgspec.convert(row, PartitionReport) for row in table.to_pylist()]

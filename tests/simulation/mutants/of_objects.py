@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant(
         16,
         "age-by-local-clock",
-        "l0gc/sweep/local.py::LocalSweep.run",
+        "l0gc/sweep/plan.py::make_plan",
         "`--min-age` goes by the process's clock",
         _age_by_the_local_clock,
         ("tests/sweep/test_local.py::test_age_is_judged_by_the_stores_clock",),
