@@ -9,7 +9,16 @@ Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is do
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The way out for whoever misspelt a name: the nearest of those that are known, else what lists them."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 class L0gcError(Exception):

@@ -15,7 +15,7 @@ import click
 
 from l0gc import __version__
 from l0gc.cli.output import OutputClosedError
-from l0gc.errors import L0gcError
+from l0gc.errors import L0gcError, suggestion
 
 COMMANDS: Final = {
     "init": ("l0gc.cli.init", "Probe the store and found a cluster."),
@@ -62,10 +62,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name not in COMMANDS and not name.startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(name, COMMANDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "l0gc --help lists the commands"
+            hint = suggestion(name, COMMANDS, "l0gc --help lists the commands")
             raise click.UsageError(f"There is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 

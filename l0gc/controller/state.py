@@ -23,6 +23,7 @@ from l0gc.errors import (
     TopicExistsError,
     TopicNotFoundError,
     UsageError,
+    suggestion,
 )
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId, check_topic_name
 from l0gc.storage.log import Landed
@@ -130,20 +131,14 @@ class ControllerState(msgspec.Struct):
         """The topic. Raises `TopicNotFoundError`, with the nearest name."""
         if name in self.topics:
             return self.topics[name]
-        import difflib
-
-        near = difflib.get_close_matches(name, self.topics, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "l0gc topic list shows what there is"
+        hint = suggestion(name, self.topics, "l0gc topic list shows what there is")
         raise TopicNotFoundError(f"there is no topic {name!r}; {hint}")
 
     def producer(self, name: str) -> Producer:
         """The producer. Raises `NotFoundError`, with the nearest name."""
         if name in self.producers:
             return self.producers[name]
-        import difflib
-
-        near = difflib.get_close_matches(name, self.producers, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "l0gc producer list shows what there is"
+        hint = suggestion(name, self.producers, "l0gc producer list shows what there is")
         raise NotFoundError(f"there is no producer {name!r}, or it was forgotten; {hint}")
 
     def may_begin(self, producer_id: int, epoch: int, now_ms: int) -> bool:

@@ -51,6 +51,11 @@ _PARTITION: Final = [
     StructField("revision", _LONG, False),
     StructField("partition", _INT, False),
 ]
+_STANDING: Final = [
+    StructField(name, _LONG, True)
+    for name in ("gc_epoch", "max_applied_epoch", "next_offset", "last_reconciled_offset", "log_offset")
+]
+"""How far a log, or a report of it, has come; null in rows that tell of something else."""
 SUSPECTS: Final = StructType(
     [
         StructField("kind", _TEXT, False),
@@ -71,11 +76,7 @@ LOGS: Final = StructType(
         StructField("end", _LONG, False),
         StructField("detail", _TEXT, False),
         StructField("ref", _TEXT, False),
-        StructField("gc_epoch", _LONG, True),
-        StructField("max_applied_epoch", _LONG, True),
-        StructField("next_offset", _LONG, True),
-        StructField("last_reconciled_offset", _LONG, True),
-        StructField("log_offset", _LONG, True),
+        *_STANDING,
     ]
 )
 """`row` is STATE, L0 or L1 (what a log refers to; `end` is where it ends in the object), or the kind of a suspect."""
@@ -92,11 +93,7 @@ REPORTS: Final = StructType(
     [
         StructField("kind", _TEXT, False),
         *_PARTITION,
-        StructField("gc_epoch", _LONG, True),
-        StructField("max_applied_epoch", _LONG, True),
-        StructField("next_offset", _LONG, True),
-        StructField("last_reconciled_offset", _LONG, True),
-        StructField("log_offset", _LONG, True),
+        *_STANDING,
         StructField("key", _TEXT, False),
         StructField("detail", _TEXT, False),
     ]

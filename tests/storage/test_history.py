@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
@@ -28,17 +26,6 @@ from l0gc.watermark.publication import PublishedWatermark, publish
 
 M = 3
 EPOCHS = 5
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -19,6 +19,15 @@ def a_report(cluster_id: str, p: PartitionId, gc_epoch: int) -> PartitionReport:
     )
 
 
+def best_reports(reports: list[PartitionReport]) -> dict[PartitionId, PartitionReport]:
+    """The report with the highest gc epoch of each partition, found one by one."""
+    best: dict[PartitionId, PartitionReport] = {}
+    for r in reports:
+        if r.id not in best or r.gc_epoch > best[r.id].gc_epoch:
+            best[r.id] = r
+    return best
+
+
 def some_reports(
     rng: random.Random, cluster_id: str, partitions: Sequence[PartitionId], highest: int
 ) -> Iterator[PartitionReport]:

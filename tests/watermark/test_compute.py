@@ -23,6 +23,7 @@ from l0gc.watermark.compute import (
     compute,
 )
 from l0gc.watermark.reports import report_of
+from tests.support.reports import best_reports
 
 
 def a_report(p: PartitionId, gc_epoch: int, **changes: object) -> PartitionReport:
@@ -160,14 +161,6 @@ class Model:
                 self.snapshots.append((self.epoch, list(self.partitions)))
 
 
-def _best(reports: list[PartitionReport]) -> dict[PartitionId, PartitionReport]:
-    best: dict[PartitionId, PartitionReport] = {}
-    for r in reports:
-        if r.id not in best or r.gc_epoch > best[r.id].gc_epoch:
-            best[r.id] = r
-    return best
-
-
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 @settings(max_examples=150, deadline=None)
 def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random.Random, steps: int) -> None:
@@ -178,7 +171,7 @@ def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random
         model.step(rng)
         epoch, partitions = rng.choice(model.snapshots)
         seen = rng.sample(model.reports, rng.randint(0, len(model.reports)))
-        assert compute(epoch, partitions, _best(seen)).watermark < model.needed()
+        assert compute(epoch, partitions, best_reports(seen)).watermark < model.needed()
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
@@ -188,7 +181,7 @@ def test_m_never_goes_down_as_snapshots_and_reports_come_in(rng: random.Random, 
     previous = -1
     for _ in range(steps):
         model.step(rng)
-        watermark = compute(model.epoch, model.partitions, _best(model.reports)).watermark
+        watermark = compute(model.epoch, model.partitions, best_reports(model.reports)).watermark
         assert watermark >= previous
         previous = watermark
 
@@ -207,4 +200,4 @@ def test_m_reaches_everything_that_is_done_with_once_all_have_reported(rng: rand
             model.apply(p, Reconciled(base, end, log_offset, [L1File("f", base, end, 1)]))
         model.apply(p, Barrier(model.epoch))
         model.reports.append(report_of("c", p, state, model.offsets[p] - 1))
-    assert compute(model.epoch, model.partitions, _best(model.reports)).watermark >= model.epoch - 1
+    assert compute(model.epoch, model.partitions, best_reports(model.reports)).watermark >= model.epoch - 1

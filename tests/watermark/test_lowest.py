@@ -11,7 +11,7 @@ from l0gc.keys import PartitionId
 from l0gc.watermark.compute import PartitionReport, compute
 from l0gc.watermark.lowest import compute_of, lowest, partitions_table
 from l0gc.watermark.reports import SCHEMA, best_of, rows_of, table_of
-from tests.support.reports import a_report
+from tests.support.reports import a_report, best_reports
 
 A, B = PartitionId("t", 3, 0), PartitionId("t", 3, 1)
 
@@ -29,26 +29,20 @@ def a_case(rng: random.Random) -> tuple[int, list[PartitionId], list[PartitionRe
     return epoch, ids, reports
 
 
-def best(reports: list[PartitionReport]) -> dict[PartitionId, PartitionReport]:
-    found: dict[PartitionId, PartitionReport] = {}
-    for r in reports:
-        if r.id not in found or r.gc_epoch > found[r.id].gc_epoch:
-            found[r.id] = r
-    return found
-
-
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
 def test_columns_give_what_compute_gives(rng: random.Random) -> None:
     epoch, ids, reports = a_case(rng)
-    assert compute_of(epoch, partitions_table(ids), best_of(table_of(reports))) == compute(epoch, ids, best(reports))
+    assert compute_of(epoch, partitions_table(ids), best_of(table_of(reports))) == compute(
+        epoch, ids, best_reports(reports)
+    )
 
 
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
 def test_the_best_rows_are_the_highest_of_each_partition(rng: random.Random) -> None:
     _, _, reports = a_case(rng)
-    assert {r.id: r for r in rows_of(best_of(table_of(reports)))} == best(reports)
+    assert {r.id: r for r in rows_of(best_of(table_of(reports)))} == best_reports(reports)
 
 
 def test_of_equal_gc_epochs_the_later_report_is_the_best() -> None:
