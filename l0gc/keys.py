@@ -174,6 +174,7 @@ class PartitionId:
 CONTROLLER_LOG: Final = "l0gc/controller/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
+SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 PAUSED: Final = "l0gc/paused.json"
 

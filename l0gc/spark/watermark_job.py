@@ -28,6 +28,7 @@ from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow, WatermarkResult
 from l0gc.watermark.own_log import OwnLog
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
+from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,7 @@ def run(
             publish_it=publish_it,
             read_logs=read_logs if refresh else None,
             compact=folder.compact,
+            keep=keeper(cluster),
         )
     )
 
@@ -79,9 +81,18 @@ def run_own_log(
     """See `watermark.own_log.run`; with the listing."""
     return _told(
         lambda: own_log.run(
-            cluster, theirs, lambda layout: epoch_histogram(spark, config, layout), publish_it=publish_it
+            cluster,
+            theirs,
+            lambda layout: epoch_histogram(spark, config, layout),
+            publish_it=publish_it,
+            keep=keeper(cluster),
         )
     )
+
+
+def keeper(cluster: Cluster) -> Callable[[ScanSnapshot], KeptScan]:
+    """What keeps a run's scan snapshot."""
+    return lambda scan: keep_scan(cluster.store, cluster.runtime, scan)
 
 
 def _told(work: Callable[[], T]) -> T:
