@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, held_back, size
+from l0gc.cli.output import Output, count, duration, epoch, held_back, size
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
@@ -216,7 +216,7 @@ def _listing_lines(scan: ScanSnapshot) -> list[str]:
     most = sorted(held.items(), key=lambda item: -item[1][1])
     for (held_by, holders), (objects, so_far, oldest) in most[:_HELD_LINES]:
         others = f" and {holders - 1:,} more" if holders > 1 else ""
-        by = f"by {shortened(held_by)}{others}" if held_by else "until the next run: newer than its snapshot"
+        by = f"by {held_by}{others}" if held_by else "until the next run: newer than its snapshot"
         lines.append(f"held {by}: {count(objects, 'object')} ({size(so_far)}{_oldest(t, oldest)})")
     if rest := most[_HELD_LINES:]:
         objects, so_far = sum(n for _, (n, _, _) in rest), sum(n for _, (_, n, _) in rest)

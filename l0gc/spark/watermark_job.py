@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from l0gc.cluster import Cluster
 from l0gc.keys import KeyLayout, PartitionId
-from l0gc.spark.listing import ListingSource
+from l0gc.spark.listing import epoch_histogram
 from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
 from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
@@ -59,6 +58,9 @@ def run(
     """
     folder = ReportFolder(cluster.store, cluster.runtime, lambda keys: best_reports(spark, config, keys))
 
+    def histogram(layout: KeyLayout) -> list[EpochRow]:
+        return epoch_histogram(spark, config, layout, _slices(spark), lambda: cluster.controller.snapshot().epoch)
+
     def read_logs(cluster_id: str, partitions: list[PartitionId]) -> list[PartitionReport]:
         return reports_of_logs(spark, config, cluster_id, partitions, broken)
 
@@ -66,7 +68,7 @@ def run(
         lambda: job.run(
             cluster,
             folder.read,
-            (lambda layout: epoch_histogram(spark, config, layout)) if scan else None,
+            histogram if scan else None,
             publish_it=publish_it,
             read_logs=read_logs if refresh else None,
             compact=folder.compact,
@@ -83,7 +85,7 @@ def run_own_log(
         lambda: own_log.run(
             cluster,
             theirs,
-            lambda layout: epoch_histogram(spark, config, layout),
+            lambda layout: epoch_histogram(spark, config, layout, _slices(spark), lambda: theirs.cluster_epoch),
             publish_it=publish_it,
             keep=keeper(cluster),
         )
@@ -144,26 +146,9 @@ def reports_of_logs(
     return reports
 
 
-def epoch_histogram(spark: SparkSession, config: StoreConfig, layout: KeyLayout) -> list[EpochRow]:
-    """Objects and bytes at each epoch that the bucket holds, with one key of each and the oldest one's time."""
-    options = store_options(config) | {
-        "template": layout.template,
-        "shards": str(layout.shards),
-        "slices": str(_slices(spark)),
-    }
-    frame = _load(spark, ListingSource, options)
-    histogram = frame.groupBy("epoch").agg(
-        F.count("*").alias("objects"),
-        F.sum("bytes").alias("bytes"),
-        F.min("key").alias("sample_key"),
-        F.min("modified_ms").alias("oldest_ms"),
-    )
-    return [EpochRow(**row) for row in histogram.toArrow().to_pylist()]
-
-
 def _load(
     spark: SparkSession,
-    source: type[ListingSource] | type[ReportsSource] | type[LogsSource],
+    source: type[ReportsSource] | type[LogsSource],
     options: dict[str, str],
 ) -> DataFrame:
     spark.dataSource.register(source)

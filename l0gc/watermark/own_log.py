@@ -118,9 +118,7 @@ def run(
         if scan is not None and keep is not None:
             kept = keep(scan)
             laps.lap("scan")
-    return WatermarkResult(
-        watermark, watermark_of(published), scan, publish_it, kept=kept, seconds=laps.seconds
-    )
+    return WatermarkResult(watermark, watermark_of(published), scan, publish_it, kept=kept, seconds=laps.seconds)
 
 
 def publish(

@@ -9,7 +9,6 @@ way: the totals carry a checksum over their key, which keeps them at their place
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -90,7 +90,7 @@ def test_rows_that_do_not_belong_to_the_totals_are_refused(tmp_path: Path) -> No
     path.write_bytes(encode_scan("the/key", snapshot()))
     file = pq.ParquetFile(path)
     pq.write_table(file.read().slice(1).replace_schema_metadata(file.metadata.metadata), path)
-    with pytest.raises(CorruptObjectError, match="the/key .* do not match their checksum"):
+    with pytest.raises(CorruptObjectError, match=r"the/key .* do not match their checksum"):
         decode_scan(path.read_bytes(), "the/key", CLUSTER)
 
 
@@ -98,7 +98,7 @@ def test_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "FORMAT_VERSION", 2)
     body = encode_scan("the/key", snapshot())
     monkeypatch.setattr(scans, "FORMAT_VERSION", 1)
-    with pytest.raises(CorruptObjectError, match="the/key .* of version 2, .* up to 1"):
+    with pytest.raises(CorruptObjectError, match=r"the/key .* of version 2, .* up to 1"):
         decode_scan(body, "the/key", CLUSTER)
 
 
