@@ -46,6 +46,8 @@ _SUMS = StructType(
 )
 """What one task saw at each epoch, and the range that it left, in a row of its own. Keys that are no L0 keys have a row for
 each of a few samples, and the first of them counts them all."""
+_FEW_TASKS: Final = 16
+"""Of so many, the driver adds up the sums: a shuffle takes longer on a small bucket than all the rest of the job."""
 _RANGES: Final = msgspec.json.Decoder(KeyRange)
 
 
@@ -59,7 +61,7 @@ def keys_of(spark: SparkSession, config: StoreConfig, layout: KeyLayout, slices:
         from l0gc import columns
 
         schema = arrow_schema(KEYS)
-        for page in RangeReader(store_from_options(options), layout.data_prefix, keys).read():
+        for page in RangeReader(store_from_options(options), layout, keys).read():
             epochs = [None if e < 0 else e for e in layout.epochs(page.keys)]
             numbers = (columns.integers(epochs), columns.integers(page.sizes), columns.integers(page.modified_ms))
             yield pa.RecordBatch.from_arrays([columns.strings(page.keys), *numbers], schema=schema)
@@ -110,12 +112,14 @@ def _sums_of(
 
     def read(keys: KeyRange) -> Iterator[pa.RecordBatch]:
         histogram = Histogram(layout, SAMPLES)
-        reader = RangeReader(store_from_options(options), layout.data_prefix, keys, pages)
+        reader = RangeReader(store_from_options(options), layout, keys, pages)
         for page in reader.read():
             histogram.add(page)
         yield from batches(_rows(histogram, reader.rest), _SUMS)
 
     sums = spread(spark, ranges, read, _SUMS)
+    if len(ranges) <= _FEW_TASKS:
+        return sums
     return sums.groupBy("epoch", "unparsable", "rest").agg(
         F.sum("objects").alias("objects"),
         F.sum("bytes").alias("bytes"),

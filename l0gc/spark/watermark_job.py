@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
 from l0gc.keys import KeyLayout, PartitionId
@@ -19,7 +19,7 @@ from l0gc.spark.listing import epoch_histogram
 from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
 from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
-from l0gc.spark.reports import ReportsSource
+from l0gc.spark.reports import reports_of
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark import job, own_log
 from l0gc.watermark.compact import ReportFolder
@@ -106,9 +106,8 @@ def _told(work: Callable[[], T]) -> T:
 
 def best_reports(spark: SparkSession, config: StoreConfig, keys: list[str]) -> pa.Table:
     """The report with the highest gc epoch of each partition (and of each cluster) that has one in these files."""
-    tasks = min(_slices(spark), -(-len(keys) // _FILES_PER_TASK))
-    options = store_options(config) | {"keys": msgspec.json.encode(keys).decode(), "slices": str(tasks)}
-    frame = _load(spark, ReportsSource, options)
+    tasks = max(1, min(_slices(spark), -(-len(keys) // _FILES_PER_TASK)))
+    frame = reports_of(spark, config, keys, tasks)
     if tasks > 1:
         frame = frame.repartition(spark.sparkContext.defaultParallelism, *KEY).mapInArrow(_best, REPORT_COLUMNS)
     return frame.toArrow().select(SCHEMA.names).cast(SCHEMA)
@@ -136,7 +135,8 @@ def reports_of_logs(
         "partitions": msgspec.json.encode(partitions).decode(),
         "slices": str(min(_slices(spark), -(-len(partitions) // _LOGS_PER_TASK))),
     }
-    table = _load(spark, LogsSource, options).toArrow()
+    spark.dataSource.register(LogsSource)
+    table = spark.read.format(LogsSource.name()).options(**options).load().toArrow()
     reports = []
     for report, error in zip(rows_of(table.select(SCHEMA.names)), table["error"].to_pylist(), strict=True):
         if error:
@@ -144,15 +144,6 @@ def reports_of_logs(
         else:
             reports.append(report)
     return reports
-
-
-def _load(
-    spark: SparkSession,
-    source: type[ReportsSource] | type[LogsSource],
-    options: dict[str, str],
-) -> DataFrame:
-    spark.dataSource.register(source)
-    return spark.read.format(source.name()).options(**options).load()
 
 
 def _slices(spark: SparkSession) -> int:

@@ -34,18 +34,19 @@ class KeyRange(msgspec.Struct, frozen=True):
 class RangeReader:
     """Reads the keys of a range, foreign ones included, up to `pages` pages; all of them without a limit.
 
+    It stops at an L0 key alone: another one may be a "directory" name, which some stores skip where a listing begins at it.
     `rest` is what was left, once `read` has ended.
     """
 
-    def __init__(self, store: ObjectStore, prefix: str, keys: KeyRange, pages: int | None = None) -> None:
-        self._store, self._prefix, self._keys, self._pages = store, prefix, keys, pages
+    def __init__(self, store: ObjectStore, layout: KeyLayout, keys: KeyRange, pages: int | None = None) -> None:
+        self._store, self._layout, self._keys, self._pages = store, layout, keys, pages
         self.rest: KeyRange | None = None
 
     def read(self) -> Iterator[ListedPage]:
         """The pages; none of them is empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
-        for number, page in enumerate(self._store.scan(self._prefix, start), 1):
+        for number, page in enumerate(self._store.scan(self._layout.data_prefix, start), 1):
             keys = page.keys
             ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))
             last = keys[-1]
@@ -59,7 +60,7 @@ class RangeReader:
                 )
             if ordered and stop is not None and last >= stop:
                 return
-            if ordered and number == self._pages:
+            if ordered and self._pages is not None and number >= self._pages and self._layout.parse(last) is not None:
                 self.rest = KeyRange(last, stop)
                 return
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from l0gc.keys import KeyLayout
 from l0gc.storage.ranges import GROWTH, KeyRange, RangeReader, cut, of_shards, read_in_rounds, split
+from l0gc.storage.s3 import S3Store
 from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
 from tests.support.memory_store import MemoryStore
 
@@ -29,7 +30,7 @@ class Reader:
     def __call__(self, ranges: Sequence[KeyRange], pages: int) -> Iterator[KeyRange]:
         self.rounds.append([])
         for keys in ranges:
-            reader = RangeReader(self.store, self.layout.data_prefix, keys, pages)
+            reader = RangeReader(self.store, self.layout, keys, pages)
             read = list(reader.read())
             self.keys += [k for page in read for k in page.keys]
             self.sizes += [s for page in read for s in page.sizes]
@@ -88,7 +89,7 @@ def test_wherever_it_is_cut_the_pieces_hold_every_key_once(bucket: Bucket, cuts:
     layout, keys, _ = bucket
     store = a_store(keys, page_size)
     pieces = cut(KeyRange(), [layout.data_prefix + c for c in cuts] + keys[::3])
-    read = [k for piece in pieces for page in RangeReader(store, layout.data_prefix, piece).read() for k in page.keys]
+    read = [k for piece in pieces for page in RangeReader(store, layout, piece).read() for k in page.keys]
     assert read == below(layout, keys)
 
 
@@ -126,6 +127,32 @@ def test_what_lies_in_one_shard_is_read_by_several(shards: int, epochs: int) -> 
     assert longest <= pages / 3
     assert reader.rounds[0].count(10) == 1
     assert max(reader.rounds[1]) <= 10 * GROWTH
+
+
+def test_a_reader_does_not_stop_at_a_key_that_may_be_a_directorys_name() -> None:
+    """Hazard 12: the next reader would begin there."""
+    layout = KeyLayout(shards=2)
+    keys = [layout.format(0, 1, name_of(1)), f"{layout.data_prefix}000/2", layout.format(1, 1, name_of(2))]
+    reader = RangeReader(a_store(sorted([*keys, layout.format(1, 1, name_of(3))]), 1), layout, KeyRange(), pages=2)
+    assert [k for page in reader.read() for k in page.keys] == keys
+    assert reader.rest == KeyRange(keys[2])
+
+
+@pytest.mark.weed
+def test_seaweedfs_gives_every_key_once_wherever_a_range_begins(store: S3Store) -> None:
+    """Hazard 12: begun at `level_zero/data/001`, this store's listing skips the whole folder of that name."""
+    layout = KeyLayout(shards=4)
+    names = [f"{i:02x}{i:06x}-0000-4000-8000-000000000000" for i in (0, 100, 200)]
+    keys = sorted(layout.format(shard, epoch, n) for shard in range(4) for epoch in (1, 5) for n in names)
+    store.create_bucket()
+    for key in [*keys, f"{layout.data_prefix}001/README"]:
+        store.put(key, b"x")
+    cuts = [layout.before_shard(s) for s in range(4)]
+    cuts += [layout.before_epoch(s, e) for s in range(4) for e in (0, 1, 2, 5, 6)]
+    cuts += [layout.before_name(s, 1, n) for s in range(4) for n in (0, 100, 201, 255)]
+    pieces = [*cut(KeyRange(), cuts), *cut(KeyRange(), keys)]
+    read = [k for piece in pieces for page in RangeReader(store, layout, piece).read() for k in page.keys]
+    assert sorted(read) == sorted(2 * [*keys, f"{layout.data_prefix}001/README"])
 
 
 def test_a_bucket_that_is_small_takes_one_round_and_asks_for_no_epoch() -> None:
