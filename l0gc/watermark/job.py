@@ -148,10 +148,11 @@ def run(
 
     watermark = compute_of(snapshot.epoch, partitions, best)
     at = cluster.store.now_ms()
-    scan = None
+    scan: ScanSnapshot | None = None
     if rows is not None:
         scan = scan_of(rows, watermark, holders_of(partitions, best), snapshot.cluster_id, at, source)
-    kept = compacted = None
+    kept: KeptScan | None = None
+    compacted: Compacted | None = None
     if publish_it:
         if fresh.num_rows:
             write_reports(cluster.store, cluster.runtime, "refresh", fresh)

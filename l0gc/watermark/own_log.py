@@ -29,6 +29,7 @@ from l0gc.watermark.job import LISTING, KeepScan, Laps, ReadHistogram, Watermark
 from l0gc.watermark.lowest import compute_of, holders_of
 from l0gc.watermark.publication import OWN_LOG_BEHIND, THEIR_EPOCH, read_published, watermark_of
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, key_of, last_of
+from l0gc.watermark.scans import KeptScan, ScanSnapshot
 
 SNAPSHOT_AGE_MS: Final = 3_600_000
 """How old a snapshot may be by default when it is used."""
@@ -107,7 +108,9 @@ def run(
             check_epochs(theirs.cluster_epoch, row.epoch, f"object {row.sample_key}", _ABOVE_LISTED)
     laps.lap("listing")
     watermark = _explained(compute_of(theirs.cluster_epoch, partitions, reports), reports)
-    at, scan, kept = cluster.store.now_ms(), None, None
+    at = cluster.store.now_ms()
+    scan: ScanSnapshot | None = None
+    kept: KeptScan | None = None
     if rows is not None:
         scan = scan_of(rows, watermark, holders_of(partitions, reports), state.cluster_id, at, source)
     if publish_it:
