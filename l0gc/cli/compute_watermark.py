@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, held_back, size
+from l0gc.cli.output import Output, count, duration, epoch, held_back, size
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
@@ -20,6 +20,9 @@ from l0gc.storage.s3 import S3Store
 if TYPE_CHECKING:
     from l0gc.watermark.job import WatermarkResult
     from l0gc.watermark.own_log import OwnLog
+    from l0gc.watermark.scans import ScanSnapshot, ScanTotals
+
+_HELD_LINES: Final = 3
 
 _PLAIN = ("spark.sql.adaptive.enabled=false",)
 """The jobs bring a few rows together once; there is nothing to adapt, and trying costs a small run a second."""
@@ -162,6 +165,7 @@ def print_result(out: Output, result: WatermarkResult) -> None:
         "listing": None,
         "published": result.published,
         "refreshed": result.refreshed,
+        "scan": (result.kept.key or None) if result.kept is not None else None,
         "compacted": compacted.files if compacted is not None else 0,
         "seconds": {name: round(seconds, 3) for name, seconds in result.seconds.items()},
     }
@@ -170,25 +174,64 @@ def print_result(out: Output, result: WatermarkResult) -> None:
         f"{count(w.partitions, 'partition')}{'' if result.published else '; not published'}"
     ]
     if listing is not None:
-        data["listing"] = {
-            "objects": listing.objects,
-            "bytes": listing.bytes,
-            "eligible_objects": listing.eligible_objects,
-            "eligible_bytes": listing.eligible_bytes,
-            "unparsable": listing.unparsable,
-            "epochs": [{"epoch": r.epoch, "objects": r.objects, "bytes": r.bytes} for r in listing.epochs],
-        }
-        lines.append(
-            f"L0 holds {count(listing.objects, 'object')} ({size(listing.bytes)}); eligible now: "
-            f"{listing.eligible_objects:,} ({size(listing.eligible_bytes)})"
-        )
-        if listing.unparsable:
-            lines.append(
-                f"{count(listing.unparsable, 'key')} are no L0 keys and are never deleted, e.g. {listing.unparsable_sample}"
-            )
+        data["listing"] = _listing_data(listing)
+        lines += _listing_lines(listing)
     lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     out.result(data, lines)
+    if result.kept is not None and result.kept.error:
+        out.note(f"M is published, but the scan snapshots are not as they should be: {result.kept.error}")
     if compacted is not None and compacted.error:
         out.note(f"M is published, but reports that were compacted are still there: {compacted.error}")
+
+
+def _listing_data(scan: ScanSnapshot) -> dict[str, Any]:
+    t = scan.totals
+    return {
+        "source": t.source,
+        "objects": t.objects,
+        "bytes": t.bytes,
+        "eligible_objects": t.eligible_objects,
+        "eligible_bytes": t.eligible_bytes,
+        "oldest_eligible_age_s": _age_s(t, t.oldest_eligible_ms),
+        "oldest_held_age_s": _age_s(t, t.oldest_held_ms),
+        "unparsable": t.unparsable,
+        "unparsable_samples": t.unparsable_samples,
+        "epochs": [msgspec.structs.asdict(r) for r in scan.epochs],
+    }
+
+
+def _listing_lines(scan: ScanSnapshot) -> list[str]:
+    t = scan.totals
+    lines = [
+        f"L0 holds {count(t.objects, 'object')} ({size(t.bytes)}); eligible now: "
+        f"{t.eligible_objects:,} ({size(t.eligible_bytes)}{_oldest(t, t.oldest_eligible_ms)})"
+    ]
+    held: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for r in scan.epochs:
+        if r.epoch is not None and r.epoch > t.watermark:
+            objects, so_far, oldest = held.get((r.held_by, r.holders), (0, 0, r.oldest_ms))
+            held[r.held_by, r.holders] = objects + r.objects, so_far + r.bytes, min(oldest, r.oldest_ms)
+    most = sorted(held.items(), key=lambda item: -item[1][1])
+    for (held_by, holders), (objects, so_far, oldest) in most[:_HELD_LINES]:
+        others = f" and {holders - 1:,} more" if holders > 1 else ""
+        by = f"by {held_by}{others}" if held_by else "until the next run: newer than its snapshot"
+        lines.append(f"held {by}: {count(objects, 'object')} ({size(so_far)}{_oldest(t, oldest)})")
+    if rest := most[_HELD_LINES:]:
+        objects, so_far = sum(n for _, (n, _, _) in rest), sum(n for _, (_, n, _) in rest)
+        lines.append(f"held by others: {count(objects, 'object')} ({size(so_far)}; --json has them)")
+    if t.unparsable:
+        lines.append(f"{count(t.unparsable, 'key')} are no L0 keys and are never deleted, e.g.")
+        lines += [f"  {key}" for key in t.unparsable_samples]
+    return lines
+
+
+def _age_s(t: ScanTotals, written_ms: int | None) -> float | None:
+    """How old that was when the scan ended, by the store's clock."""
+    return None if written_ms is None else max(0, t.taken_ms - written_ms) / 1000
+
+
+def _oldest(t: ScanTotals, written_ms: int | None) -> str:
+    age = _age_s(t, written_ms)
+    return "" if age is None else f", oldest {duration(age)}"

@@ -129,6 +129,14 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
+def duration(seconds: float) -> str:
+    """A time for people, in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
 def epoch(value: int) -> str:
     """An epoch or a watermark for people: none is below every epoch."""
     return str(value) if value >= 0 else "none"

@@ -1,4 +1,4 @@
-"""What driver and executors tell each other: where the bucket is, the shape of rows, and what went wrong.
+"""What driver and executors tell each other: where the bucket is, who does what, the shape of rows, and what went wrong.
 
 The bucket is named in data source options, which hold no secret.
 Credentials are not sent: each executor resolves them as boto3 does, from its environment, profile or instance role.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from l0gc import errors
@@ -22,7 +24,10 @@ from l0gc.storage.s3 import S3Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Part = TypeVar("Part")
+
 _OPTION: Final = "store"
+_ROWS: Final = 10_000
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
@@ -52,6 +57,34 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         StringType: pa.string(),
     }
     return pa.schema([pa.field(f.name, types[type(f.dataType)], f.nullable) for f in schema.fields])
+
+
+def spread(
+    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
+) -> DataFrame:
+    """What `read` gives for each part, each in a task of its own."""
+
+    def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in incoming:
+            for number in batch.column(0).to_pylist():
+                yield from read(parts[number])
+
+    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, schema)
+
+
+def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Arrow, some thousands at a time."""
+    import pyarrow as pa
+
+    from l0gc import columns
+
+    target = arrow_schema(schema)
+    while chunk := list(islice(rows, _ROWS)):
+        arrays = []
+        for f, values in zip(target, zip(*chunk, strict=True), strict=True):
+            text = pa.types.is_string(f.type)
+            arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
 def cause_of(error: PySparkException) -> errors.L0gcError:

@@ -9,11 +9,10 @@ processes on the driver before anything is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -22,9 +21,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId, partition_log
 from l0gc.runtime import Runtime
-from l0gc.spark import listing
-from l0gc.spark.listing import ListingReader
-from l0gc.spark.remote import arrow_schema, store_options
+from l0gc.spark.remote import batches, spread
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -42,8 +39,6 @@ from l0gc.verify.rules import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Part = TypeVar("Part")
 
 _TEXT, _LONG, _INT = StringType(), LongType(), IntegerType()
 _PARTITION: Final = [
@@ -107,7 +102,6 @@ TOP: Final = "top"
 
 _THREADS: Final = 8
 _AT_ONCE: Final = 64
-_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,47 +122,6 @@ class Place:
 def _store(config: StoreConfig) -> S3Store:
     """One for each Python worker, since its clients take longer to make than a small task has to do."""
     return S3Store(config)
-
-
-def spread(
-    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
-) -> DataFrame:
-    """What `read` gives for each part, each in a task of its own."""
-
-    def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in incoming:
-            for number in batch.column(0).to_pylist():
-                yield from read(parts[number])
-
-    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, schema)
-
-
-def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow, some thousands at a time."""
-    import pyarrow as pa
-
-    from l0gc import columns
-
-    target = arrow_schema(schema)
-    while chunk := list(islice(rows, _ROWS)):
-        arrays = []
-        for f, values in zip(target, zip(*chunk, strict=True), strict=True):
-            text = pa.types.is_string(f.type)
-            arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-# -- the L0 listing -------------------------------------------------------------------------------------------------------
-
-
-def l0_listing(spark: SparkSession, place: Place) -> DataFrame:
-    """Every key of the data prefix, in the columns of `listing.SCHEMA`."""
-    basis = place.basis
-    reader = ListingReader(
-        store_options(place.config)
-        | {"template": basis.key_template, "shards": str(basis.shards), "slices": str(place.slices)}
-    )
-    return spread(spark, reader.partitions(), reader.read, listing.SCHEMA)
 
 
 # -- partition logs -------------------------------------------------------------------------------------------------------

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
 from l0gc.keys import KeyLayout, PartitionId
-from l0gc.spark.listing import ListingSource
+from l0gc.spark.listing import epoch_histogram
 from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
 from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
-from l0gc.spark.reports import ReportsSource
+from l0gc.spark.reports import reports_of
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark import job, own_log
 from l0gc.watermark.compact import ReportFolder
@@ -28,6 +27,7 @@ from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow, WatermarkResult
 from l0gc.watermark.own_log import OwnLog
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
+from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +58,9 @@ def run(
     """
     folder = ReportFolder(cluster.store, cluster.runtime, lambda keys: best_reports(spark, config, keys))
 
+    def histogram(layout: KeyLayout) -> list[EpochRow]:
+        return epoch_histogram(spark, config, layout, _slices(spark), lambda: cluster.controller.snapshot().epoch)
+
     def read_logs(cluster_id: str, partitions: list[PartitionId]) -> list[PartitionReport]:
         return reports_of_logs(spark, config, cluster_id, partitions, broken)
 
@@ -65,10 +68,11 @@ def run(
         lambda: job.run(
             cluster,
             folder.read,
-            (lambda layout: epoch_histogram(spark, config, layout)) if scan else None,
+            histogram if scan else None,
             publish_it=publish_it,
             read_logs=read_logs if refresh else None,
             compact=folder.compact,
+            keep=keeper(cluster),
         )
     )
 
@@ -79,9 +83,18 @@ def run_own_log(
     """See `watermark.own_log.run`; with the listing."""
     return _told(
         lambda: own_log.run(
-            cluster, theirs, lambda layout: epoch_histogram(spark, config, layout), publish_it=publish_it
+            cluster,
+            theirs,
+            lambda layout: epoch_histogram(spark, config, layout, _slices(spark), lambda: theirs.cluster_epoch),
+            publish_it=publish_it,
+            keep=keeper(cluster),
         )
     )
+
+
+def keeper(cluster: Cluster) -> Callable[[ScanSnapshot], KeptScan]:
+    """What keeps a run's scan snapshot."""
+    return lambda scan: keep_scan(cluster.store, cluster.runtime, scan)
 
 
 def _told(work: Callable[[], T]) -> T:
@@ -93,9 +106,8 @@ def _told(work: Callable[[], T]) -> T:
 
 def best_reports(spark: SparkSession, config: StoreConfig, keys: list[str]) -> pa.Table:
     """The report with the highest gc epoch of each partition (and of each cluster) that has one in these files."""
-    tasks = min(_slices(spark), -(-len(keys) // _FILES_PER_TASK))
-    options = store_options(config) | {"keys": msgspec.json.encode(keys).decode(), "slices": str(tasks)}
-    frame = _load(spark, ReportsSource, options)
+    tasks = max(1, min(_slices(spark), -(-len(keys) // _FILES_PER_TASK)))
+    frame = reports_of(spark, config, keys, tasks)
     if tasks > 1:
         frame = frame.repartition(spark.sparkContext.defaultParallelism, *KEY).mapInArrow(_best, REPORT_COLUMNS)
     return frame.toArrow().select(SCHEMA.names).cast(SCHEMA)
@@ -123,7 +135,8 @@ def reports_of_logs(
         "partitions": msgspec.json.encode(partitions).decode(),
         "slices": str(min(_slices(spark), -(-len(partitions) // _LOGS_PER_TASK))),
     }
-    table = _load(spark, LogsSource, options).toArrow()
+    spark.dataSource.register(LogsSource)
+    table = spark.read.format(LogsSource.name()).options(**options).load().toArrow()
     reports = []
     for report, error in zip(rows_of(table.select(SCHEMA.names)), table["error"].to_pylist(), strict=True):
         if error:
@@ -131,32 +144,6 @@ def reports_of_logs(
         else:
             reports.append(report)
     return reports
-
-
-def epoch_histogram(spark: SparkSession, config: StoreConfig, layout: KeyLayout) -> list[EpochRow]:
-    """Objects and bytes at each epoch that the bucket holds, with one key of each and the oldest one's time."""
-    options = store_options(config) | {
-        "template": layout.template,
-        "shards": str(layout.shards),
-        "slices": str(_slices(spark)),
-    }
-    frame = _load(spark, ListingSource, options)
-    histogram = frame.groupBy("epoch").agg(
-        F.count("*").alias("objects"),
-        F.sum("bytes").alias("bytes"),
-        F.min("key").alias("sample_key"),
-        F.min("modified_ms").alias("oldest_ms"),
-    )
-    return [EpochRow(**row) for row in histogram.toArrow().to_pylist()]
-
-
-def _load(
-    spark: SparkSession,
-    source: type[ListingSource] | type[ReportsSource] | type[LogsSource],
-    options: dict[str, str],
-) -> DataFrame:
-    spark.dataSource.register(source)
-    return spark.read.format(source.name()).options(**options).load()
 
 
 def _slices(spark: SparkSession) -> int:

@@ -13,6 +13,7 @@ from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.reports import report_of
+from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan, list_scans, read_scan
 from tests.support.memory_store import memory_cluster
 
 
@@ -48,7 +49,7 @@ def test_uploads_that_go_on_during_the_scan_are_no_sign_of_an_old_backup() -> No
     result = job.run(cluster, list, scan)
     assert result.watermark.watermark == 0
     assert result.listing is not None
-    assert (result.listing.objects, result.listing.eligible_objects) == (1, 0)
+    assert (result.listing.totals.objects, result.listing.totals.eligible_objects) == (1, 0)
 
 
 def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
@@ -90,3 +91,45 @@ def test_a_look_publishes_nothing() -> None:
     cluster = memory_cluster()
     assert job.run(cluster, list, None, publish_it=False).published is False
     assert published(cluster) is None
+
+
+def test_a_scan_tells_who_holds_what_and_since_when() -> None:
+    cluster = memory_cluster()
+    for name, partitions in (("a", 1), ("b", 2)):
+        cluster.controller.create_topic(name, partitions)
+    for _ in range(3):
+        cluster.controller.advance()
+    rows = [EpochRow(5, 1, 1, "e", 50), EpochRow(None, 2, 20, "x", 7, ["x", "y"]), EpochRow(0, 3, 30, "a", 9)]
+    rows += [EpochRow(1, 4, 40, "b", 8), EpochRow(2, 5, 50, "c", 11)]
+    scan = job.run(cluster, lambda: [report(cluster, "a", 1)], lambda layout: rows).listing
+    assert scan is not None
+    assert [(r.epoch, r.held_by, r.holders) for r in scan.rows] == [
+        (0, "", 0), (1, "a/0", 1), (2, "a/0", 3), (5, "a/0", 3), (None, "", 0)
+    ]  # fmt: skip
+    t = scan.totals
+    assert (t.watermark, t.cluster_epoch, t.source, t.unparsable_samples) == (0, 5, "listing", ["x", "y"])
+    assert (t.objects, t.bytes, t.unparsable, t.unparsable_bytes) == (15, 141, 2, 20)
+    assert (t.eligible_objects, t.eligible_bytes, t.oldest_eligible_ms, t.oldest_held_ms) == (3, 30, 9, 8)
+
+
+def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
+    cluster = memory_cluster()
+
+    def scan(layout: object) -> list[EpochRow]:
+        return [EpochRow(0, 1, 10, "some/key", 3)]
+
+    def keep(scan: ScanSnapshot) -> KeptScan:
+        assert published(cluster) is not None
+        return keep_scan(cluster.store, cluster.runtime, scan)
+
+    looked = job.run(cluster, list, scan, publish_it=False, keep=keep)
+    assert (looked.kept, list_scans(cluster.store)) == (None, [])
+    assert job.run(cluster, list, None, keep=keep).kept is None
+    with pytest.raises(EpochRegressionError):
+        job.run(cluster, list, lambda layout: [EpochRow(9, 1, 1, "k")], keep=keep)
+    assert list_scans(cluster.store) == []
+    ran = job.run(cluster, list, scan, keep=keep, source="inventory")
+    assert ran.kept is not None
+    assert list_scans(cluster.store) == [ran.kept.key]
+    read = read_scan(cluster.store, ran.kept.key, cluster.controller.snapshot().cluster_id)
+    assert (read, read.totals.source) == (ran.listing, "inventory")
