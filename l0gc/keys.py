@@ -176,6 +176,7 @@ PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
 RUNS: Final = "l0gc/runs/"
 PAUSED: Final = "l0gc/paused.json"
+ATTEMPTS: Final = "l0gc/attempts/"
 
 
 def partition_log(p: PartitionId) -> str:
