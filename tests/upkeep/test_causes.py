@@ -176,6 +176,6 @@ def test_a_local_clock_that_is_off_is_a_warning(minutes: int) -> None:
 
 
 def test_lengths_of_time_for_people() -> None:
-    assert [span(s * 1000) for s in (-5, 40, 12 * 60, 3.5 * 3600, 9 * 86400)] == [
+    assert [span(int(s * 1000)) for s in (-5, 40, 12 * 60, 3.5 * 3600, 9 * 86400)] == [
         "0 s", "40 s", "12 min", "3.5 h", "9 days",
     ]  # fmt: skip
