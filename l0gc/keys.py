@@ -192,6 +192,7 @@ REPORTS: Final = "l0gc/watermarks/reports/"
 SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 PAUSED: Final = "l0gc/paused.json"
+ATTEMPTS: Final = "l0gc/attempts/"
 
 
 def partition_log(p: PartitionId) -> str:

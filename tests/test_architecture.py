@@ -37,6 +37,8 @@ SIDEWAYS = {
     ("watermark", "sweep"): "a sweep goes by the published watermark",
     ("watermark", "doctor"): "the published watermark is looked at",
     ("watermark", "upkeep"): "housekeeping and status report and compute M",
+    ("sweep", "upkeep"): "status tells of past sweeps and of a pause",
+    ("ingest", "upkeep"): "status checks the extent that holds M by decoding it",
     ("ingest", "verify"): "extents are checked by decoding them",
     ("reconcile", "verify"): "L1 objects have the columns that the reconciler writes",
     ("read", "verify"): "L1 objects are read by ranges",
@@ -88,6 +90,7 @@ PURE = [
     "partition/entries.py",
     "reconcile/plan.py",
     "watermark/compute.py",
+    "upkeep/causes.py",
     "verify/findings.py",
     "verify/rules.py",
 ]

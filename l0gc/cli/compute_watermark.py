@@ -16,6 +16,7 @@ from l0gc.errors import UsageError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from l0gc.upkeep.attempts import Noted
 
 if TYPE_CHECKING:
     from l0gc.watermark.job import WatermarkResult
@@ -69,7 +70,11 @@ def command(
         raise UsageError("--cluster-epoch and --allow-no-partitions belong to --reports and --partitions")
     if reports is not None and refresh:
         raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
-    with open_cluster(settings) as (cluster, store), out.progress("computing M"):
+    with (
+        open_cluster(settings) as (cluster, store),
+        Noted(cluster, "compute-watermark", whole=not dry_run),
+        out.progress("computing M"),
+    ):
         if reports is not None and partitions is not None:
             theirs = _own_log(
                 settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions

@@ -27,6 +27,7 @@ from l0gc.sweep.local import DELETERS, LocalSweep, SweepResult
 from l0gc.sweep.pause import refusal
 from l0gc.sweep.plan import UNKNOWN, SweepOptions, choose_engine
 from l0gc.sweep.sweeper import Progress
+from l0gc.upkeep.attempts import Noted
 from l0gc.watermark.publication import read_published
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
@@ -102,7 +103,10 @@ def command(
         max_delete_ratio=max_delete_ratio,
         purge_versions=purge_versions,
     )
-    with open_cluster(settings) as (cluster, store):
+    with (
+        open_cluster(settings) as (cluster, store),
+        Noted(cluster, "sweep", whole=not dry_run and shards is None),
+    ):
         engine, why = choose_engine(engine, master, lambda: _eligible(cluster))
         signals: list[int] = []
         if engine == "local":
@@ -112,8 +116,8 @@ def command(
             result = _spark(settings, out, cluster, store, options, signals, master, conf)
         if not dry_run and result.deleted:
             _expire(out, store, result.plan.started_ms - keep_runs * 1000)
-    out.result(_data(result, why), _lines(result))
-    _raise_what_went_wrong(result, signals)
+        out.result(_data(result, why), _lines(result))
+        _raise_what_went_wrong(result, signals)
 
 
 def _eligible(cluster: Cluster) -> int:

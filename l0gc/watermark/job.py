@@ -25,7 +25,7 @@ from l0gc.watermark.compact import Compacted
 from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id, check_epochs, gc_epoch_of
 from l0gc.watermark.lowest import Holders, compute_of, holders_of, lowest, partitions_table
 from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
-from l0gc.watermark.reports import best_of, key_of, last_of, table_of, write_reports
+from l0gc.watermark.reports import best_of, highest_of, key_of, last_of, table_of, write_reports
 from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals
 
 REFRESHED_AT_ONCE: Final = 1000
@@ -236,12 +236,8 @@ def _check_reports(best: pa.Table, snapshot: ControllerState, epoch_after: int) 
                 "looks restored from a backup that is older than the topic; nothing was published. Restore the newer "
                 f"controller log, or, if that topic's data may go, remove its reports below {REPORTS}"
             )
-    if not best.num_rows:
-        return
-    highest = pc.max_element_wise(best["max_applied_epoch"], best["revision"])
-    row = best.slice(pc.index(highest, pc.max(highest)).as_py(), 1).to_pylist()[0]
-    source = f"a report of partition {row['topic']}/{row['partition']}"
-    check_epochs(epoch_after, max(row["max_applied_epoch"], row["revision"]), source)
+    if best.num_rows:
+        check_epochs(epoch_after, *highest_of(best))
 
 
 def _topics(table: pa.Table) -> list[tuple[str, int]]:

@@ -129,6 +129,13 @@ def best_of(table: pa.Table) -> pa.Table:
     return last_of(table, ["cluster_id", *KEY], ["gc_epoch", "log_offset"])
 
 
+def highest_of(table: pa.Table) -> tuple[int, str]:
+    """The highest epoch that any of these reports (there are some) knows, and which one that is."""
+    highest = pc.max_element_wise(table["max_applied_epoch"], table["revision"])
+    row = table.slice(pc.index(highest, pc.max(highest)).as_py(), 1).to_pylist()[0]
+    return max(row["max_applied_epoch"], row["revision"]), f"a report of partition {row['topic']}/{row['partition']}"
+
+
 def last_of(table: pa.Table, names: list[str], order: list[str]) -> pa.Table:
     """Of the rows that are equal in the columns `names`, the last one in the order of the columns `order`."""
     if table.num_rows < 2:

@@ -287,6 +287,8 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
     computed = l0gc("compute-watermark", *flags, "--no-scan")
     assert computed["cluster_epoch"] == written["epoch"]
     assert computed["watermark"] == written["needed_from"] - 1  # type: ignore[operator]
+    shown = l0gc("status")
+    assert (shown["lag_epochs"], shown["causes"]) == (computed["cluster_epoch"] - computed["watermark"], [])
     assert l0gc("sweep")["deleted"] == written["garbage"]
     assert example("verify")["missing"] == 0
 
