@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,7 +23,7 @@ from l0gc.keys import PartitionId, partition_log
 from l0gc.runtime import Runtime
 from l0gc.spark import listing
 from l0gc.spark.listing import ListingReader
-from l0gc.spark.remote import arrow_schema, store_options
+from l0gc.spark.remote import arrow_schema, store_at, store_options
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -120,14 +119,8 @@ class Place:
 
     @property
     def store(self) -> S3Store:
-        """The store, without secrets: each executor finds credentials as boto3 does."""
-        return _store(self.config)
-
-
-@lru_cache(maxsize=2)
-def _store(config: StoreConfig) -> S3Store:
-    """One for each Python worker, since its clients take longer to make than a small task has to do."""
-    return S3Store(config)
+        """The store, as an executor sees it."""
+        return store_at(self.config)
 
 
 def spread(
