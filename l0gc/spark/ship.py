@@ -66,7 +66,7 @@ class ExecutorsUnfitError(L0gcError):
 class Look(msgspec.Struct, frozen=True):
     """What one Python worker has: the version of each package or None, and what kept l0gc from being imported."""
 
-    versions: dict[str, str | None]
+    versions: Mapping[str, str | None]
     problem: str = ""
 
 
@@ -82,7 +82,7 @@ def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]
     Raises:
         ExecutorsUnfitError: they cannot, and why.
     """
-    if is_local(spark.sparkContext.master):
+    if is_local(spark.sparkContext.master or ""):
         return
     spark.sparkContext.environment.update(environment())
     package = package_zip()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import boto3
 import pytest
 from botocore.credentials import Credentials
 
@@ -86,4 +85,3 @@ def test_an_executor_takes_what_was_sent_whatever_it_has_itself(monkeypatch: pyt
     found = store.session.get_credentials().get_frozen_credentials()
     assert (found.access_key, found.secret_key) == tuple(KEYS.values())
     assert not found.token
-    assert boto3.Session().get_credentials().access_key == KEYS["AWS_ACCESS_KEY_ID"]
