@@ -56,6 +56,7 @@ HOMES: dict[str, set[str]] = {
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},
     "pyspark": {"spark/", "cli/spark_options.py"},
+    "py4j": {"spark/session.py", "spark/ship.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py"},
     "crc32c": {"ingest/extents.py"},
@@ -75,7 +76,7 @@ HOMES: dict[str, set[str]] = {
 }
 """Where each outside library may be imported: files, or folders if they end with a slash."""
 
-PACKAGED_AS = {"arro3": "arro3-core", "botocore": "boto3", "mypy_boto3_s3": "boto3-stubs"}
+PACKAGED_AS = {"arro3": "arro3-core", "botocore": "boto3", "mypy_boto3_s3": "boto3-stubs", "py4j": "pyspark"}
 """Libraries whose package has another name."""
 
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}

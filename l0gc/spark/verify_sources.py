@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,7 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId, partition_log
 from l0gc.runtime import Runtime
-from l0gc.spark.remote import batches, spread
+from l0gc.spark.remote import batches, spread, store_at
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -114,14 +113,8 @@ class Place:
 
     @property
     def store(self) -> S3Store:
-        """The store, without secrets: each executor finds credentials as boto3 does."""
-        return _store(self.config)
-
-
-@lru_cache(maxsize=2)
-def _store(config: StoreConfig) -> S3Store:
-    """One for each Python worker, since its clients take longer to make than a small task has to do."""
-    return S3Store(config)
+        """The store, as an executor sees it."""
+        return store_at(self.config)
 
 
 # -- partition logs -------------------------------------------------------------------------------------------------------
