@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from l0gc.cluster import Cluster
@@ -184,7 +185,7 @@ def run_compute_watermark(cluster: Cluster, histogram: job.ReadHistogram | None 
     folder = ReportFolder(
         store,
         cluster.runtime,
-        lambda keys: job.pa.concat_tables([read_report_file(store.get(k).body, k) for k in keys]),
+        lambda keys: pa.concat_tables([read_report_file(store.get(k).body, k) for k in keys]),
     )
     cluster.controller.snapshot()
     job.run(cluster, folder.read, histogram, compact=folder.compact)
