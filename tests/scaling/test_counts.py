@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,9 +114,8 @@ def test_reading_a_log_takes_its_checkpoint_and_what_is_behind_it(entries: int) 
 def test_an_upload(tmp_path: Path, batches: int) -> None:
     cluster = new_cluster()
     for seed, before in enumerate((0, batches)):
-        found = counted(
-            store_of(cluster), lambda s=seed: run_upload(another_process(cluster, s), tmp_path / "lines", batches)
-        )
+        process = another_process(cluster, seed)
+        found = counted(store_of(cluster), partial(run_upload, process, tmp_path / "lines", batches))
         assert found == model.upload(
             CONTROLLER, Log(before), partitions=PARTITIONS, objects=batches, placeholders=batches * PARTITIONS
         )

@@ -18,7 +18,7 @@ from l0gc.sweep.plan import SweepOptions
 from l0gc.sweep.runs import expire
 from l0gc.sweep.scan import in_range
 from l0gc.watermark import job
-from l0gc.watermark.job import EpochRow
+from l0gc.watermark.job import EpochRow, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.scaling import model
 from tests.scaling.case import SWEEPS, SweepCase
@@ -65,7 +65,8 @@ def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
 )
 def test_a_sweep(case: SweepCase) -> None:
     store = a_bucket(case.keys, case.garbage, case.shards)
-    cluster, results = a_process(store), []
+    cluster = a_process(store)
+    results: list[SweepResult] = []
     found = counted(store, lambda: results.append(run_sweep(cluster, dry_run=case.dry_run)))
     assert results[0].deleted == case.garbage
     lists = results[0].tally.counts.requests
@@ -98,7 +99,7 @@ def histogram(store: GeneratedStore, layout: KeyLayout) -> Iterable[EpochRow]:
 def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> None:
     store = a_bucket(keys, garbage, shards)
     cluster = a_process(store)
-    results = []
+    results: list[WatermarkResult] = []
 
     def run() -> None:
         cluster.controller.snapshot()
