@@ -10,6 +10,7 @@ from math import ceil
 from typing import Final
 
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
+from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.replica import CHECKPOINT_EVERY
 from tests.scaling import model
 from tests.scaling.model import Log, Requests
@@ -168,7 +169,7 @@ def partitions_in_memory() -> float:
 
 def keys_in_time() -> float:
     """How many keys Spark lists within `compute-watermark`'s period, a page at a time on each core."""
-    return WATERMARK_S / PAGE_S * CORES * model.PAGE_SIZE
+    return WATERMARK_S / PAGE_S * CORES * PAGE_SIZE
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------------------------

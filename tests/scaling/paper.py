@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from l0gc.storage.replica import CHECKPOINT_EVERY
 from tests.scaling import case, model
 from tests.scaling.case import DAY_S, SweepCase
 from tests.scaling.model import Requests
@@ -219,7 +220,7 @@ def _logs() -> str:
     runs = DAY_S / case.RECONCILE_S
     kept = [case.partition_log(s).objects for s in (case.HOUSEKEEP_S, case.housekeep_seconds())]
     checkpoint = case.APPENDS * case.RECONCILE_S * model.PLACEHOLDER_BYTES
-    per_day = entries / model.CHECKPOINT_EVERY * checkpoint
+    per_day = entries / CHECKPOINT_EVERY * checkpoint
     everywhere = case.PARTITIONS
 
     def row(what: str, one: float, unit: Callable[[float], str] = size) -> list[str]:
