@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.measure import Result
-from benchmarks.scenarios import basic, sweep_beside, sweep_scale, sweep_throttled, watermark
+from benchmarks.scenarios import basic, rates, sweep_beside, sweep_scale, sweep_throttled, watermark
 from benchmarks.setting import Setting
 
 SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
@@ -22,6 +22,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "sweep-growth": sweep_scale.growth,
     "sweep-memory": sweep_scale.memory,
     "sweep-throttled": sweep_throttled.throttled,
+    "rates": rates.rates,
 }
 
 
