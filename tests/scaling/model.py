@@ -8,11 +8,11 @@ to a command adds it there, and the tests say if it is wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from typing import Final
 
 from l0gc.storage.objectstore import PAGE_SIZE
+from l0gc.storage.ranges import FIRST_PAGES, GROWTH
 from l0gc.storage.replica import CHECKPOINT_EVERY
 from l0gc.sweep.record import SEGMENT_OBJECTS
 
@@ -194,11 +194,18 @@ def compute_watermark(controller: Log, *, files: int, listing: float = 0, compac
     return ONCE["compute-watermark"] + read_log(controller) + reports + Requests(lists=listing) + compaction
 
 
-def listing(keys: int, shards: int, slices: int) -> int:
-    """LIST requests of a full listing in slices of shards that hold equally many keys; `pages(keys) + slices` at most."""
-    cuts = [shards * i // slices for i in range(slices + 1)]
-    counts = [keys * (b - a) // shards for a, b in pairwise(cuts)]
-    return sum(n // PAGE_SIZE + 1 for n in counts[:-1]) + pages(counts[-1])
+def listing(keys: float, readers: int) -> float:
+    """The most LIST requests of a full listing by so many readers: its pages, and one for each range that is read.
+
+    See `l0gc/storage/ranges.py`: a round reads each range up to so many pages, and cuts what is left of it in pieces.
+    """
+    left, ranges, each, read = keys / PAGE_SIZE, readers, FIRST_PAGES, readers
+    while left > ranges * each:
+        left -= ranges * each
+        ranges *= 3 * max(2, ceil(readers / ranges))
+        read += ranges
+        each *= GROWTH
+    return pages(keys) + read
 
 
 def sweep_lists_bound(keys: float, garbage: float, shards: int) -> int:

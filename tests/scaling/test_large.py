@@ -6,17 +6,17 @@ The keys are made up as they are listed; everything else is l0gc's own code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
 from l0gc.cluster import Cluster
 from l0gc.keys import KeyLayout
 from l0gc.storage.parallel import Inline
+from l0gc.storage.ranges import KeyRange, RangeReader, read_in_rounds
 from l0gc.sweep.local import LocalSweep, SweepResult
 from l0gc.sweep.plan import SweepOptions
 from l0gc.sweep.runs import expire
-from l0gc.sweep.scan import in_range
 from l0gc.watermark import job
 from l0gc.watermark.job import EpochRow, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -28,7 +28,7 @@ from tests.support.generated_store import EPOCH, WATERMARK, GeneratedStore
 from tests.support.memory_store import memory_cluster
 
 CONTROLLER = Log(behind=EPOCH + 1)
-SLICES = 8
+READERS = 8
 
 
 def a_bucket(keys: int, garbage: int, shards: int) -> GeneratedStore:
@@ -80,12 +80,19 @@ def test_a_sweep(case: SweepCase) -> None:
 
 
 def histogram(store: GeneratedStore, layout: KeyLayout) -> Iterable[EpochRow]:
-    """What Spark's executors do, in a loop: each slice of shards listed by itself."""
+    """What Spark's executors do, in a loop: each range listed by itself, and what is left of it in further rounds."""
     counts: Counter[str] = Counter()
     first = len(layout.shard_prefix(0)) + 1
-    for i in range(SLICES):
-        for page in in_range(store, layout, layout.shards * i // SLICES, layout.shards * (i + 1) // SLICES):
-            counts.update(k[first : first + 18] for k in page.keys)
+
+    def read(ranges: Sequence[KeyRange], pages: int) -> Iterator[KeyRange]:
+        for keys in ranges:
+            reader = RangeReader(store, layout, keys, pages)
+            for page in reader.read():
+                counts.update(k[first : first + 18] for k in page.keys)
+            if reader.rest is not None:
+                yield reader.rest
+
+    read_in_rounds(layout, READERS, lambda: EPOCH, read)
     return [EpochRow(int(epoch), n, n, "") for epoch, n in counts.items()]
 
 
@@ -106,9 +113,10 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
         store.list("l0gc/watermarks/reports/")
         results.append(job.run(cluster, list, lambda layout: histogram(store, layout)))
 
-    lists = model.listing(keys, shards, SLICES)
-    assert counted(store, run) == model.compute_watermark(CONTROLLER, files=0, listing=lists)
-    assert lists <= model.pages(keys) + SLICES
-    totals = results[0].listing
-    assert totals is not None
-    assert totals.objects == keys
+    found = counted(store, run)
+    lists = found.lists - model.compute_watermark(CONTROLLER, files=0).lists
+    assert model.pages(keys) <= lists <= model.listing(keys, READERS)
+    assert found == model.compute_watermark(CONTROLLER, files=0, listing=lists)
+    scan = results[0].listing
+    assert scan is not None
+    assert scan.totals.objects == keys
