@@ -175,6 +175,7 @@ CONTROLLER_LOG: Final = "l0gc/controller/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
 RUNS: Final = "l0gc/runs/"
+GC_UNDER_WAY: Final = "l0gc/gc/running/"
 PAUSED: Final = "l0gc/paused.json"
 
 

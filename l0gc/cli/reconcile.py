@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import click
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count, size
-from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
+from l0gc.cluster import Cluster
 from l0gc.errors import PartialFailureError
 from l0gc.reconcile.commit import plan_run
 from l0gc.settings import Settings
+from l0gc.storage.config import StoreConfig
 
 
 @click.command("reconcile")
 @click.argument("topic", required=False)
 @spark_options
 @common_options
+@metrics_options
 def command(settings: Settings, topic: str | None, master: str | None, conf: tuple[str, ...]) -> None:
     """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, on Spark.
 
@@ -24,20 +28,27 @@ def command(settings: Settings, topic: str | None, master: str | None, conf: tup
       l0gc reconcile
       l0gc reconcile events --master spark://host:7077
     """
-    out = Output(settings)
     with open_cluster(settings) as (cluster, store):
-        state = cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
-        if topic is not None:
-            state.topic(topic)
-        from l0gc.spark import reconcile_job
+        spark = lambda defaults: open_spark(settings, "reconcile", master, (*defaults, *conf))  # noqa: E731
+        run_reconcile(Output(settings), cluster, store.config, spark, topic)
 
-        with out.progress("reconciling"):
-            plan, errors = plan_run(cluster, topic)
-            if not plan.partitions:
-                result = reconcile_job.ReconcileResult(errors=errors)
-            else:
-                with open_spark(settings, "reconcile", master, conf) as spark:
-                    result = reconcile_job.run(spark, cluster, store.config, topic)
+
+def run_reconcile(
+    out: Output, cluster: Cluster, config: StoreConfig, open_session: OpenSpark, topic: str | None = None
+) -> None:
+    """Reconcile, and tell the result; a session is opened if there is work. Raises as `print_result` does."""
+    state = cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
+    if topic is not None:
+        state.topic(topic)
+    from l0gc.spark import reconcile_job
+
+    with out.progress("reconciling"):
+        plan, errors = plan_run(cluster, topic)
+        if not plan.partitions:
+            result = reconcile_job.ReconcileResult(errors=errors)
+        else:
+            with open_session(()) as spark:
+                result = reconcile_job.run(spark, cluster, config, topic)
     print_result(out, result)
 
 

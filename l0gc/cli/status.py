@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count, epoch, held_back, size
 from l0gc.settings import Settings
@@ -14,6 +15,7 @@ from l0gc.settings import Settings
 
 @click.command("status")
 @common_options
+@metrics_options
 def command(settings: Settings) -> None:
     """Show the cluster, M, and what holds it back, from the partitions' own logs.
 

@@ -8,6 +8,7 @@ has refused nothing may replace files.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,12 +20,15 @@ from l0gc import columns
 from l0gc.cluster import Cluster
 from l0gc.controller.state import ControllerState
 from l0gc.errors import EpochRegressionError, OwnLogError
+from l0gc.events import event
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, KeyLayout, PartitionId
 from l0gc.watermark.compact import Compacted
 from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id, check_epochs, gc_epoch_of
 from l0gc.watermark.lowest import compute_of, lowest, partitions_table
 from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
 from l0gc.watermark.reports import best_of, key_of, last_of, table_of, write_reports
+
+_log: Final = logging.getLogger(__name__)
 
 REFRESHED_AT_ONCE: Final = 1000
 REFRESH_ROUNDS: Final = 10
@@ -153,7 +157,9 @@ def run(
         laps.lap("publication")
         if compact is not None:
             compacted = compact(kept_of(best, snapshot))
-            laps.lap("compaction")
+            if compacted is not None and compacted.files:
+                told = event("compacted", files=compacted.files)
+                _log.info("%d report files compacted into one", compacted.files, extra=told)
     return WatermarkResult(
         watermark, watermark_of(published), totals, publish_it, fresh.num_rows, compacted, laps.seconds
     )
