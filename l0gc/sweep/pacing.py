@@ -179,6 +179,7 @@ class Pacer:
         elif took:  # else nobody knows what it takes: whoever was refused waits longer each time
             self._limit = max(LEAST_RATE, min(rate, max(took, rate / 2)))
         self._limited_at = self._paid = now
+        assert self._limit is not None
         told = event("pace", rate=round(self._limit, 1), throttled=self.throttled)
         _log.info("the store asks to slow down: %.0f objects a second", self._limit, extra=told)
 
