@@ -47,7 +47,7 @@ def command(settings: Settings, output: str, findings: str | None, price_gb_mont
     page = render(facts)
     if output == _STDOUT:
         with writing_stdout():
-            click.echo(page)
+            click.echo(page, nl=False)
         return
     _write(Path(output), page)
     data = {"output": output, **msgspec.to_builtins(facts)}

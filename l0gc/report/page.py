@@ -142,6 +142,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     for shown in (number, size, moment, span, dollars, epochs):
         environment.filters[shown.__name__] = shown

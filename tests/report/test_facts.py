@@ -31,10 +31,10 @@ def store_of(cluster: Cluster) -> MemoryStore:
     return cluster.store
 
 
-def look(cluster: Cluster, **options: float) -> Facts:
+def look(cluster: Cluster) -> Facts:
     """What another process sees; it changes nothing, and what it sees can be shown."""
     before = dict(store_of(cluster).objects)
-    facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/", **options)
+    facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
     assert store_of(cluster).objects == before
     assert "</html>" in render(facts)
     return facts
@@ -116,7 +116,7 @@ def test_scans_and_runs_become_bars_and_a_trend() -> None:
         scan(cluster, NOW - n * 1000, [ScanRow(0, 5, 50, 1), ScanRow(3, 1, 10, 1, "t/0", 1)], eligible_objects=5)
     for n in range(25):
         write_summary(cluster.store, summary(NOW - 10**7 + n * 1000, n, n))
-    facts = look(cluster, price_gb_month=1.0)
+    facts = look(cluster)
     assert [(b.first_epoch, b.objects, b.eligible) for b in facts.epochs] == [(0, 5, True), (3, 1, False)]
     assert [t.eligible_objects for t in facts.trend] == [5, 5, 5]
     assert ([len(facts.runs), facts.runs_total], [b.objects for b in facts.deleted]) == ([20, 25], list(range(25)))
