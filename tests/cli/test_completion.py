@@ -87,7 +87,7 @@ def test_each_shell_has_its_script(shell: str, begins: str) -> None:
 def test_a_misspelt_command_option_or_choice_is_answered_with_the_nearest() -> None:
     for args, hint in (
         (["swep"], "did you mean 'sweep'?"),
-        (["sweep", "--dryrun"], "Did you mean --dry-run?"),
+        (["sweep", "--dryrun"], "Did you mean '--dry-run'?"),
         (["sweep", "--max-object", "3"], "--max-objects"),
         (["topic", "crate"], "create"),
         (["completion", "bsh"], "'bash'"),
