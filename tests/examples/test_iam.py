@@ -1,12 +1,14 @@
 """The policies in examples/iam are the table of docs/operations.md, and enough and no more for what each role does.
 
-moto checks actions and resources, with two gaps that are closed here as AWS documents it: S3 judges a DeleteObjects request by
-each of its keys, moto by the bucket; and HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not have. moto's
-check of signatures is off: it refuses `%7E` in a URL, which S3 takes for the `~` that it is. Who asks is known by the access key.
+moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 judges a DeleteObjects
+request by each of its keys, moto by the bucket; HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not
+have. moto's check of signatures is off, since it refuses `%7E` in a URL, which S3 takes for the `~` that it is; who asks is
+known by the access key.
 """
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
@@ -72,8 +74,15 @@ class Account:
 
     def client(self, role: str) -> Any:
         """The role's own boto3 client."""
-        session = boto3.session.Session(profile_name=role, region_name="us-east-1")
-        return session.client("s3", endpoint_url=self.endpoint)
+        profiles = configparser.ConfigParser()
+        profiles.read(self.credentials)
+        return boto3.client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=profiles[role]["aws_access_key_id"],
+            aws_secret_access_key=profiles[role]["aws_secret_access_key"],
+        )
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +94,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     account = Account(
         f"http://{host}:{port}", f"b-{uuid.uuid4().hex[:12]}", tmp_path_factory.mktemp("iam") / "credentials"
     )
-    admin = {
+    admin: dict[str, Any] = {
         "endpoint_url": account.endpoint,
         "region_name": "us-east-1",
         "aws_access_key_id": "admin",
@@ -107,7 +116,6 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     monkeypatch.setattr(S3IAMRequest, "check_signature", lambda self: None)
     _judge_each_key(monkeypatch)
     _note_what_is_used(monkeypatch, account)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(account.credentials))
     monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # from here on, everything is checked
     try:
         yield account
@@ -117,15 +125,18 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
 
 
 def _judge_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    asking: ContextVar[Any] = ContextVar("asking")
+    asking: ContextVar[Any] = ContextVar("asking", default=None)
     of_bucket, delete_keys = FakeBucket.get_permission, S3Response._bucket_response_delete_keys
 
     def each(self: Any, bucket_name: str, authenticated: bool = True) -> Any:
-        asking.set(self)
-        return delete_keys(self, bucket_name, authenticated=True)
+        before = asking.set(self)
+        try:
+            return delete_keys(self, bucket_name, authenticated=True)
+        finally:
+            asking.reset(before)
 
     def judged(self: Any, action: str, resource: str) -> Any:
-        if action == "s3:DeleteObject":
+        if asking.get() is not None:
             bucket, _, key = resource.removeprefix("arn:aws:s3:::").partition("/")
             try:
                 asking.get()._authenticate_and_authorize_s3_action(bucket_name=bucket, key_name=key)
@@ -201,7 +212,9 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account) -> None:
 
     account.l0gc("pauser", "pause", "--why", "a test")
     account.l0gc("sweeper", "sweep", code=4)
-    account.l0gc("sweeper", "resume", code=1)
+    assert "still paused" in account.l0gc("sweeper", "resume", code=1).stderr
+    examined = l0gc_process("doctor", "--profile", "sweeper", environment=account.environment).stdout.decode()
+    assert "delete       refused at l0gc/" in examined
     account.l0gc("pauser", "resume")
     swept = account.l0gc("sweeper", "sweep", "--json")
     assert swept.data["deleted"] == 1

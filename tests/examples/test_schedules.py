@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import click
 import pytest
@@ -150,17 +150,17 @@ def test_a_cron_job_has_arguments_that_l0gc_takes(name: str) -> None:
 class _Dag:
     """Stands for Airflow's class: keeps what it is given."""
 
-    open: Self | None = None
+    open: ClassVar[_Dag | None] = None
 
     def __init__(self, **given: Any) -> None:
         self.given, self.tasks = given, list[_Task]()
 
     def __enter__(self) -> Self:
-        type(self).open = self
+        _Dag.open = self
         return self
 
     def __exit__(self, *exc: object) -> None:
-        type(self).open = None
+        _Dag.open = None
 
 
 class _Task:
@@ -183,18 +183,15 @@ def dags(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Dag]:
             super().__init__(**given)
             made.append(self)
 
-        def __enter__(self) -> Self:
-            _Dag.open = self
-            return self
-
-    for name, classes in {
+    stubs: dict[str, dict[str, type]] = {
         "airflow": {},
         "airflow.sdk": {"DAG": Dag},
         "airflow.providers": {},
         "airflow.providers.standard": {},
         "airflow.providers.standard.operators": {},
         "airflow.providers.standard.operators.bash": {"BashOperator": _Task},
-    }.items():
+    }
+    for name, classes in stubs.items():
         module = ModuleType(name)
         vars(module).update(classes)
         monkeypatch.setitem(sys.modules, name, module)
