@@ -129,8 +129,8 @@ def kept(old: str, new: str) -> str:
     return "".join(known.get(compared(block), block) for block in blocks(new))
 
 
-def record(block: str) -> tuple[str, dict[str, str]]:
-    """Run the session; its text, and the captures by file name."""
+def record(block: str, *, looking: bool) -> tuple[str, dict[str, str]]:
+    """Run the session; its text, and, if asked for, the captures by file name."""
     lines: list[str] = []
     captures: dict[str, str] = {}
     with SeaweedFS() as server, tempfile.TemporaryDirectory(prefix="l0gc-captures-") as scratch:
@@ -145,7 +145,7 @@ def record(block: str) -> tuple[str, dict[str, str]]:
                 name, _, value = command.removeprefix("export ").partition("=")
                 env[name] = value
                 continue
-            if command == "l0gc sweep":
+            if looking and command == "l0gc sweep":
                 captures = look(env)
             output = shown(on_terminal(command.replace("/tmp/flights", scratch), 80, env))  # noqa: S108 - replaced
             if output and not command.startswith("python "):  # the names of its files say nothing
@@ -178,7 +178,7 @@ def main() -> int:
     check = arguments.parse_args().check
     text = README.read_text()
     begin, end = session(text)
-    new, captures = record(text[begin:end])
+    new, captures = record(text[begin:end], looking=not check)
     if check:
         if flat(new) == flat(text[begin:end]):
             return 0
