@@ -36,12 +36,13 @@ _L0: Final = re.compile(r"[0-9]{3}/([0-9]{18})/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0
 
 @dataclass(frozen=True)
 class Filling:
-    """A bucket with one cluster in it."""
+    """A bucket with one cluster in it; `made_up` are the garbage and the live objects that its store makes up."""
 
     bucket: str
     shards: int
     garbage: int
     live: int
+    made_up: tuple[int, int] = (0, 0)
 
 
 class Filled:
@@ -113,7 +114,7 @@ def found(setting: Setting, environment: dict[str, str], filling: Filling) -> No
         [
             sys.executable,
             BENCHMARKS / "drivers" / "fill.py",
-            *map(str, (filling.shards, filling.garbage, filling.live)),
+            *map(str, (filling.shards, filling.garbage, filling.live, *filling.made_up)),
         ],
         environment | {"L0GC_URL": url(filling.bucket)},
     )
