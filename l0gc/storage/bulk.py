@@ -107,7 +107,7 @@ class Bulk:
         import obstore
         from obstore.exceptions import BaseError
 
-        if _AMBIGUOUS.search("\n".join(keys)) or any("\n" in key for key in keys):
+        if _are_ambiguous(keys):
             return False
         self._count("delete")
         try:
@@ -115,3 +115,21 @@ class Bulk:
         except (BaseError, OSError):
             return False
         return True
+
+    def put(self, key: str, body: bytes) -> bool:
+        """Write one object, with retries; whether it is there for certain."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if _are_ambiguous([key]):
+            return False
+        self._count("put")
+        try:
+            obstore.put(self._patient, key, body, use_multipart=False)
+        except (BaseError, OSError):
+            return False
+        return True
+
+
+def _are_ambiguous(keys: Sequence[str]) -> bool:
+    return _AMBIGUOUS.search("\n".join(keys)) is not None or any("\n" in key for key in keys)

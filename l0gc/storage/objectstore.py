@@ -87,6 +87,10 @@ class ObjectStore(Protocol):
         """Write, whatever is there."""
         ...
 
+    def put_often(self, key: str, body: bytes) -> None:
+        """As `put`, with less CPU: for what is written again and again while something else is to be done."""
+        ...
+
     def put_file(self, key: str, path: Path) -> None:
         """Write a file, in parts if it is large; durable and complete when this returns."""
         ...

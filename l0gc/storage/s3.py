@@ -232,6 +232,10 @@ class S3Store:
         r = client.put_object(Bucket=self.config.bucket, Key=self._key(key), Body=body, **(condition or {}))
         return Written(r["ETag"], _date_ms(r))
 
+    def put_often(self, key: str, body: bytes) -> None:
+        if not self.bulk.put(self._key(key), body):
+            self.put(key, body)
+
     def put_file(self, key: str, path: Path) -> None:
         self.call("put", key, lambda: self.client.upload_file(str(path), self.config.bucket, self._key(key)))
 

@@ -137,7 +137,7 @@ class RunRecord:
 
     def write(self, segment: Segment, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> None:
         """Write a segment again, with what became of its objects by `now_ms`."""
-        self._store.put(segment.key, segment.encode(statuses, version_ids, now_ms))
+        self._store.put_often(segment.key, segment.encode(statuses, version_ids, now_ms))
 
 
 def read_segment(store: ObjectStore, key: str) -> list[Fate]:

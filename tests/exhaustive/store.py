@@ -119,6 +119,9 @@ class AnsweredStore:
     def put(self, key: str, body: bytes) -> Written:
         raise NotImplementedError
 
+    def put_often(self, key: str, body: bytes) -> None:
+        self.put(key, body)
+
     def put_file(self, key: str, path: Path) -> None:
         raise NotImplementedError
 

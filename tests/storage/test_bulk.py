@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import l0gc.storage.bulk
+import l0gc.storage.s3
 from l0gc.errors import AccessDeniedError, StoreError, ThrottledError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure
@@ -121,3 +123,19 @@ def test_only_the_named_keys_go_whatever_they_look_like(endpoint: str) -> None:
         left = {k for p in store.scan("") for k in p.keys}
         assert left == set(names) - set(gone)
         assert store.delete_once(gone) == []  # what is not there counts as deleted
+
+
+def test_what_is_written_often_is_there_whatever_its_key_looks_like(endpoint: str) -> None:
+    store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))
+    assert store.create_bucket()
+    for body in (b"first", b"second"):
+        for name in ("l0gc/runs/r/objects-local-00000.parquet", "a b", "ü", "a%41", "d//k"):
+            store.put_often(name, body)
+            assert store.get(name).body == body
+
+
+def test_a_write_that_failed_is_told_by_its_status(deleting: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.storage.bulk, "ATTEMPTS", 0)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
+    with pytest.raises(StoreError, match="501"):
+        deleting.store.put_often("k", b"x")

@@ -104,6 +104,9 @@ class MemoryStore:
         self._leave("put", key)
         return written
 
+    def put_often(self, key: str, body: bytes) -> None:
+        self.put(key, body)
+
     def put_file(self, key: str, path: Path) -> None:
         self.put(key, path.read_bytes())
 
