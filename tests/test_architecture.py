@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "l0gc"
 
 LEVELS: list[set[str]] = [
-    {"__init__", "columns", "epoch", "errors", "keys", "runtime", "settings"},
+    {"__init__", "columns", "epoch", "errors", "key_columns", "keys", "runtime", "settings"},
     {"storage"},
     {"controller"},
     {"partition"},
@@ -62,6 +62,7 @@ HOMES: dict[str, set[str]] = {
     "numpy": {"columns.py"},
     "pyarrow": {
         "columns.py",
+        "key_columns.py",
         "ingest/",
         "read/",
         "reconcile/",

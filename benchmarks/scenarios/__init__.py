@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.measure import Result
-from benchmarks.scenarios import basic, sweep_beside, sweep_scale, sweep_throttled
+from benchmarks.scenarios import basic, inventory, sweep_beside, sweep_scale, sweep_throttled
 from benchmarks.setting import Setting
 
 SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
@@ -15,6 +15,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "memory": basic.memory,
     "startup": basic.startup,
     "watermark": basic.watermark,
+    "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
     "sweep-mostly-live": sweep_beside.mostly_live,
     "sweep-growth": sweep_scale.growth,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,13 +14,14 @@ from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, count, epoch, held_back, size
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.cluster import Cluster
-from l0gc.errors import UsageError
+from l0gc.errors import ObjectNotFoundError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
-    from l0gc.watermark.job import WatermarkResult
+    from l0gc.watermark.inventory import Inventory
+    from l0gc.watermark.job import ListingTotals, WatermarkResult
     from l0gc.watermark.own_log import OwnLog
 
 _PLAIN = ("spark.sql.adaptive.enabled=false",)
@@ -27,6 +30,7 @@ _PLAIN = ("spark.sql.adaptive.enabled=false",)
 
 @click.command("compute-watermark")
 @click.option("--scan/--no-scan", default=True, show_default=True, help="Read the listing, too: what is eligible.")
+@click.option("--inventory", metavar="MANIFEST", help="Read an S3 Inventory in the listing's place: manifest.json.")
 @click.option("--dry-run", is_flag=True, help="Compute M and write nothing.")
 @click.option("--refresh", is_flag=True, help="Look into the logs of the partitions that hold M back.")
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
@@ -41,6 +45,7 @@ _PLAIN = ("spark.sql.adaptive.enabled=false",)
 def command(
     settings: Settings,
     scan: bool,
+    inventory: str | None,
     dry_run: bool,
     refresh: bool,
     reports: str | None,
@@ -57,6 +62,7 @@ def command(
     Example:
       l0gc compute-watermark
       l0gc compute-watermark --refresh --json
+      l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
     out = Output(settings)
@@ -66,15 +72,34 @@ def command(
         raise UsageError("--cluster-epoch and --allow-no-partitions belong to --reports and --partitions")
     if reports is not None and refresh:
         raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
+    if inventory is not None and not scan:
+        raise UsageError("--inventory is read in the listing's place, and --no-scan reads neither: give one of the two")
     with open_cluster(settings) as (cluster, store), out.progress("computing M"):
+        held = _inventory(store, inventory) if inventory is not None else None
         if reports is not None and partitions is not None:
             theirs = _own_log(
                 settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions
             )
-            result = _their_m(settings, cluster, store, theirs, scan, dry_run, master, conf)
+            result = _their_m(settings, cluster, store, theirs, scan, held, dry_run, master, conf)
         else:
-            result = _our_m(settings, out, cluster, store, scan, dry_run, refresh, master, conf)
+            result = _our_m(settings, out, cluster, store, scan, held, dry_run, refresh, master, conf)
     print_result(out, result)
+
+
+def _inventory(store: S3Store, url: str) -> Inventory:
+    """What the manifest says; it is read with the cluster's credentials."""
+    from l0gc.watermark.inventory import read_inventory
+
+    def read(url: str) -> bytes | None:
+        if not url.startswith("s3://"):
+            return Path(url).read_bytes() if Path(url).is_file() else None
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        try:
+            return S3Store(replace(store.config, bucket=bucket, prefix="")).get(key).body
+        except ObjectNotFoundError:
+            return None
+
+    return read_inventory(url, store.config.bucket, read)
 
 
 def _own_log(
@@ -110,6 +135,7 @@ def _their_m(
     store: S3Store,
     theirs: OwnLog,
     scan: bool,
+    inventory: Inventory | None,
     dry_run: bool,
     master: str | None,
     conf: tuple[str, ...],
@@ -123,7 +149,9 @@ def _their_m(
     with open_spark(settings, "compute-watermark", master, (*_PLAIN, *conf)) as spark:
         from l0gc.spark import watermark_job
 
-        return watermark_job.run_own_log(spark, cluster, store.config, theirs, publish_it=not dry_run)
+        return watermark_job.run_own_log(
+            spark, cluster, store.config, theirs, publish_it=not dry_run, inventory=inventory
+        )
 
 
 def _our_m(
@@ -132,6 +160,7 @@ def _our_m(
     cluster: Cluster,
     store: S3Store,
     scan: bool,
+    inventory: Inventory | None,
     dry_run: bool,
     refresh: bool,
     master: str | None,
@@ -144,10 +173,31 @@ def _our_m(
 
         started = time.monotonic() - began
         result = watermark_job.run(
-            spark, cluster, store.config, scan=scan, publish_it=not dry_run, refresh=refresh, broken=out.note
+            spark,
+            cluster,
+            store.config,
+            scan=scan,
+            publish_it=not dry_run,
+            refresh=refresh,
+            broken=out.note,
+            inventory=inventory,
         )
     result.seconds["spark"] = started
     return result
+
+
+def _inventory_lines(listing: ListingTotals) -> list[str]:
+    """What has to be known of the figures if they are an inventory's."""
+    if listing.source == "listing":
+        return []
+    age = f"{listing.age_ms / 3_600_000:,.1f} hours old" if listing.taken_ms is not None else "of an unknown time"
+    lines = [f"these figures are from an inventory that is {age}; what came or went since is not in them"]
+    if listing.noncurrent_objects:
+        lines.append(
+            f"{count(listing.noncurrent_objects, 'noncurrent version')} ({size(listing.noncurrent_bytes)}) are not counted "
+            "above; they still cost their bytes"
+        )
+    return lines
 
 
 def print_result(out: Output, result: WatermarkResult) -> None:
@@ -176,6 +226,10 @@ def print_result(out: Output, result: WatermarkResult) -> None:
             "eligible_objects": listing.eligible_objects,
             "eligible_bytes": listing.eligible_bytes,
             "unparsable": listing.unparsable,
+            "noncurrent_objects": listing.noncurrent_objects,
+            "noncurrent_bytes": listing.noncurrent_bytes,
+            "source": listing.source,
+            "taken_ms": listing.taken_ms,
             "epochs": [{"epoch": r.epoch, "objects": r.objects, "bytes": r.bytes} for r in listing.epochs],
         }
         lines.append(
@@ -186,6 +240,7 @@ def print_result(out: Output, result: WatermarkResult) -> None:
             lines.append(
                 f"{count(listing.unparsable, 'key')} are no L0 keys and are never deleted, e.g. {listing.unparsable_sample}"
             )
+        lines += _inventory_lines(listing)
     lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))

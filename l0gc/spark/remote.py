@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from l0gc import errors
@@ -21,6 +22,8 @@ from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Part = TypeVar("Part")
 
 _OPTION: Final = "store"
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
@@ -52,6 +55,22 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         StringType: pa.string(),
     }
     return pa.schema([pa.field(f.name, types[type(f.dataType)], f.nullable) for f in schema.fields])
+
+
+def spread(
+    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
+) -> DataFrame:
+    """What `read` gives for each part, each in a task of its own.
+
+    A data source would do the same, but for each of those Spark starts three Python processes on the driver first.
+    """
+
+    def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in incoming:
+            for number in batch.column(0).to_pylist():
+                yield from read(parts[number])
+
+    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, schema)
 
 
 def cause_of(error: PySparkException) -> errors.L0gcError:

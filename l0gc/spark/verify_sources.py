@@ -9,11 +9,11 @@ processes on the driver before anything is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,7 @@ from l0gc.keys import PartitionId, partition_log
 from l0gc.runtime import Runtime
 from l0gc.spark import listing
 from l0gc.spark.listing import ListingReader
-from l0gc.spark.remote import arrow_schema, store_options
+from l0gc.spark.remote import arrow_schema, spread, store_options
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -42,8 +42,6 @@ from l0gc.verify.rules import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Part = TypeVar("Part")
 
 _TEXT, _LONG, _INT = StringType(), LongType(), IntegerType()
 _PARTITION: Final = [
@@ -128,19 +126,6 @@ class Place:
 def _store(config: StoreConfig) -> S3Store:
     """One for each Python worker, since its clients take longer to make than a small task has to do."""
     return S3Store(config)
-
-
-def spread(
-    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
-) -> DataFrame:
-    """What `read` gives for each part, each in a task of its own."""
-
-    def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in incoming:
-            for number in batch.column(0).to_pylist():
-                yield from read(parts[number])
-
-    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, schema)
 
 
 def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from l0gc.cluster import Cluster
 from l0gc.keys import KeyLayout, PartitionId
+from l0gc.spark.inventory import inventory_histogram
 from l0gc.spark.listing import ListingSource
 from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
@@ -25,7 +26,8 @@ from l0gc.storage.config import StoreConfig
 from l0gc.watermark import job, own_log
 from l0gc.watermark.compact import ReportFolder
 from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.job import EpochRow, WatermarkResult
+from l0gc.watermark.inventory import Inventory
+from l0gc.watermark.job import INVENTORY, EpochRow, ReadHistogram, Taken, WatermarkResult
 from l0gc.watermark.own_log import OwnLog
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
 
@@ -48,6 +50,7 @@ def run(
     publish_it: bool = True,
     refresh: bool = False,
     broken: Callable[[str], None] = lambda error: None,
+    inventory: Inventory | None = None,
 ) -> WatermarkResult:
     """See `watermark.job.run`.
 
@@ -55,6 +58,7 @@ def run(
         scan: whether the listing is read.
         refresh: whether the logs of partitions that hold M back are read.
         broken: told of each log that cannot be read.
+        inventory: what to read in the listing's place.
     """
     folder = ReportFolder(cluster.store, cluster.runtime, lambda keys: best_reports(spark, config, keys))
 
@@ -65,23 +69,37 @@ def run(
         lambda: job.run(
             cluster,
             folder.read,
-            (lambda layout: epoch_histogram(spark, config, layout)) if scan else None,
+            _histogram(spark, config, inventory) if scan else None,
             publish_it=publish_it,
             read_logs=read_logs if refresh else None,
             compact=folder.compact,
+            taken=_taken(inventory),
         )
     )
 
 
 def run_own_log(
-    spark: SparkSession, cluster: Cluster, config: StoreConfig, theirs: OwnLog, *, publish_it: bool = True
+    spark: SparkSession,
+    cluster: Cluster,
+    config: StoreConfig,
+    theirs: OwnLog,
+    *,
+    publish_it: bool = True,
+    inventory: Inventory | None = None,
 ) -> WatermarkResult:
-    """See `watermark.own_log.run`; with the listing."""
-    return _told(
-        lambda: own_log.run(
-            cluster, theirs, lambda layout: epoch_histogram(spark, config, layout), publish_it=publish_it
-        )
-    )
+    """See `watermark.own_log.run`; with the listing, or an inventory in its place."""
+    read, taken = _histogram(spark, config, inventory), _taken(inventory)
+    return _told(lambda: own_log.run(cluster, theirs, read, publish_it=publish_it, taken=taken))
+
+
+def _histogram(spark: SparkSession, config: StoreConfig, inventory: Inventory | None) -> ReadHistogram:
+    if inventory is None:
+        return lambda layout: epoch_histogram(spark, config, layout)
+    return lambda layout: inventory_histogram(spark, config, layout, inventory)
+
+
+def _taken(inventory: Inventory | None) -> Taken | None:
+    return Taken(INVENTORY, inventory.taken_ms) if inventory is not None else None
 
 
 def _told(work: Callable[[], T]) -> T:

@@ -42,7 +42,8 @@ ReadLogs = Callable[[str, list[PartitionId]], list[PartitionReport]]
 class EpochRow:
     """What the bucket holds at one epoch; `epoch` is None for keys that are no L0 keys.
 
-    `oldest_ms` is when the oldest of them was written, by the store's clock.
+    `oldest_ms` is when the oldest of them was written, by the store's clock. The noncurrent ones are versions that a
+    delete or another version covers: no objects any more, but bytes that cost. Only an inventory tells of them.
     """
 
     epoch: int | None
@@ -50,16 +51,37 @@ class EpochRow:
     bytes: int
     sample_key: str
     oldest_ms: int = 0
+    noncurrent_objects: int = 0
+    noncurrent_bytes: int = 0
+
+
+LISTING: Final = "listing"
+INVENTORY: Final = "inventory"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Where a histogram comes from: `source` is LISTING or INVENTORY, `ms` when it was so, None if nobody knows."""
+
+    source: str = LISTING
+    ms: int | None = None
 
 
 @dataclass(slots=True)
 class ListingTotals:
+    """What the bucket holds, as of `taken_ms`; that was `age_ms` before it was read, both by the store's clock."""
+
     objects: int = 0
     bytes: int = 0
     eligible_objects: int = 0
     eligible_bytes: int = 0
     unparsable: int = 0
     unparsable_sample: str = ""
+    noncurrent_objects: int = 0
+    noncurrent_bytes: int = 0
+    source: str = LISTING
+    taken_ms: int | None = None
+    age_ms: int = 0
     epochs: list[EpochRow] = field(default_factory=list)
 
 
@@ -103,6 +125,7 @@ def run(
     publish_it: bool = True,
     read_logs: ReadLogs | None = None,
     compact: Callable[[pa.Table], Compacted | None] | None = None,
+    taken: Taken | None = None,
 ) -> WatermarkResult:
     """Compute M and publish it.
 
@@ -112,6 +135,7 @@ def run(
         publish_it: False to look only; then nothing is written at all.
         read_logs: to look into the logs of the partitions that hold M back.
         compact: puts a file with these rows in the place of the reports that were read.
+        taken: what the histogram is of, if not of the live listing.
 
     Raises:
         EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
@@ -133,6 +157,7 @@ def run(
     if read_logs is not None:
         best, fresh = _refreshed(snapshot, partitions, best, read_logs)
         laps.lap("logs")
+    now_ms = cluster.store.now_ms() if read_histogram is not None else 0
     rows = None if read_histogram is None else list(read_histogram(_layout(snapshot)))
     laps.lap("listing")
 
@@ -144,7 +169,7 @@ def run(
             check_epochs(epoch_after, row.epoch, f"object {row.sample_key}")
 
     watermark = compute_of(snapshot.epoch, partitions, best)
-    totals = None if rows is None else totals_of(rows, watermark.watermark)
+    totals = None if rows is None else dated(totals_of(rows, watermark.watermark), taken, now_ms)
     compacted = None
     if publish_it:
         if fresh.num_rows:
@@ -168,8 +193,13 @@ def publish_m(
     *,
     own_log: bool = False,
 ) -> PublishedWatermark | None:
-    """Publish M with what the listing showed; returns what was published before. See `publication.publish`."""
-    counts = (-1, -1, -1) if totals is None else (totals.eligible_objects, totals.eligible_bytes, totals.objects)
+    """Publish M with what the listing showed; returns what was published before. See `publication.publish`.
+
+    A sweep never goes by an inventory, so what that counted is not published.
+    """
+    counts = (-1, -1, -1)
+    if totals is not None and totals.source == LISTING:
+        counts = (totals.eligible_objects, totals.eligible_bytes, totals.objects)
     new = PublishedWatermark(cluster_id, watermark, epoch, cluster.store.now_ms(), *counts)
     return publish(cluster.store, cluster.runtime, new, own_log=own_log)
 
@@ -264,5 +294,15 @@ def totals_of(rows: Iterable[EpochRow], watermark: int) -> ListingTotals:
         elif row.epoch <= watermark:
             totals.eligible_objects += row.objects
             totals.eligible_bytes += row.bytes
-    totals.epochs = sorted((r for r in rows if r.epoch is not None), key=lambda r: r.epoch or 0)
+        totals.noncurrent_objects += row.noncurrent_objects
+        totals.noncurrent_bytes += row.noncurrent_bytes
+    totals.epochs = sorted((r for r in rows if r.epoch is not None and r.objects), key=lambda r: r.epoch or 0)
+    return totals
+
+
+def dated(totals: ListingTotals, taken: Taken | None, now_ms: int) -> ListingTotals:
+    """The totals with where they come from; the live listing is of now."""
+    taken = taken or Taken(LISTING, now_ms)
+    totals.source, totals.taken_ms = taken.source, taken.ms
+    totals.age_ms = max(0, now_ms - (taken.ms or now_ms))
     return totals

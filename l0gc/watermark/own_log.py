@@ -25,7 +25,7 @@ from l0gc.epoch import MAX_EPOCH, NO_WATERMARK, is_epoch
 from l0gc.errors import OwnLogError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.watermark.compute import Watermark, check_cluster_id, check_epochs
-from l0gc.watermark.job import Laps, ReadHistogram, WatermarkResult, publish_m, totals_of
+from l0gc.watermark.job import Laps, ReadHistogram, Taken, WatermarkResult, dated, publish_m, totals_of
 from l0gc.watermark.lowest import compute_of
 from l0gc.watermark.publication import OWN_LOG_BEHIND, THEIR_EPOCH, read_published, watermark_of
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, key_of, last_of
@@ -68,13 +68,19 @@ class OwnLog:
 
 
 def run(
-    cluster: Cluster, theirs: OwnLog, read_histogram: ReadHistogram | None = None, *, publish_it: bool = True
+    cluster: Cluster,
+    theirs: OwnLog,
+    read_histogram: ReadHistogram | None = None,
+    *,
+    publish_it: bool = True,
+    taken: Taken | None = None,
 ) -> WatermarkResult:
     """Compute M from what the other system tells, and publish it.
 
     Args:
         read_histogram: None to leave the listing out.
         publish_it: False to look only.
+        taken: what the histogram is of, if not of the live listing.
 
     Raises:
         OwnLogError: the cluster was not founded with `l0gc init --own-log`, or there are no partitions.
@@ -99,7 +105,7 @@ def run(
             check_epochs(theirs.cluster_epoch, row.epoch, f"object {row.sample_key}", _ABOVE_LISTED)
     laps.lap("listing")
     watermark = _explained(compute_of(theirs.cluster_epoch, partitions, reports), reports)
-    totals = None if rows is None else totals_of(rows, watermark.watermark)
+    totals = None if rows is None else dated(totals_of(rows, watermark.watermark), taken, started_ms)
     if publish_it:
         published = publish_m(
             cluster, state.cluster_id, watermark.watermark, theirs.cluster_epoch, totals, own_log=True
