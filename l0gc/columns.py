@@ -14,6 +14,8 @@ import pyarrow as pa
 
 T = TypeVar("T")
 
+_NO_ROWS: Final = np.empty(0, np.int32)
+
 
 def integers(values: Sequence[int | None], kind: pa.DataType | None = None) -> pa.Array:
     """A column of 64-bit integers, or of `kind`, which has to be as wide (a timestamp)."""
@@ -90,9 +92,6 @@ class Groups:
         first = np.empty(len(self.values), np.int64)
         first[self._of[::-1]] = np.arange(len(self._of) - 1, -1, -1)  # of several the last one written stays
         return _numbers(first)
-
-
-_NO_ROWS: Final = np.empty(0, np.int32)
 
 
 def _numbers(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.Array:

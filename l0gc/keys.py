@@ -83,7 +83,7 @@ class KeyLayout:
         for m in _FIELD.finditer(self.template):
             out += re.escape(self.template[at : m.start()])
             group = "name" if m.group(1) == "uuid" else m.group(1)
-            body = _UUID if m.group(1) == "uuid" else f"[0-9]{{{m.group(2)}}}"
+            body = _UUID if m.group(1) == "uuid" else f"[0-9]{{{int(m.group(2))}}}"
             out += f"(?P<{group}>{body})"
             at = m.end()
         return out + re.escape(self.template[at:]) + "$"

@@ -241,6 +241,8 @@ def test_other_topic_names_are_fine(name: str) -> None:
             KeyLayout("d/{shard:02}-{epoch:05}-{uuid}.l0", 7),
             KeyLayout("d/{shard:03}/{epoch:019}/{uuid}", 1000),
             KeyLayout("d/{shard:03}/{epoch:020}/{uuid}", 12),
+            KeyLayout("d/{shard:03}/{epoch:005}/{uuid}", 12),
+            KeyLayout("é/{shard:02}{epoch:020}-{uuid}.x", 100),
         ]
     ),
     st.data(),

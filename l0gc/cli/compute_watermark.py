@@ -194,8 +194,8 @@ def _inventory_lines(listing: ListingTotals) -> list[str]:
     lines = [f"these figures are from an inventory that is {age}; what came or went since is not in them"]
     if listing.noncurrent_objects:
         lines.append(
-            f"{count(listing.noncurrent_objects, 'noncurrent version')} ({size(listing.noncurrent_bytes)}) are not counted "
-            "above; they still cost their bytes"
+            f"not counted above, but paid for: {count(listing.noncurrent_objects, 'noncurrent version')} "
+            f"({size(listing.noncurrent_bytes)})"
         )
     return lines
 

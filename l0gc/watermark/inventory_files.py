@@ -110,10 +110,10 @@ def _counted(batch: pa.RecordBatch, name: str, keys: KeyColumns, *, encoded: boo
         batch = batch.filter(wanted)
     if batch[SIZE].null_count:
         raise CorruptObjectError(f"{name} has objects without a size")
-    if LATEST not in batch.schema.names:
+    if LATEST not in batch.schema.names or pc.all(batch[LATEST]).as_py():
         yield _grouped(batch, keys, current=True)
         return
-    latest = pc.or_kleene(batch[LATEST], pc.is_null(batch[LATEST]))
+    latest = pc.or_kleene(batch[LATEST], pc.is_null(batch[LATEST]))  # one that is not told is current
     yield _grouped(batch.filter(latest), keys, current=True)
     yield _grouped(batch.filter(pc.invert(latest)), keys, current=False)
 
@@ -167,8 +167,9 @@ def _needed(name: str, there: Sequence[str]) -> list[str]:
 
 
 def _parquet(path: str, name: str, _: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, memory_map=True, read_dictionary=[BUCKET]) as file:
-        wanted = _needed(name, file.schema_arrow.names)
+    metadata = pq.read_metadata(path)
+    wanted = _needed(name, metadata.schema.to_arrow_schema().names)
+    with pq.ParquetFile(path, metadata=metadata, memory_map=True, read_dictionary=[BUCKET]) as file:
         yield from file.iter_batches(_BATCH, columns=wanted, use_threads=False)
 
 

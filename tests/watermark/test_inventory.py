@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote_plus
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -230,6 +231,40 @@ def test_an_object_without_a_size_is_refused(tmp_path: Path) -> None:
 def test_an_inventory_without_sizes_is_refused(tmp_path: Path) -> None:
     inventory = edited(made("CSV", ROWS), fileSchema="Bucket, Key, X, LastModifiedDate, ETag")
     with pytest.raises(UsageError, match="has no column 'size'"):
+        counted(tmp_path, inventory, at(inventory))
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"last_modified_date": ["2016-11-06T21:32:00.000Z"]}, {None: (1, 7, 1478467920000, 0, 0)}),
+        ({}, {None: (1, 7, 0, 0, 0)}),
+        ({"last_modified_date": ["yesterday"]}, "cannot be read as parquet: Failed to parse string: 'yesterday'"),
+        ({"size": ["x"]}, "cannot be read as parquet"),
+        ({"key": [None]}, "rows without a key"),
+    ],
+)
+def test_columns_of_other_types_are_read_where_they_can_only_mean_one_thing(
+    fields: dict[str, list[object]], found: dict[int | None, tuple[int, ...]] | str, tmp_path: Path
+) -> None:
+    inventory = made("Parquet", [], files=1)
+    told = {"bucket": ["data-bucket"], "key": [f"{PREFIX}level_zero/data/x".encode()], "size": [7]} | fields
+    pq.write_table(pa.table(told), tmp_path / "x")
+    inventory.objects[inventory.data_keys[0]] = (tmp_path / "x").read_bytes()
+    if isinstance(found, str):
+        with pytest.raises(CorruptObjectError, match=found):
+            counted(tmp_path, inventory, at(inventory))
+    else:
+        assert counted(tmp_path, inventory, at(inventory)) == found
+
+
+@pytest.mark.parametrize("column", ["bucket", "key", "size"])
+def test_a_column_that_is_missing_is_named(column: str, tmp_path: Path) -> None:
+    inventory = made("Parquet", [], files=1)
+    told = {name: ["7"] for name in {"bucket", "key", "size"} - {column}}
+    pq.write_table(pa.table(told), tmp_path / "x")
+    inventory.objects[inventory.data_keys[0]] = (tmp_path / "x").read_bytes()
+    with pytest.raises(UsageError, match=f"has no column '{column}'"):
         counted(tmp_path, inventory, at(inventory))
 
 
