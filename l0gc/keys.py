@@ -153,6 +153,21 @@ class KeyLayout:
         """A `StartAfter` that sorts after all of shard - 1 and before all of `shard`; empty for the first one."""
         return self.shard_prefix(shard - 1) + JUMP if shard > 0 else ""
 
+    def before_epoch(self, shard: int, epoch: int) -> str:
+        """A `StartAfter` that sorts after all of `shard` below `epoch` and before the rest of it, as `before_shard` does."""
+        return self.before_shard(shard) if epoch <= 0 else f"{self._up_to_epoch(shard, epoch - 1)}{JUMP}"
+
+    def before_name(self, shard: int, epoch: int, first: int) -> str:
+        """The same within an epoch, for the names whose first two hexadecimal digits are `first` (0 to 255)."""
+        between = self.template[: self.template.index("{uuid}")].rpartition("}")[2]
+        if first <= 0:
+            return self.before_epoch(shard, epoch)
+        return f"{self._up_to_epoch(shard, epoch)}{between}{first - 1:02x}{JUMP}"
+
+    def _up_to_epoch(self, shard: int, epoch: int) -> str:
+        between = self.template[: self.template.index("{epoch")].rpartition("}")[2]
+        return f"{self.shard_prefix(shard)}{between}{epoch:0{self._width('epoch')}}"
+
     def shard_of(self, name: str) -> int:
         """The shard that the object `name` belongs to: spread by hash."""
         return zlib.crc32(name.encode()) % self.shards
@@ -178,8 +193,10 @@ class PartitionId:
 CONTROLLER_LOG: Final = "l0gc/controller/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
+SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 PAUSED: Final = "l0gc/paused.json"
+ATTEMPTS: Final = "l0gc/attempts/"
 
 
 def partition_log(p: PartitionId) -> str:

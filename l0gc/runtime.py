@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970 (UTC); used for the timestamps of records alone."""
+        """Wall clock, milliseconds since 1970 (UTC); for the timestamps of records, and to be compared with the store's."""
         ...
 
     def sleep(self, seconds: float) -> None:

@@ -37,6 +37,8 @@ SIDEWAYS = {
     ("watermark", "sweep"): "a sweep goes by the published watermark",
     ("watermark", "doctor"): "the published watermark is looked at",
     ("watermark", "upkeep"): "housekeeping and status report and compute M",
+    ("sweep", "upkeep"): "status tells of past sweeps and of a pause",
+    ("ingest", "upkeep"): "status checks the extent that holds M by decoding it",
     ("ingest", "verify"): "extents are checked by decoding them",
     ("reconcile", "verify"): "L1 objects have the columns that the reconciler writes",
     ("read", "verify"): "L1 objects are read by ranges",
@@ -51,9 +53,10 @@ HOMES: dict[str, set[str]] = {
     "boto3": {"storage/s3.py", "embedded/seaweedfs.py"},
     "botocore": {"storage/s3.py", "embedded/seaweedfs.py"},
     "mypy_boto3_s3": {"storage/s3.py", "embedded/seaweedfs.py"},
-    "obstore": {"storage/s3.py"},
-    "arro3": {"storage/s3.py"},
+    "obstore": {"storage/bulk.py", "storage/s3.py"},
+    "arro3": {"storage/bulk.py"},
     "pyspark": {"spark/", "cli/spark_options.py"},
+    "py4j": {"spark/session.py", "spark/ship.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py"},
     "crc32c": {"ingest/extents.py"},
@@ -74,7 +77,7 @@ HOMES: dict[str, set[str]] = {
 }
 """Where each outside library may be imported: files, or folders if they end with a slash."""
 
-PACKAGED_AS = {"arro3": "arro3-core", "botocore": "boto3", "mypy_boto3_s3": "boto3-stubs"}
+PACKAGED_AS = {"arro3": "arro3-core", "botocore": "boto3", "mypy_boto3_s3": "boto3-stubs", "py4j": "pyspark"}
 """Libraries whose package has another name."""
 
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
@@ -89,6 +92,7 @@ PURE = [
     "partition/entries.py",
     "reconcile/plan.py",
     "watermark/compute.py",
+    "upkeep/causes.py",
     "verify/findings.py",
     "verify/rules.py",
 ]

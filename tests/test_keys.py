@@ -141,6 +141,21 @@ def test_before_shard_lies_strictly_between_two_shards(
     assert layout.parse(cut) is None
 
 
+@given(st.sampled_from(LAYOUTS), st.data(), st.integers(0, 10**4), names)
+def test_before_epoch_and_before_name_lie_strictly_between_keys(
+    layout: KeyLayout, data: st.DataObject, epoch: int, name: str
+) -> None:
+    shard, first = data.draw(st.integers(0, layout.shards - 1)), int(name[:2], 16)
+    lower = f"{first - 1:02x}{name[2:]}" if first else name
+    assert layout.before_epoch(shard, epoch) < layout.format(shard, epoch, name)
+    assert layout.format(shard, epoch, name) < layout.before_epoch(shard, epoch + 1)
+    assert layout.before_name(shard, epoch, first) < layout.format(shard, epoch, name)
+    assert first == 0 or layout.format(shard, epoch, lower) < layout.before_name(shard, epoch, first)
+    for cut in (layout.before_epoch(shard, epoch + 1), layout.before_name(shard, epoch, first + 1)):
+        assert not cut.endswith("/")
+        assert layout.parse(cut) is None
+
+
 def test_the_first_shard_begins_at_the_beginning() -> None:
     assert DEFAULT.before_shard(0) == ""
 

@@ -14,7 +14,6 @@ from l0gc.spark.inventory import inventory_histogram
 from l0gc.spark.session import get_session
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark.inventory import read_inventory
-from l0gc.watermark.job import totals_of
 
 
 def read(path: str) -> bytes | None:
@@ -29,15 +28,14 @@ def main(manifest: str) -> dict[str, Any]:
     ready = time.monotonic()
     inventory = read_inventory(manifest, BUCKET, read)
     rows = inventory_histogram(spark, StoreConfig(BUCKET, PREFIX), KeyLayout(), inventory)
-    totals = totals_of(rows, WATERMARK)
     done = time.monotonic()
     spark.stop()
     return {
         "job_seconds": done - ready,
         "session_seconds": ready - started,
-        "objects": totals.objects,
-        "epochs": len(totals.epochs),
-        "eligible_bytes": totals.eligible_bytes,
+        "objects": sum(r.objects for r in rows),
+        "epochs": len(rows),
+        "eligible_bytes": sum(r.bytes for r in rows if r.epoch is not None and r.epoch <= WATERMARK),
     }
 
 

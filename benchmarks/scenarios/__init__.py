@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.measure import Result
-from benchmarks.scenarios import basic, inventory, sweep_beside, sweep_scale, sweep_throttled
+from benchmarks.scenarios import basic, inventory, rates, sweep_beside, sweep_scale, sweep_throttled, watermark
 from benchmarks.setting import Setting
 
 SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
@@ -14,13 +14,16 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "reconcile": basic.reconcile,
     "memory": basic.memory,
     "startup": basic.startup,
-    "watermark": basic.watermark,
+    "watermark-small": watermark.small,
+    "watermark-reports": watermark.reports,
+    "scan-beside": watermark.scan_beside,
     "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
     "sweep-mostly-live": sweep_beside.mostly_live,
     "sweep-growth": sweep_scale.growth,
     "sweep-memory": sweep_scale.memory,
     "sweep-throttled": sweep_throttled.throttled,
+    "rates": rates.rates,
 }
 
 

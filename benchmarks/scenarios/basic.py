@@ -1,4 +1,4 @@
-"""What is measured: uploads, reconciling, memory, start-up, and the watermark job.
+"""What is measured: uploads, reconciling, memory and start-up.
 
 Every run has a prefix of its own in one bucket, and what it did is checked: a program that loses records is not fast.
 """
@@ -20,7 +20,6 @@ RECONCILE_GOAL: Final = 2.0
 MEMORY_GOAL: Final = 1.1
 HELP_GOAL: Final = 0.3
 SWEEP_GOAL: Final = 1.0
-WATERMARK_GOAL: Final = 12.0
 
 
 def upload(setting: Setting) -> Result:
@@ -122,7 +121,7 @@ def memory(setting: Setting) -> Result:
 
 def startup(setting: Setting) -> Result:
     """Commands with nothing to do: the help, and a sweep of a bucket that holds no garbage."""
-    prefix = _small_cluster(setting)
+    prefix = small_cluster(setting)
     setting.l0gc(prefix, "compute-watermark", "--no-scan")
 
     def sweep(_: int) -> Sample:
@@ -135,28 +134,13 @@ def startup(setting: Setting) -> Result:
         {"l0gc --help": lambda _: setting.l0gc(prefix, "--help", json=False), "l0gc sweep": sweep}, setting.runs
     )
     goals = [
-        _wall_goal(samples, "l0gc --help", HELP_GOAL),
-        _wall_goal(samples, "l0gc sweep", SWEEP_GOAL),
+        wall_goal(samples, "l0gc --help", HELP_GOAL),
+        wall_goal(samples, "l0gc sweep", SWEEP_GOAL),
     ]
     return Result("startup", "commands that have nothing to do, from start to exit", samples, goals)
 
 
-def watermark(setting: Setting) -> Result:
-    """The watermark job on a small bucket: what Spark costs before there is any work."""
-    prefix = _small_cluster(setting)
-
-    def run(_: int) -> Sample:
-        sample = setting.l0gc(prefix, "compute-watermark")
-        if not sample.output["published"] or not sample.output["listing"]["objects"]:
-            raise BenchmarkFailedError(f"compute-watermark was to publish M and see objects, but: {sample.output}")
-        return sample
-
-    samples = in_turn({"l0gc compute-watermark": run}, setting.runs)
-    goals = [_wall_goal(samples, "l0gc compute-watermark", WATERMARK_GOAL)]
-    return Result("watermark", "compute-watermark on a small bucket, from start to exit", samples, goals)
-
-
-def _small_cluster(setting: Setting) -> str:
+def small_cluster(setting: Setting) -> str:
     """A cluster with a few objects, none of them garbage."""
     file, _ = setting.flights_file()
     prefix = setting.new_cluster()
@@ -187,7 +171,8 @@ def _ratio(samples: dict[str, list[Sample]], ours: str, theirs: str, of: Callabl
     return Ratio.of([of(s) for s in samples[ours]], [of(s) for s in samples[theirs]])
 
 
-def _wall_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goal:
+def wall_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goal:
+    """A limit for a program's median wall time."""
     median = Spread.of([s.wall for s in samples[name]]).median
     return Goal(f"{name}, median wall", median, limit, f"{median:.2f} s")
 

@@ -69,7 +69,7 @@ class Filled:
             BenchmarkFailedError: it left garbage, or touched something else.
         """
         with self.server() as server:
-            _warm_up(server, bucket)
+            warm_up(server, bucket)
             before = contents(server, bucket)
             sample = program(server)
             check_swept(who, before, contents(server, bucket), self.fillings[bucket])
@@ -79,18 +79,29 @@ class Filled:
 @contextmanager
 def filled(setting: Setting, *fillings: Filling) -> Iterator[Filled]:
     """Fill buckets, with a cluster at `PREFIX` of each."""
+
+    def fill(server: SeaweedFS) -> None:
+        for f in fillings:
+            print(f"filling {f.bucket}: {f.garbage:,} garbage and {f.live:,} live objects", file=sys.stderr)
+            found(setting, server.environment(), f)
+
+    with prepared(setting, fill) as folder:
+        yield Filled(setting, folder, fillings)
+
+
+@contextmanager
+def prepared(setting: Setting, fill: Callable[[SeaweedFS], None]) -> Iterator[Path]:
+    """A server's data folder, as `fill` left it; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=setting.bench.scratch, prefix="filled-"))
     try:
         with SeaweedFS(folder) as server:
-            for f in fillings:
-                print(f"filling {f.bucket}: {f.garbage:,} garbage and {f.live:,} live objects", file=sys.stderr)
-                found(setting, server.environment(), f)
-        yield Filled(setting, folder, fillings)
+            fill(server)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _warm_up(server: SeaweedFS, bucket: str) -> None:
+def warm_up(server: SeaweedFS, bucket: str) -> None:
     """Write once: a server that has just started takes seconds for that, and only l0gc writes, its record."""
     server.client().put_object(Bucket=bucket, Key="warm", Body=b"up")
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, held_back, size
+from l0gc.cli.output import Output, count, duration, epoch, held_back, size
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import ObjectNotFoundError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from l0gc.upkeep.attempts import Noted
 
 if TYPE_CHECKING:
     from l0gc.watermark.inventory import Inventory
-    from l0gc.watermark.job import ListingTotals, WatermarkResult
+    from l0gc.watermark.job import WatermarkResult
     from l0gc.watermark.own_log import OwnLog
+    from l0gc.watermark.scans import ScanSnapshot, ScanTotals
+
+_HELD_LINES: Final = 3
 
 _PLAIN = ("spark.sql.adaptive.enabled=false",)
 """The jobs bring a few rows together once; there is nothing to adapt, and trying costs a small run a second."""
@@ -74,7 +78,11 @@ def command(
         raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
     if inventory is not None and not scan:
         raise UsageError("--inventory is read in the listing's place, and --no-scan reads neither: give one of the two")
-    with open_cluster(settings) as (cluster, store), out.progress("computing M"):
+    with (
+        open_cluster(settings) as (cluster, store),
+        Noted(cluster, "compute-watermark", whole=not dry_run),
+        out.progress("computing M"),
+    ):
         held = _inventory(store, inventory) if inventory is not None else None
         if reports is not None and partitions is not None:
             theirs = _own_log(
@@ -186,20 +194,6 @@ def _our_m(
     return result
 
 
-def _inventory_lines(listing: ListingTotals) -> list[str]:
-    """What has to be known of the figures if they are an inventory's."""
-    if listing.source == "listing":
-        return []
-    age = f"{listing.age_ms / 3_600_000:,.1f} hours old" if listing.taken_ms is not None else "of an unknown time"
-    lines = [f"these figures are from an inventory that is {age}; what came or went since is not in them"]
-    if listing.noncurrent_objects:
-        lines.append(
-            f"not counted above, but paid for: {count(listing.noncurrent_objects, 'noncurrent version')} "
-            f"({size(listing.noncurrent_bytes)})"
-        )
-    return lines
-
-
 def print_result(out: Output, result: WatermarkResult) -> None:
     """The result of a compute-watermark run."""
     w, listing, compacted = result.watermark, result.listing, result.compacted
@@ -212,6 +206,7 @@ def print_result(out: Output, result: WatermarkResult) -> None:
         "listing": None,
         "published": result.published,
         "refreshed": result.refreshed,
+        "scan": (result.kept.key or None) if result.kept is not None else None,
         "compacted": compacted.files if compacted is not None else 0,
         "seconds": {name: round(seconds, 3) for name, seconds in result.seconds.items()},
     }
@@ -220,30 +215,74 @@ def print_result(out: Output, result: WatermarkResult) -> None:
         f"{count(w.partitions, 'partition')}{'' if result.published else '; not published'}"
     ]
     if listing is not None:
-        data["listing"] = {
-            "objects": listing.objects,
-            "bytes": listing.bytes,
-            "eligible_objects": listing.eligible_objects,
-            "eligible_bytes": listing.eligible_bytes,
-            "unparsable": listing.unparsable,
-            "noncurrent_objects": listing.noncurrent_objects,
-            "noncurrent_bytes": listing.noncurrent_bytes,
-            "source": listing.source,
-            "taken_ms": listing.taken_ms,
-            "epochs": [{"epoch": r.epoch, "objects": r.objects, "bytes": r.bytes} for r in listing.epochs],
-        }
-        lines.append(
-            f"L0 holds {count(listing.objects, 'object')} ({size(listing.bytes)}); eligible now: "
-            f"{listing.eligible_objects:,} ({size(listing.eligible_bytes)})"
-        )
-        if listing.unparsable:
-            lines.append(
-                f"{count(listing.unparsable, 'key')} are no L0 keys and are never deleted, e.g. {listing.unparsable_sample}"
-            )
-        lines += _inventory_lines(listing)
+        data["listing"] = _listing_data(listing)
+        lines += _listing_lines(listing)
     lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     out.result(data, lines)
+    if result.kept is not None and result.kept.error:
+        out.note(f"M is published, but the scan snapshots are not as they should be: {result.kept.error}")
     if compacted is not None and compacted.error:
         out.note(f"M is published, but reports that were compacted are still there: {compacted.error}")
+
+
+def _listing_data(scan: ScanSnapshot) -> dict[str, Any]:
+    t = scan.totals
+    return {
+        "source": t.source,
+        "taken_ms": t.taken_ms,
+        "objects": t.objects,
+        "bytes": t.bytes,
+        "eligible_objects": t.eligible_objects,
+        "eligible_bytes": t.eligible_bytes,
+        "oldest_eligible_age_s": _age_s(t, t.oldest_eligible_ms),
+        "oldest_held_age_s": _age_s(t, t.oldest_held_ms),
+        "unparsable": t.unparsable,
+        "unparsable_samples": t.unparsable_samples,
+        "noncurrent_objects": t.noncurrent_objects,
+        "noncurrent_bytes": t.noncurrent_bytes,
+        "epochs": [msgspec.structs.asdict(r) for r in scan.epochs],
+    }
+
+
+def _listing_lines(scan: ScanSnapshot) -> list[str]:
+    t = scan.totals
+    lines = [
+        f"L0 holds {count(t.objects, 'object')} ({size(t.bytes)}); eligible now: "
+        f"{t.eligible_objects:,} ({size(t.eligible_bytes)}{_oldest(t, t.oldest_eligible_ms)})"
+    ]
+    held: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for r in scan.epochs:
+        if r.epoch is not None and r.epoch > t.watermark:
+            objects, so_far, oldest = held.get((r.held_by, r.holders), (0, 0, r.oldest_ms))
+            held[r.held_by, r.holders] = objects + r.objects, so_far + r.bytes, min(oldest, r.oldest_ms)
+    most = sorted(held.items(), key=lambda item: -item[1][1])
+    for (held_by, holders), (objects, so_far, oldest) in most[:_HELD_LINES]:
+        others = f" and {holders - 1:,} more" if holders > 1 else ""
+        by = f"by {held_by}{others}" if held_by else "until the next run: newer than its snapshot"
+        lines.append(f"held {by}: {count(objects, 'object')} ({size(so_far)}{_oldest(t, oldest)})")
+    if rest := most[_HELD_LINES:]:
+        objects, so_far = sum(n for _, (n, _, _) in rest), sum(n for _, (_, n, _) in rest)
+        lines.append(f"held by others: {count(objects, 'object')} ({size(so_far)}; --json has them)")
+    if t.unparsable:
+        lines.append(f"{count(t.unparsable, 'key')} are no L0 keys and are never deleted, e.g.")
+        lines += [f"  {key}" for key in t.unparsable_samples]
+    if t.noncurrent_objects:
+        versions = count(t.noncurrent_objects, "noncurrent version")
+        lines.append(f"not counted above, but paid for: {versions} ({size(t.noncurrent_bytes)})")
+    if t.source != "listing":
+        age = (t.run_ms - t.taken_ms) / 1000
+        made = f"made {duration(age)} ago" if age else "of an unknown time"
+        lines.append(f"that is by an {t.source} {made}, and not of now")
+    return lines
+
+
+def _age_s(t: ScanTotals, written_ms: int | None) -> float | None:
+    """How old that was when the bucket was so, by the store's clock."""
+    return None if written_ms is None else max(0, t.taken_ms - written_ms) / 1000
+
+
+def _oldest(t: ScanTotals, written_ms: int | None) -> str:
+    age = _age_s(t, written_ms)
+    return "" if age is None else f", oldest {duration(age)}"

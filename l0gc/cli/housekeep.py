@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
@@ -9,6 +11,10 @@ from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count
 from l0gc.errors import PartialFailureError
 from l0gc.settings import Settings
+from l0gc.upkeep.attempts import Noted
+
+if TYPE_CHECKING:
+    from l0gc.upkeep.housekeep import HousekeepResult
 
 
 @click.command("housekeep")
@@ -29,8 +35,14 @@ def command(settings: Settings, barrier: bool) -> None:
     from l0gc.upkeep.housekeep import housekeep
 
     out = Output(settings)
-    with open_cluster(settings) as (cluster, _), out.progress("housekeeping"):
-        r = housekeep(cluster, barrier=barrier)
+    with open_cluster(settings) as (cluster, _), Noted(cluster, "housekeep"):
+        with out.progress("housekeeping"):
+            r = housekeep(cluster, barrier=barrier)
+        print_result(out, r, barrier=barrier)
+
+
+def print_result(out: Output, r: HousekeepResult, *, barrier: bool) -> None:
+    """The result of a housekeeping; raises `PartialFailureError` if a partition could not be looked after."""
     moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
     out.result(
         {

@@ -36,7 +36,7 @@ COMMANDS: Final = {
     "undelete": ("l0gc.cli.undelete", "Bring back what a sweep deleted from a versioned bucket."),
     "verify": ("l0gc.cli.verify", "Check that the bucket holds what the logs say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
-    "status": ("l0gc.cli.status", "Show the cluster, M, and what holds it back."),
+    "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
     "explain": ("l0gc.cli.explain", "Explain why an object is kept or may go."),
     "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
     "config": ("l0gc.cli.config", "Show the settings that commands go by."),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -71,16 +72,46 @@ class Output:
         self.json = settings.json
         self.verbose = settings.verbose
 
-    def result(self, data: dict[str, Any], text: Sequence[str], *, indent: int = 2) -> None:
-        """The command's result: `data` as JSON, or `text` line by line, folded to a terminal's width with `indent`."""
+    def result(self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2) -> None:
+        """The command's result: `data` as JSON, or `text` line by line.
+
+        Args:
+            indent: of what is folded to a terminal's width; None for text that is as wide as it should be.
+        """
         taken = _taken.get()
         if taken is not None:
             taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
             return
-        lines = [msgspec.json.encode(data).decode()] if self.json else _folded(text, indent)
+        folded = text if indent is None else _folded(text, indent)
+        lines = [msgspec.json.encode(data).decode()] if self.json else folded
         with writing_stdout():
             for line in lines:
-                click.echo(line)
+                click.echo(line, color=is_coloured() or None)
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[dict[str, Any], Sequence[str]], None]]:
+        """Shows one result after another, each as wide as it should be.
+
+        On a terminal each takes the place of the one before; elsewhere, and on one that cannot do that, it is printed
+        below it behind a blank line. With `--json` it is one object a line.
+        """
+        if self.json or not is_capable():
+            first = True
+
+            def show(data: dict[str, Any], text: Sequence[str]) -> None:
+                nonlocal first
+                self.result(data, text if first else ["", *text], indent=None)
+                first = False
+
+            yield show
+            return
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(auto_refresh=False, vertical_overflow="crop") as live:
+            yield lambda data, text: live.update(
+                Text.from_ansi("\n".join(_fitting(text, live.console.size.height))), refresh=True
+            )
 
     def note(self, text: str) -> None:
         """Something beside the result that the user should know."""
@@ -106,6 +137,24 @@ class Output:
             yield lambda text, *, done=None, total=None: bar.update(task, text=text, completed=done, total=total)
 
 
+def _fitting(text: Sequence[str], height: int) -> list[str]:
+    """`text` without what is in its middle, if it is higher than the terminal: the end says what to do."""
+    if len(text) <= height or height < 4:
+        return list(text)
+    above = height // 3
+    return [*text[:above], "...", *text[above + 1 - height :]]
+
+
+def is_capable() -> bool:
+    """Whether stdout is a terminal that can do more than print one line below the other."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown", ""}
+
+
+def is_coloured() -> bool:
+    """Whether stdout takes colours, and nobody has asked to do without (https://no-color.org)."""
+    return is_capable() and not os.environ.get("NO_COLOR")
+
+
 def _folded(text: Sequence[str], indent: int) -> list[str]:
     """`text` as wide as the terminal; as it is where stdout is none, so that grep sees whole lines."""
     if not sys.stdout.isatty():
@@ -127,6 +176,14 @@ def size(n: float) -> str:
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """`1 object`, `1,234 objects`."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time for people, in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
 
 
 def epoch(value: int) -> str:

@@ -10,6 +10,7 @@ from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.errors import PartialFailureError
 from l0gc.reconcile.commit import plan_run
 from l0gc.settings import Settings
+from l0gc.upkeep.attempts import Noted
 
 
 @click.command("reconcile")
@@ -25,7 +26,7 @@ def command(settings: Settings, topic: str | None, master: str | None, conf: tup
       l0gc reconcile events --master spark://host:7077
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, store):
+    with open_cluster(settings) as (cluster, store), Noted(cluster, "reconcile", whole=topic is None):
         state = cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
         if topic is not None:
             state.topic(topic)
@@ -38,7 +39,7 @@ def command(settings: Settings, topic: str | None, master: str | None, conf: tup
             else:
                 with open_spark(settings, "reconcile", master, conf) as spark:
                     result = reconcile_job.run(spark, cluster, store.config, topic)
-    print_result(out, result)
+        print_result(out, result)
 
 
 def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  # ReconcileResult, whose module needs Spark

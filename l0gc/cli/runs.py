@@ -40,7 +40,7 @@ def list_command(settings: Settings, last: int) -> None:
     lines = [_line(r) for r in shown] or ["no run is on record: none has deleted anything, or the records have expired"]
     if total > len(shown):
         lines.append(f"{count(total - len(shown), 'older run')} not shown (--last)")
-    out.result({"runs": [_data(r) for r in shown], "total": total}, lines)
+    out.result({"runs": [run_data(r) for r in shown], "total": total}, lines)
 
 
 @command.command("show")
@@ -68,7 +68,7 @@ def show_command(settings: Settings, run_id: str) -> None:
     if more > 0:
         lines.append(f"  and {more:,} more, in the Parquet files below l0gc/runs/{run_id}/")
     out.result(
-        _data(detail.entry)
+        run_data(detail.entry)
         | {
             "by_status": dict(detail.by_status),
             "deleted_bytes": detail.bytes,
@@ -80,7 +80,8 @@ def show_command(settings: Settings, run_id: str) -> None:
     )
 
 
-def _data(r: RunEntry) -> dict[str, Any]:
+def run_data(r: RunEntry) -> dict[str, Any]:
+    """A run, for `--json`."""
     s = r.summary
     return {
         "run_id": r.run_id,
@@ -98,8 +99,13 @@ def _data(r: RunEntry) -> dict[str, Any]:
 
 def _line(r: RunEntry) -> str:
     began = f"{datetime.fromtimestamp(r.started_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return f"{r.run_id}  {began}  {run_outcome(r)}"
+
+
+def run_outcome(r: RunEntry) -> str:
+    """What became of a run."""
     if r.summary is None:
-        return f"{r.run_id}  {began}  killed, or still running: l0gc runs show {r.run_id}"
+        return f"killed, or still running: l0gc runs show {r.run_id}"
     s = r.summary
     failed = f", {s.failed:,} failed" if s.failed else ""
-    return f"{r.run_id}  {began}  {s.outcome}: M = {s.watermark}, {s.deleted:,} deleted ({size(s.bytes)}){failed}"
+    return f"{s.outcome}: M = {s.watermark}, {s.deleted:,} deleted ({size(s.bytes)}){failed}"

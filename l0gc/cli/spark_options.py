@@ -2,40 +2,92 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from l0gc.cli.options import store_config
 from l0gc.errors import UsageError
 from l0gc.settings import Settings
+from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PACKAGES: Final = "spark.jars.packages"
+_COORDINATES: Final = re.compile(r"[^:,\s]+:[^:,\s]+:[^:,\s]+")
+_SEND: Final = "spark.l0gc.sendCredentials"
+"""How `--send-credentials` travels to `open_spark`; Spark itself does not get it."""
+
+_OPTIONS: Final = [
+    click.option("--master", envvar="L0GC_MASTER", help="The Spark cluster.  [default: local[*]]"),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+    click.option(
+        "--packages", multiple=True, metavar="G:A:V[,...]",
+        help="Jars from Maven for Spark, if the cluster needs any; l0gc needs none. May be repeated.",
+    ),
+    click.option(
+        "--send-credentials/--no-send-credentials", default=None,
+        help="Whether a cluster's executors get the driver's credentials.  [default: unless it has them from a role]",
+    ),
+]  # fmt: skip
+
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the options `master` and `conf`."""
-    command = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")(
-        command
-    )
-    return click.option("--master", envvar="L0GC_MASTER", help="The Spark cluster.  [default: local[*]]")(command)
+    """Give `command` the Spark options; it gets them as `master` and `conf`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, conf: tuple[str, ...], packages: tuple[str, ...], send_credentials: bool | None, **kwargs: Any
+    ) -> Any:
+        if packages:
+            conf = (*conf, f"{_PACKAGES}={_jars(packages)}")
+        if send_credentials is not None:
+            conf = (*conf, f"{_SEND}={str(send_credentials).lower()}")
+        return command(*args, conf=conf, **kwargs)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
 
 
-@contextmanager
-def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-    """A session for one command, stopped at its end."""
-    from l0gc.spark.session import get_session
+def _jars(packages: tuple[str, ...]) -> str:
+    named = [jar for item in packages for jar in item.split(",")]
+    for jar in named:
+        if not _COORDINATES.fullmatch(jar):
+            raise UsageError(f"--packages {jar!r} must look like GROUP:ARTIFACT:VERSION")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        raise UsageError("under spark-submit, Java runs already: give --packages to spark-submit, before the script")
+    return ",".join(named)
 
+
+def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for item in conf:
         key, separator, value = item.partition("=")
         if not separator:
             raise UsageError(f"--conf {item!r} must look like KEY=VALUE")
-        pairs[key] = value
+        pairs[key] = f"{pairs[key]},{value}" if key == _PACKAGES and key in pairs else value
+    return pairs
+
+
+@contextmanager
+def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
+    """A session for one command, stopped at its end; a cluster's executors have l0gc, and credentials if need be."""
+    pairs = _pairs(conf)
+    send = {"true": True, "false": False}.get(pairs.pop(_SEND, ""))
+    from l0gc.spark.credentials import for_executors
+    from l0gc.spark.session import get_session
+    from l0gc.spark.ship import make_ready
+
     spark = get_session(app, master=master, conf=pairs, verbose=settings.verbose > 1)
     try:
+        make_ready(spark, lambda: for_executors(S3Store(store_config(settings)), send))
         yield spark
     finally:
         spark.stop()

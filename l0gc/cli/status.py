@@ -2,57 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, held_back, size
+from l0gc.cli.output import Output, is_coloured
 from l0gc.settings import Settings
+
+if TYPE_CHECKING:
+    from l0gc.upkeep.status import Status
+
+WATCH_S: Final = 5.0
+STOPPED: Final = 130
 
 
 @click.command("status")
+@click.option(
+    "--watch", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
+    help="Look again every so often (every 5 seconds), until Ctrl-C.",
+)  # fmt: skip
+@click.option(
+    "--price-gb-month", type=click.FloatRange(min=0), default=0.023, show_default=True, metavar="DOLLARS",
+    help="What the store asks for a GB and month.",
+)  # fmt: skip
 @common_options
-def command(settings: Settings) -> None:
-    """Show the cluster, M, and what holds it back, from the partitions' own logs.
+def command(settings: Settings, watch: float | None, price_gb_month: float) -> None:
+    """Show M, how old it is, what holds it back and why, and what to do next. Changes nothing.
 
     \b
     Example:
       l0gc status
+      l0gc status --watch
     """
+    from l0gc.cli.status_text import folded, lines_of
     from l0gc.upkeep.status import status
 
     out = Output(settings)
-    with open_cluster(settings) as (cluster, store), out.progress("looking"):
-        s = status(cluster)
-    w = s.now
-    lines = [
-        f"cluster    {s.cluster_id} at {store.config.url}",
-        f"epoch      {s.cluster_epoch}, {count(s.topics, 'topic')}, {count(w.partitions, 'partition')}",
-        f"M          {epoch(s.watermark)} published, {epoch(w.watermark)} if it were computed now; lag "
-        f"{count(s.cluster_epoch - s.watermark, 'epoch')}",
-        f"records    {s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0",
-    ]
-    if s.eligible_objects >= 0:
-        lines.append(f"eligible   {count(s.eligible_objects, 'object')} ({size(s.eligible_bytes)}) when M was computed")
-    lines += [f"held back  by {line}" for line in held_back(w.held_back_by)]
-    lines += [f"broken     {e}" for e in s.errors]
-    lines.append(f"next       {s.next_step}")
-    data: dict[str, Any] = {
+    with open_cluster(settings) as (cluster, store):
+
+        def look() -> tuple[dict[str, Any], list[str]]:
+            s = status(cluster)
+            lines = folded(lines_of(s, store.config.url, price_gb_month), coloured=is_coloured())
+            return _data(s, price_gb_month), lines
+
+        if watch is None:
+            with out.progress("looking"):
+                data, lines = look()
+            out.result(data, lines, indent=None)
+            return
+        try:
+            with out.watching() as show:
+                while True:
+                    show(*look())
+                    cluster.runtime.clock.sleep(watch)
+        except KeyboardInterrupt:
+            click.get_current_context().exit(STOPPED)
+
+
+def _data(s: Status, price: float) -> dict[str, Any]:
+    from l0gc.cli.runs import run_data
+    from l0gc.cli.status_text import dollars
+
+    cost = dollars(s, price)
+    return {
         "cluster_id": s.cluster_id,
+        "own_log": s.own_log,
+        "as_of_ms": s.as_of_ms,
         "cluster_epoch": s.cluster_epoch,
+        "epoch_ms": s.epoch_ms,
         "topics": s.topics,
-        "partitions": w.partitions,
+        "partitions": s.partitions,
         "watermark": s.watermark,
-        "computable_watermark": w.watermark,
-        "lag_epochs": s.cluster_epoch - s.watermark,
+        "published_ms": s.published_ms,
+        "computable_watermark": s.computable,
+        "reported_watermark": s.reported,
+        "lag_epochs": s.lag_epochs,
+        "lag_ms": s.lag_ms,
+        "lag_at_least": s.lag_at_least,
         "records": s.records,
         "unreconciled_records": s.unreconciled_records,
-        "eligible_objects": s.eligible_objects,
-        "eligible_bytes": s.eligible_bytes,
-        "held_back_by": [msgspec.structs.asdict(h) for h in w.held_back_by],
+        "eligible_objects": s.garbage.objects,
+        "eligible_bytes": s.garbage.bytes,
+        "eligible_as_of_ms": s.garbage.as_of_ms,
+        "deleted_since": {"objects": s.garbage.deleted_objects, "bytes": s.garbage.deleted_bytes},
+        "price_gb_month": price,
+        "dollars_month": None if cost is None else round(cost, 6),
+        "held_back_by": [msgspec.structs.asdict(h) for h in s.held],
         "errors": s.errors,
+        "attempts": [{**msgspec.structs.asdict(a), "ok": a.ok} for a in s.attempts],
+        "runs": [run_data(r) for r in s.runs],
+        "paused": None if s.pause is None else msgspec.structs.asdict(s.pause),
+        "causes": [msgspec.structs.asdict(c) for c in s.causes],
+        "warnings": [msgspec.structs.asdict(c) for c in s.warnings],
         "next": s.next_step,
     }
-    out.result(data, lines, indent=11)

@@ -27,9 +27,11 @@ from l0gc.sweep.local import DELETERS, LocalSweep, SweepResult
 from l0gc.sweep.pause import refusal
 from l0gc.sweep.plan import UNKNOWN, SweepOptions, choose_engine
 from l0gc.sweep.sweeper import Progress
+from l0gc.upkeep.attempts import Noted
 from l0gc.watermark.publication import read_published
 
-_M_ARENA_MAX: Final = -8
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
+_MMAP_BYTES: Final = 128 << 10
 KEEP_RUNS: Final = "30d"
 _NOTE_EVERY_S: Final = 60.0
 
@@ -101,7 +103,10 @@ def command(
         max_delete_ratio=max_delete_ratio,
         purge_versions=purge_versions,
     )
-    with open_cluster(settings) as (cluster, store):
+    with (
+        open_cluster(settings) as (cluster, store),
+        Noted(cluster, "sweep", whole=not dry_run and shards is None),
+    ):
         engine, why = choose_engine(engine, master, lambda: _eligible(cluster))
         signals: list[int] = []
         if engine == "local":
@@ -111,8 +116,8 @@ def command(
             result = _spark(settings, out, cluster, store, options, signals, master, conf)
         if not dry_run and result.deleted:
             _expire(out, store, result.plan.started_ms - keep_runs * 1000)
-    out.result(_data(result, why), _lines(result))
-    _raise_what_went_wrong(result, signals)
+        out.result(_data(result, why), _lines(result))
+        _raise_what_went_wrong(result, signals)
 
 
 def _eligible(cluster: Cluster) -> int:
@@ -120,14 +125,19 @@ def _eligible(cluster: Cluster) -> int:
     return published.eligible_objects if published is not None else -1
 
 
-def _few_arenas() -> None:
-    """Have glibc's malloc share its arenas: one for each of two dozen threads keeps 30 MiB that nobody uses."""
+def _give_memory_back() -> None:
+    """Have glibc's malloc keep less than it would: an arena for each of two dozen threads, and what pages came in.
+
+    Its threshold for memory of its own grows with each large block that is freed, unless it is set.
+    """
     with suppress(OSError, AttributeError):  # another C library has no such call
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_ARENA_MAX, 2)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
 
 
 def _local(out: Output, cluster: Cluster, options: SweepOptions, signals: list[int]) -> SweepResult:
-    _few_arenas()
+    _give_memory_back()
     with out.progress("sweeping") as show, ThreadPoolExecutor(DELETERS) as deleters:
         sweep = LocalSweep(cluster, options, progress=_reporter(out, show))
         with _stopping(sweep.stop.set, signals):

@@ -27,7 +27,7 @@ from l0gc.controller.state import (
     decide_create_topic,
     decide_init_producer,
 )
-from l0gc.errors import NotInitialisedError
+from l0gc.errors import NotInitialisedError, ObjectNotFoundError
 from l0gc.keys import CONTROLLER_LOG, DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
@@ -76,6 +76,18 @@ class Controller:
             self._looked_at = self._runtime.clock.monotonic()
             machine = ControllerMachine()
             return machine.decode(machine.encode(state), "the snapshot")
+
+    @property
+    def looked(self) -> bool:
+        """Whether this process has seen that there is a cluster here, and that it is the expected one."""
+        return self._looked_at is not None
+
+    def began_ms(self, epoch: int) -> int | None:
+        """When an epoch began, by the store's clock: the time of its entry; None where that is no longer in the log."""
+        try:
+            return self.replica.log.get(epoch).time_ms
+        except ObjectNotFoundError:
+            return None
 
     def epoch(self, at_least: int = -1) -> int:
         """The cluster epoch, perhaps as of a few seconds ago; looked up if the cached one is below `at_least`."""

@@ -1,7 +1,8 @@
-"""What driver and executors tell each other: where the bucket is, the shape of rows, and what went wrong.
+"""What driver and executors tell each other: where the bucket is, who does what, the shape of rows, and what went wrong.
 
 The bucket is named in data source options, which hold no secret.
-Credentials are not sent: each executor resolves them as boto3 does, from its environment, profile or instance role.
+Each executor resolves credentials as boto3 does: from its environment, where the driver may have put its own (see
+`credentials.py`), from a profile, or from the role of its machine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -17,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from l0gc import errors
+from l0gc.spark.credentials import are_sent
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 
 _OPTION: Final = "store"
+_ROWS: Final = 10_000
+_CONFIG: Final = msgspec.json.Decoder(StoreConfig)
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
@@ -36,12 +42,13 @@ def store_options(config: StoreConfig) -> dict[str, str]:
 
 def store_from_options(options: Mapping[str, str]) -> S3Store:
     """The store, on an executor; the same one for all tasks of a worker, since setting up its clients takes a while."""
-    return _store(options[_OPTION])
+    return store_at(_CONFIG.decode(options[_OPTION]))
 
 
 @functools.cache
-def _store(config: str) -> S3Store:
-    return S3Store(msgspec.json.decode(config, type=StoreConfig))
+def store_at(config: StoreConfig) -> S3Store:
+    """The same, where the configuration itself was sent."""
+    return S3Store(replace(config, profile=None) if are_sent() else config)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -60,10 +67,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def spread(
     spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """What `read` gives for each part, each in a task of its own.
-
-    A data source would do the same, but for each of those Spark starts three Python processes on the driver first.
-    """
+    """What `read` gives for each part, each in a task of its own."""
 
     def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in incoming:
@@ -71,6 +75,21 @@ def spread(
                 yield from read(parts[number])
 
     return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, schema)
+
+
+def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Arrow, some thousands at a time."""
+    import pyarrow as pa
+
+    from l0gc import columns
+
+    target = arrow_schema(schema)
+    while chunk := list(islice(rows, _ROWS)):
+        arrays = []
+        for f, values in zip(target, zip(*chunk, strict=True), strict=True):
+            text = pa.types.is_string(f.type)
+            arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
 def cause_of(error: PySparkException) -> errors.L0gcError:

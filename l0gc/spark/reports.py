@@ -1,6 +1,7 @@
-"""A Spark data source over the watermark reports: executors read the files, the driver only lists their names.
+"""The watermark reports: executors read the files, the driver only lists their names.
 
-A task gives the best row of each partition that is in its files, so what the tasks give is about as much as is needed.
+This is no Spark data source: for each of those Spark starts three Pythons before anything is read. A task gives the best row
+of each partition that is in its files, so what the tasks give is about as much as is needed.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from l0gc.errors import ObjectNotFoundError
-from l0gc.spark.remote import store_from_options
+from l0gc.spark.remote import spread, store_from_options, store_options
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Threads
 
@@ -41,38 +42,14 @@ SCHEMA = StructType(
 )
 
 
-class ReportFiles(InputPartition):
-    def __init__(self, keys: list[str]) -> None:
-        super().__init__(tuple(keys))
-        self.keys = keys
+def reports_of(spark: SparkSession, config: StoreConfig, keys: Sequence[str], tasks: int) -> DataFrame:
+    """The best report of each partition in the files of each task; of several tasks, some may have one of the same."""
+    options = store_options(config)
 
+    def read(some: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from best_of_files(store_from_options(options), some).combine_chunks().to_batches()
 
-class ReportsSource(DataSource):
-    """Options: the store (see `remote.py`), `keys` (a JSON list), `slices`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "l0gc_reports"
-
-    def schema(self) -> StructType:
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> ReportsReader:
-        return ReportsReader(dict(self.options))
-
-
-class ReportsReader(DataSourceReader):
-    def __init__(self, options: dict[str, str]) -> None:
-        self._options = options
-
-    def partitions(self) -> Sequence[InputPartition]:
-        keys = msgspec.json.decode(self._options["keys"], type=list[str])
-        n = max(1, min(int(self._options["slices"]), len(keys)))
-        return [ReportFiles(keys[i::n]) for i in range(n)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ReportFiles)
-        yield from best_of_files(store_from_options(self._options), partition.keys).combine_chunks().to_batches()
+    return spread(spark, [keys[i::tasks] for i in range(tasks)], read, SCHEMA)
 
 
 def best_of_files(store: ObjectStore, keys: Sequence[str]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The Spark session that the jobs run in: an existing one, or a quiet local one."""
+"""The Spark session that the jobs run in: an existing one, that of spark-submit, a cluster's, or a quiet local one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
 from l0gc.spark.interpreter import without_zips
+from l0gc.spark.master import MasterUnreachableError, check_master, is_local, is_standalone
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
 the CPU. Executors of a cluster are not touched; with a local master, `--conf` overrides it for long jobs."""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_PYTHON: Final = "spark.pyspark.python"
 _LOG4J: Final = """\
 rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
@@ -51,6 +56,7 @@ def get_session(
 
     Raises:
         JavaMissingError: there is no Java 17 or newer.
+        MasterUnreachableError: there is no standalone master at that URL.
         UsageError: the session cannot be started with these settings.
     """
     _check_java()
@@ -66,16 +72,20 @@ def get_session(
         "spark.sql.adaptive.enabled": "true",
         "spark.driver.memory": "1g",
         "spark.log.level": "WARN" if verbose else "OFF",
+        **_submitted(),
         **(conf or {}),
     }
     if master is not None:
         settings["spark.master"] = master
-    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # which spark-submit sets; it names the master, too
-        settings.setdefault("spark.master", "local[*]")
+    settings.setdefault("spark.master", "local[*]")
+    check_master(settings["spark.master"])
     java = [f"-Dlog4j2.configurationFile={_log4j(verbose)}", settings.get(_JAVA_OPTIONS, "")]
-    local = settings.get("spark.master", "").startswith("local")
-    if os.environ.get("PYSPARK_PYTHON", without_zips()) == without_zips():  # nobody else has said
-        os.environ["PYSPARK_PYTHON"] = without_zips() if local else sys.executable
+    local = is_local(settings["spark.master"])
+    python = settings.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON") or (without_zips() if local else sys.executable)
+    if shutil.which(python) is None:
+        raise UsageError(
+            f"the executors' Python {python} is not here, where Spark plans with it: put one at that path, too"
+        )
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         java.insert(0, _SHORT_JOBS)
@@ -83,10 +93,43 @@ def get_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _quiet_stderr(verbose):
+        with _workers_python(python), _quiet_stderr(verbose):
             return builder.getOrCreate()
+    except Py4JJavaError as e:
+        said = str(e.java_exception.getMessage()).partition("\n")[0]
+        if is_standalone(settings["spark.master"]):  # which Spark tried for a minute
+            raise MasterUnreachableError(
+                f"no master of Spark {pyspark.__version__} answers at {settings['spark.master']} ({said}); "
+                "run it with -vv for what Java says"
+            ) from e
+        raise UsageError(f"Spark could not be started: {said} (run it with -vv for what Java says)") from e
     except (PySparkException, PySparkRuntimeError, OSError) as e:
         raise UsageError(f"Spark could not be started: {e} (run it with -vv for what Java says)") from e
+
+
+def _submitted() -> dict[str, str]:
+    """The settings that spark-submit was given; they go before l0gc's own."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # connects to the Java that spark-submit started, which knows them
+    given = dict(SparkConf().getAll())
+    if given.get("spark.app.name") == Path(sys.argv[0]).name:  # nobody's choice
+        del given["spark.app.name"]
+    return given
+
+
+@contextmanager
+def _workers_python(program: str) -> Iterator[None]:
+    """Start a session whose workers are `program`; pyspark reads that from the environment alone, and then."""
+    before = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = program
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_PYTHON"]
+        else:
+            os.environ["PYSPARK_PYTHON"] = before
 
 
 @contextmanager

@@ -33,7 +33,8 @@ from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, PartitionId
 from l0gc.partition.entries import L1File, Unreconciled
 from l0gc.runtime import Runtime
 from l0gc.spark import verify_sources as sources
-from l0gc.spark.remote import cause_of
+from l0gc.spark.listing import keys_of
+from l0gc.spark.remote import batches, cause_of
 from l0gc.spark.verify_joins import (
     ELIGIBLE,
     NAMED,
@@ -50,7 +51,7 @@ from l0gc.spark.verify_joins import (
     report_suspects,
     reports_ahead,
 )
-from l0gc.spark.verify_sources import SUSPECTS, Place, batches
+from l0gc.spark.verify_sources import SUSPECTS, Place
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -173,14 +174,14 @@ class _Job:
         result.checked.placeholders = seen.get(sources.L0, 0)
 
         progress("reading the listing and every object" if deep else "reading the listing")
-        ahead = reports_ahead(reports, logs)
+        ahead, place = reports_ahead(reports, logs), self._place
         rows = [
             self._spark.createDataFrame([(*msgspec.structs.astuple(s), 1, 0) for s in first], ROWS),
             log_suspects(logs),
             report_suspects(reports),
             ahead,
-            l0_rows(sources.l0_listing(self._spark, self._place), logs, self._basis),
-            l1_rows(sources.l1_listing(self._spark, self._place), logs, ahead, self._basis),
+            l0_rows(keys_of(self._spark, place.config, place.basis.layout, place.slices), logs, self._basis),
+            l1_rows(sources.l1_listing(self._spark, place), logs, ahead, self._basis),
         ]
         if deep:
             rows += [self._contents(logs, sources.L0, _check_extents), self._contents(logs, sources.L1, _check_l1)]

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,9 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId, partition_log
 from l0gc.runtime import Runtime
-from l0gc.spark import listing
-from l0gc.spark.listing import ListingReader
-from l0gc.spark.remote import arrow_schema, spread, store_options
+from l0gc.spark.remote import batches, spread, store_at
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -105,7 +101,6 @@ TOP: Final = "top"
 
 _THREADS: Final = 8
 _AT_ONCE: Final = 64
-_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,42 +113,8 @@ class Place:
 
     @property
     def store(self) -> S3Store:
-        """The store, without secrets: each executor finds credentials as boto3 does."""
-        return _store(self.config)
-
-
-@lru_cache(maxsize=2)
-def _store(config: StoreConfig) -> S3Store:
-    """One for each Python worker, since its clients take longer to make than a small task has to do."""
-    return S3Store(config)
-
-
-def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow, some thousands at a time."""
-    import pyarrow as pa
-
-    from l0gc import columns
-
-    target = arrow_schema(schema)
-    while chunk := list(islice(rows, _ROWS)):
-        arrays = []
-        for f, values in zip(target, zip(*chunk, strict=True), strict=True):
-            text = pa.types.is_string(f.type)
-            arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-# -- the L0 listing -------------------------------------------------------------------------------------------------------
-
-
-def l0_listing(spark: SparkSession, place: Place) -> DataFrame:
-    """Every key of the data prefix, in the columns of `listing.SCHEMA`."""
-    basis = place.basis
-    reader = ListingReader(
-        store_options(place.config)
-        | {"template": basis.key_template, "shards": str(basis.shards), "slices": str(place.slices)}
-    )
-    return spread(spark, reader.partitions(), reader.read, listing.SCHEMA)
+        """The store, as an executor sees it."""
+        return store_at(self.config)
 
 
 # -- partition logs -------------------------------------------------------------------------------------------------------

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
-from l0gc.keys import KeyLayout, PartitionId
+from l0gc.keys import PartitionId
 from l0gc.spark.inventory import inventory_histogram
-from l0gc.spark.listing import ListingSource
+from l0gc.spark.listing import epoch_histogram
 from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
 from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
-from l0gc.spark.reports import ReportsSource
+from l0gc.spark.reports import reports_of
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark import job, own_log
 from l0gc.watermark.compact import ReportFolder
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.inventory import Inventory
-from l0gc.watermark.job import INVENTORY, EpochRow, ReadHistogram, Taken, WatermarkResult
+from l0gc.watermark.job import INVENTORY, LISTING, ReadHistogram, WatermarkResult
 from l0gc.watermark.own_log import OwnLog
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
+from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +69,13 @@ def run(
         lambda: job.run(
             cluster,
             folder.read,
-            _histogram(spark, config, inventory) if scan else None,
+            _histogram(spark, config, inventory, lambda: cluster.controller.snapshot().epoch) if scan else None,
             publish_it=publish_it,
             read_logs=read_logs if refresh else None,
             compact=folder.compact,
-            taken=_taken(inventory),
+            keep=keeper(cluster),
+            source=_source(inventory),
+            taken_ms=inventory.taken_ms if inventory is not None else None,
         )
     )
 
@@ -88,18 +90,34 @@ def run_own_log(
     inventory: Inventory | None = None,
 ) -> WatermarkResult:
     """See `watermark.own_log.run`; with the listing, or an inventory in its place."""
-    read, taken = _histogram(spark, config, inventory), _taken(inventory)
-    return _told(lambda: own_log.run(cluster, theirs, read, publish_it=publish_it, taken=taken))
+    return _told(
+        lambda: own_log.run(
+            cluster,
+            theirs,
+            _histogram(spark, config, inventory, lambda: theirs.cluster_epoch),
+            publish_it=publish_it,
+            keep=keeper(cluster),
+            source=_source(inventory),
+            taken_ms=inventory.taken_ms if inventory is not None else None,
+        )
+    )
 
 
-def _histogram(spark: SparkSession, config: StoreConfig, inventory: Inventory | None) -> ReadHistogram:
+def _histogram(
+    spark: SparkSession, config: StoreConfig, inventory: Inventory | None, ceiling: Callable[[], int]
+) -> ReadHistogram:
     if inventory is None:
-        return lambda layout: epoch_histogram(spark, config, layout)
+        return lambda layout: epoch_histogram(spark, config, layout, _slices(spark), ceiling)
     return lambda layout: inventory_histogram(spark, config, layout, inventory)
 
 
-def _taken(inventory: Inventory | None) -> Taken | None:
-    return Taken(INVENTORY, inventory.taken_ms) if inventory is not None else None
+def _source(inventory: Inventory | None) -> str:
+    return LISTING if inventory is None else INVENTORY
+
+
+def keeper(cluster: Cluster) -> Callable[[ScanSnapshot], KeptScan]:
+    """What keeps a run's scan snapshot."""
+    return lambda scan: keep_scan(cluster.store, cluster.runtime, scan)
 
 
 def _told(work: Callable[[], T]) -> T:
@@ -111,9 +129,8 @@ def _told(work: Callable[[], T]) -> T:
 
 def best_reports(spark: SparkSession, config: StoreConfig, keys: list[str]) -> pa.Table:
     """The report with the highest gc epoch of each partition (and of each cluster) that has one in these files."""
-    tasks = min(_slices(spark), -(-len(keys) // _FILES_PER_TASK))
-    options = store_options(config) | {"keys": msgspec.json.encode(keys).decode(), "slices": str(tasks)}
-    frame = _load(spark, ReportsSource, options)
+    tasks = max(1, min(_slices(spark), -(-len(keys) // _FILES_PER_TASK)))
+    frame = reports_of(spark, config, keys, tasks)
     if tasks > 1:
         frame = frame.repartition(spark.sparkContext.defaultParallelism, *KEY).mapInArrow(_best, REPORT_COLUMNS)
     return frame.toArrow().select(SCHEMA.names).cast(SCHEMA)
@@ -141,7 +158,8 @@ def reports_of_logs(
         "partitions": msgspec.json.encode(partitions).decode(),
         "slices": str(min(_slices(spark), -(-len(partitions) // _LOGS_PER_TASK))),
     }
-    table = _load(spark, LogsSource, options).toArrow()
+    spark.dataSource.register(LogsSource)
+    table = spark.read.format(LogsSource.name()).options(**options).load().toArrow()
     reports = []
     for report, error in zip(rows_of(table.select(SCHEMA.names)), table["error"].to_pylist(), strict=True):
         if error:
@@ -149,32 +167,6 @@ def reports_of_logs(
         else:
             reports.append(report)
     return reports
-
-
-def epoch_histogram(spark: SparkSession, config: StoreConfig, layout: KeyLayout) -> list[EpochRow]:
-    """Objects and bytes at each epoch that the bucket holds, with one key of each and the oldest one's time."""
-    options = store_options(config) | {
-        "template": layout.template,
-        "shards": str(layout.shards),
-        "slices": str(_slices(spark)),
-    }
-    frame = _load(spark, ListingSource, options)
-    histogram = frame.groupBy("epoch").agg(
-        F.count("*").alias("objects"),
-        F.sum("bytes").alias("bytes"),
-        F.min("key").alias("sample_key"),
-        F.min("modified_ms").alias("oldest_ms"),
-    )
-    return [EpochRow(**row) for row in histogram.toArrow().to_pylist()]
-
-
-def _load(
-    spark: SparkSession,
-    source: type[ListingSource] | type[ReportsSource] | type[LogsSource],
-    options: dict[str, str],
-) -> DataFrame:
-    spark.dataSource.register(source)
-    return spark.read.format(source.name()).options(**options).load()
 
 
 def _slices(spark: SparkSession) -> int:

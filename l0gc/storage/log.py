@@ -158,7 +158,7 @@ class SharedLog:
                 continue
             try:
                 at = None if checkpoint is None else (checkpoint, self._get_checkpoint(checkpoint))
-                entries = self._parallel.map(self._get, offsets)
+                entries = self._parallel.map(self.get, offsets)
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
                 continue
@@ -193,7 +193,8 @@ class SharedLog:
         key = self.checkpoint_key(offset)
         return unseal(key, self._store.get(key).body)
 
-    def _get(self, offset: int) -> Landed:
+    def get(self, offset: int) -> Landed:
+        """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer."""
         return self._parse(offset, self._store.get(self.entry_key(offset)))
 
     def _parse(self, offset: int, stored: Stored) -> Landed:

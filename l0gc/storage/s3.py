@@ -1,4 +1,4 @@
-"""S3 and what speaks its protocol, through boto3 (single objects, conditions, deletes) and obstore (bulk listing, ranges).
+"""S3 and what speaks its protocol, through boto3; what is bulky goes through obstore first (`bulk.py`).
 
 What makes it safe: a conditional write is sent once and never retried in here, so a 412 always means that another write
 holds the key, or that the caller knows the first try to be ambiguous. Errors are mapped by status, not by wording.
@@ -29,13 +29,13 @@ from l0gc.errors import (
     ThrottledError,
     UsageError,
 )
+from l0gc.storage.bulk import ATTEMPTS, READ_SECONDS, Bulk
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.history import History, S3History
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from obstore.store import S3Store as ObstoreS3
 
 T = TypeVar("T")
 
@@ -48,10 +48,6 @@ _DENIED: Final = {
     "403",
 }
 _CONNECT_SECONDS: Final = 5
-_READ_SECONDS: Final = 30
-_ATTEMPTS: Final = 5
-_COALESCE_BYTES: Final = 1 << 20
-"""Ranges of one object that lie closer than this are fetched as one."""
 
 
 class S3Store:
@@ -62,6 +58,7 @@ class S3Store:
         self.requests: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._counting = threading.Lock()
+        self._plain_deletes = False
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +84,7 @@ class S3Store:
                 config=Config(
                     retries={"mode": "standard", "total_max_attempts": attempts},
                     connect_timeout=_CONNECT_SECONDS,
-                    read_timeout=_READ_SECONDS,
+                    read_timeout=READ_SECONDS,
                     max_pool_connections=64,
                     user_agent_extra="l0gc",
                     s3={"addressing_style": "path"} if self.config.endpoint_url else None,
@@ -98,7 +95,7 @@ class S3Store:
     @cached_property
     def client(self) -> S3Client:
         """The boto3 client for what may be retried."""
-        return self._client(_ATTEMPTS)
+        return self._client(ATTEMPTS)
 
     @cached_property
     def once(self) -> S3Client:
@@ -106,24 +103,12 @@ class S3Store:
         return self._client(1)
 
     @cached_property
-    def _bulk(self) -> ObstoreS3:
-        from obstore.auth.boto3 import Boto3CredentialProvider
-        from obstore.store import S3Store as Obstore
-
-        endpoint = self.config.endpoint_url
+    def bulk(self) -> Bulk:
+        """The same bucket through obstore."""
         if self.session.get_credentials() is None:
             raise self._no_credentials()
         with self._lock:
-            return Obstore(
-                self.config.bucket,
-                region=self.session.region_name or "us-east-1",
-                credential_provider=Boto3CredentialProvider(self.session),
-                client_options={"allow_http": True, "timeout": f"{_READ_SECONDS}s"},
-                retry_config={"max_retries": _ATTEMPTS},
-                virtual_hosted_style_request=endpoint is None,
-                # under this name it overrides AWS_ENDPOINT_URL_S3, which would else send the listing to another server
-                config={"aws_endpoint_url_s3": endpoint} if endpoint else None,
-            )
+            return Bulk(self.config, self.session, self._count)
 
     def _count(self, kind: str) -> None:
         with self._counting:
@@ -160,7 +145,7 @@ class S3Store:
             if conditional:
                 raise AmbiguousWriteError(f"writing {self._full(key)}: {e}") from e
             if isinstance(e, ReadTimeoutError):
-                raise StoreTimeoutError(f"{kind} of {self._full(key)}: no answer within {_READ_SECONDS} s") from e
+                raise StoreTimeoutError(f"{kind} of {self._full(key)}: no answer within {READ_SECONDS} s") from e
             raise StoreError(f"{kind} of {self._full(key)} failed: {e}") from e
 
     def _mapped(self, e: Any, key: str, *, conditional: bool) -> Exception:
@@ -204,12 +189,12 @@ class S3Store:
         from botocore.exceptions import BotoCoreError
 
         def call() -> Stored:
-            for attempt in range(1, _ATTEMPTS + 1):
+            for attempt in range(1, ATTEMPTS + 1):
                 r = self.client.get_object(Bucket=self.config.bucket, Key=self._key(key))
                 try:
                     body = r["Body"].read()
                 except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
-                    if attempt == _ATTEMPTS:
+                    if attempt == ATTEMPTS:
                         raise
                     continue
                 return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), _date_ms(r))
@@ -218,20 +203,14 @@ class S3Store:
         return self.call("get", key, call)
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        import obstore
         from obstore.exceptions import BaseError
 
-        self._count("get")
-        starts, lengths = [s for s, _ in ranges], [n for _, n in ranges]
         try:
-            parts = obstore.get_ranges(
-                self._bulk, self._key(key), starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES
-            )
+            return self.bulk.ranges(self._key(key), ranges)
         except FileNotFoundError as e:
             raise ObjectNotFoundError(f"{self._full(key)} does not exist") from e
         except BaseError as e:
             raise self._bulk_error(e, key) from e
-        return [bytes(p) for p in parts]
 
     def put(self, key: str, body: bytes) -> Written:
         return self.call("put", key, lambda: self._put(self.client, key, body))
@@ -256,6 +235,10 @@ class S3Store:
         return self._delete(self.client, keys)
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        if keys and not self._plain_deletes:
+            if self.bulk.delete([self._key(k) for k in keys]):
+                return []
+            self._plain_deletes = True  # something is wrong: from now on whoever is asked says what, key by key
         return self._delete(self.once, keys)
 
     def _delete(self, client: S3Client, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
@@ -305,35 +288,15 @@ class S3Store:
         yield from self._list_plain(prefix, last, [])
 
     def _scan_bulk(self, prefix: str, start_after: str) -> Iterator[ListedPage]:
-        import obstore
-        from arro3.core import DataType
         from obstore.exceptions import BaseError, InvalidPathError
 
-        int64 = DataType.int64()
-        cut = len(self.config.prefix)
         offset = self._key(start_after) if start_after else None
-        asked = False
         try:
-            stream = obstore.list(
-                self._bulk, self._key(prefix) or None, offset=offset, chunk_size=PAGE_SIZE, return_arrow=True
-            )
-            for batch in stream:
-                self._count("list")
-                asked = True
-                page = ListedPage(
-                    [k[cut:] for k in batch.column("path").to_pylist()],
-                    list(batch.column("size").to_pylist()),
-                    [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
-                )
-                if len(page):
-                    yield page
+            yield from self.bulk.pages(self._key(prefix) or None, offset)
         except InvalidPathError:
             raise
         except BaseError as e:
             raise self._bulk_error(e, prefix) from e
-        finally:
-            if not asked:
-                self._count("list")
 
     def _list_plain(self, prefix: str, start_after: str, dates: builtins.list[int]) -> Iterator[ListedPage]:
         cut = len(self.config.prefix)

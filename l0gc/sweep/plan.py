@@ -19,7 +19,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.storage.history import OFF
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.sweep.pause import describe, read_pause, refusal
 from l0gc.watermark.publication import PublishedWatermark, refuse_if_behind, watermark_of
 
@@ -54,7 +54,8 @@ class SweepOptions:
 class SweepPlan(msgspec.Struct, frozen=True):
     """What every worker needs to know; holds no secret, so it can be sent to executors.
 
-    `paused` is the pause that is set, which a dry run tells and no other run gets by; else empty.
+    `expected` and `counted` are what the last scan saw as eligible and in all, -1 if nobody looked. `paused` is the pause
+    that is set, which a dry run tells and no other run gets by; else empty.
     """
 
     run_id: str
@@ -73,6 +74,7 @@ class SweepPlan(msgspec.Struct, frozen=True):
     max_rate: float | None = None
     ratio_limit: int | None = None
     expected: int = -1
+    counted: int = -1
     paused: str = ""
 
     @property
@@ -96,8 +98,13 @@ class SweepPlan(msgspec.Struct, frozen=True):
         return self.purge_versions and self.keeps_history
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
-        """The shards in at most `n` ranges, each from its first shard to the one behind its last."""
+        """The shards in at most `n` ranges, each from its first shard to the one behind its last.
+
+        Each range costs the end of a page that is not its own, so where the last scan saw few pages there are few ranges.
+        """
         total = self.end_shard - self.first_shard
+        if self.counted >= 0:
+            n = min(n, -(-self.counted // PAGE_SIZE))
         n = max(1, min(n, total))
         cuts = [self.first_shard + total * i // n for i in range(n + 1)]
         return [(cuts[i], cuts[i + 1]) for i in range(n)]
@@ -137,6 +144,7 @@ def make_plan(cluster: Cluster, options: SweepOptions) -> SweepPlan:
         max_rate=options.max_rate,
         ratio_limit=_ratio_limit(published, options.max_delete_ratio),
         expected=published.eligible_objects if published is not None else -1,
+        counted=published.listed_objects if published is not None else -1,
         paused=describe(pause) if pause is not None else "",
     )
 

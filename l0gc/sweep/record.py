@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,8 +19,11 @@ from l0gc.keys import RUNS
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.sweep.scan import EligibleObject
 
-SEGMENT_OBJECTS: Final = 4000
-"""Objects in one segment: two PUT requests for every four DELETE requests."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEGMENT_OBJECTS: Final = 3000
+"""Objects in one segment: two PUT requests for every three DELETE requests."""
 
 PLANNED: Final = "planned"
 DELETED: Final = "deleted"
@@ -76,6 +79,48 @@ def folder(run_id: str) -> str:
     return f"{RUNS}{run_id}/"
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Objects that went on record together: where they are on record, and what does not change about them, as columns."""
+
+    key: str
+    columns: dict[str, pa.Array]
+    version_ids: list[str]
+
+    @classmethod
+    def of(cls, key: str, objects: Sequence[EligibleObject]) -> Segment:
+        """A segment of these objects."""
+        from l0gc.columns import integers, strings
+
+        columns = {
+            "key": strings([o.key for o in objects]),
+            "epoch": integers([o.epoch for o in objects]),
+            "size": integers([o.size for o in objects]),
+            "modified_ms": integers([o.modified_ms for o in objects]),
+        }
+        return cls(key, columns, [o.version_id for o in objects])
+
+    def encode(self, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> bytes:
+        """The segment as Parquet. See `Fate` for what the columns mean; what is deleted was so by `now_ms`."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from l0gc.columns import integers, strings
+
+        table = pa.table(
+            self.columns
+            | {
+                "version_id": strings(version_ids),
+                "status": strings(statuses),
+                "deleted_ms": integers([now_ms if s == DELETED else -1 for s in statuses]),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
+        body: bytes = sink.getvalue().to_pybytes()
+        return body
+
+
 class RunRecord:
     """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads."""
 
@@ -84,36 +129,15 @@ class RunRecord:
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
 
-    def plan(self, objects: Sequence[EligibleObject]) -> str:
-        """Write a segment before its objects are deleted; returns its key."""
-        key = f"{self._stem}-{next(self._numbers):05}.parquet"
-        self.write(key, [Fate(o.key, o.epoch, o.size, o.modified_ms, o.version_id, PLANNED) for o in objects])
-        return key
+    def plan(self, objects: Sequence[EligibleObject]) -> Segment:
+        """Write a segment before its objects are deleted."""
+        segment = Segment.of(f"{self._stem}-{next(self._numbers):05}.parquet", objects)
+        self.write(segment, [PLANNED] * len(objects), segment.version_ids, -1)
+        return segment
 
-    def write(self, key: str, fates: Sequence[Fate]) -> None:
-        """Write a segment again, with what became of its objects."""
-        self._store.put(key, encode(fates))
-
-
-def encode(fates: Sequence[Fate]) -> bytes:
-    """A segment as Parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from l0gc import columns
-
-    text = {name: columns.strings([getattr(f, name) for f in fates]) for name in ("key", "version_id", "status")}
-    numbers = {
-        name: columns.integers([getattr(f, name) for f in fates])
-        for name in ("epoch", "size", "modified_ms", "deleted_ms")
-    }
-    arrays = text | numbers
-    names = ["key", "epoch", "size", "modified_ms", "version_id", "status", "deleted_ms"]
-    table = pa.Table.from_arrays([arrays[n] for n in names], names=names)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+    def write(self, segment: Segment, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> None:
+        """Write a segment again, with what became of its objects by `now_ms`."""
+        self._store.put(segment.key, segment.encode(statuses, version_ids, now_ms))
 
 
 def read_segment(store: ObjectStore, key: str) -> list[Fate]:

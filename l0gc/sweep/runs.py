@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from l0gc.cluster import Cluster
@@ -77,11 +77,25 @@ def started_ms(run_id: str) -> int:
 # -- list and show ------------------------------------------------------------------------------------------------------
 
 
-def list_runs(store: ObjectStore, last: int) -> tuple[list[RunEntry], int]:
-    """The `last` newest runs that left a record, the oldest of them first; and how many runs there are."""
+def newest_runs(store: ObjectStore, last: int, now_ms: int) -> list[RunEntry]:
+    """The `last` newest runs, the oldest of them first; looks a day back, then a week, and only then at all of them."""
+    for days in (1, 7):
+        since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
+        runs, found = list_runs(store, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
+        if found >= last:
+            return runs
+    return list_runs(store, last)[0]
+
+
+def list_runs(store: ObjectStore, last: int, start_after: str = "") -> tuple[list[RunEntry], int]:
+    """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
+
+    Args:
+        start_after: only the runs whose records lie behind this key.
+    """
     segments: Counter[str] = Counter()
     ended: set[str] = set()
-    for page in store.scan(RUNS):
+    for page in store.scan(RUNS, start_after):
         for key in page.keys:
             m = _RUN_KEY.fullmatch(key)
             if m is not None:

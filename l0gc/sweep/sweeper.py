@@ -22,7 +22,7 @@ from l0gc.sweep.deleter import DeleteOutcome, Deleter
 from l0gc.sweep.pacing import Pacer
 from l0gc.sweep.pause import describe, read_pause
 from l0gc.sweep.plan import SweepPlan
-from l0gc.sweep.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, Fate, RunRecord
+from l0gc.sweep.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RunRecord, Segment
 from l0gc.sweep.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipScan
 
 FAILURES_KEPT: Final = 20
@@ -74,8 +74,10 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Segment:
-    key: str
+class _UnderWay:
+    """A segment whose objects are being deleted; `left` are the batches that have not ended."""
+
+    segment: Segment
     objects: list[EligibleObject]
     left: int
     outcomes: list[DeleteOutcome] = field(default_factory=list)
@@ -114,7 +116,7 @@ class Sweeper:
         self._record = RunRecord(store, plan.run_id, worker, purge=plan.by_version)
         self._lock = threading.Lock()
         self._feeding = threading.Lock()
-        self._under_way = threading.Semaphore(_SEGMENTS_UNDER_WAY)
+        self._places = threading.Semaphore(_SEGMENTS_UNDER_WAY)
         self._tally = Tally()
         self._waiting: list[EligibleObject] = []
         self._claimed = 0
@@ -214,7 +216,7 @@ class Sweeper:
                 if len(self._waiting) < SEGMENT_OBJECTS:
                     continue
                 # Whoever comes next waits for this scanner, and this scanner for a place under way.
-                self._under_way.acquire()
+                self._places.acquire()
                 objects, self._waiting = self._waiting[:SEGMENT_OBJECTS], self._waiting[SEGMENT_OBJECTS:]
             self._send(objects)
 
@@ -222,32 +224,32 @@ class Sweeper:
         """Send off what is waiting, and wait for everything that is under way."""
         objects, self._waiting = self._waiting, []
         if objects and not self._stop.is_set():
-            self._under_way.acquire()
+            self._places.acquire()
             self._send(objects)
         for _ in range(_SEGMENTS_UNDER_WAY):
-            self._under_way.acquire()
+            self._places.acquire()
         for _ in range(_SEGMENTS_UNDER_WAY):
-            self._under_way.release()
+            self._places.release()
 
     def _send(self, objects: list[EligibleObject]) -> None:
         """Put a segment on record, then its batches to the deleters; its place under way is free when all have ended."""
         batches = [objects[i : i + PAGE_SIZE] for i in range(0, len(objects), PAGE_SIZE)]
         if self._plan.dry_run:
-            self._under_way.release()
+            self._places.release()
             with self._lock:
                 self._add(DeleteOutcome(objects, requests=len(batches)))
             return
-        segment = None
+        under_way = None
         try:
             if not self._paused():
-                segment = _Segment(self._record.plan(objects), objects, len(batches))
+                under_way = _UnderWay(self._record.plan(objects), objects, len(batches))
         finally:
-            if segment is None:
-                self._under_way.release()
-        if segment is None:
+            if under_way is None:
+                self._places.release()
+        if under_way is None:
             return
         for batch in batches:
-            self._deleters.submit(self._delete, segment, batch)
+            self._deleters.submit(self._delete, under_way, batch)
 
     def _paused(self) -> bool:
         """Whether sweeps are paused, which ends the run; it does not go on, though the pause may be gone again."""
@@ -259,7 +261,7 @@ class Sweeper:
         self._stop.set()
         return True
 
-    def _delete(self, segment: _Segment, batch: list[EligibleObject]) -> None:
+    def _delete(self, under_way: _UnderWay, batch: list[EligibleObject]) -> None:
         try:
             outcome = self._deleter.delete(batch)
         except Exception as e:  # noqa: BLE001 - raised by `run`, which would not hear of it from here
@@ -269,11 +271,11 @@ class Sweeper:
             self._fail(outcome.error)
         with self._lock:
             self._add(outcome)
-            segment.outcomes.append(outcome)
-            segment.left -= 1
-            last = segment.left == 0
+            under_way.outcomes.append(outcome)
+            under_way.left -= 1
+            last = under_way.left == 0
         if last:
-            self._finish(segment)
+            self._finish(under_way)
         self._report()
 
     def _report(self) -> None:
@@ -294,16 +296,16 @@ class Sweeper:
             self._error = self._error or error
         self._stop.set()
 
-    def _finish(self, segment: _Segment) -> None:
+    def _finish(self, under_way: _UnderWay) -> None:
         """Put on record what became of a segment."""
         passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-        fates = fates_of(segment.objects, segment.outcomes, self._plan.started_ms + passed_ms)
+        statuses, version_ids = fates_of(under_way.objects, under_way.outcomes)
         try:
-            self._record.write(segment.key, fates)
+            self._record.write(under_way.segment, statuses, version_ids, self._plan.started_ms + passed_ms)
         except Exception as e:  # noqa: BLE001 - the record still says `planned`, which is true
             self._fail(e)
         finally:
-            self._under_way.release()
+            self._places.release()
 
     def _add(self, outcome: DeleteOutcome) -> None:
         t = self._tally
@@ -316,8 +318,14 @@ class Sweeper:
         t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
 
 
-def fates_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome], now_ms: int) -> list[Fate]:
-    """What became of the objects of a segment; one of which nothing is known is still planned."""
+def fates_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
+    """What became of each object of a segment, and the id of the version that went or of the marker that hides it.
+
+    One of which nothing is known is still planned.
+    """
+    nothing_odd = not any(o.failures or o.left or o.markers for o in outcomes)
+    if nothing_odd and sum(len(o.deleted) for o in outcomes) == len(objects):
+        return [DELETED] * len(objects), [o.version_id for o in objects]
     status: dict[tuple[str, str], str] = {}
     markers: dict[str, str] = {}
     for outcome in outcomes:
@@ -325,9 +333,5 @@ def fates_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome
         status |= {(o.key, o.version_id): DELETED for o in outcome.deleted}
         status |= {(o.key, o.version_id): LEFT for o in outcome.left}
         status |= {(f.key, f.version_id): FAILED for f in outcome.failures}
-    fates = []
-    for o in objects:
-        s = status.get((o.key, o.version_id), status.get((o.key, ""), PLANNED))
-        version = o.version_id or markers.get(o.key, "")
-        fates.append(Fate(o.key, o.epoch, o.size, o.modified_ms, version, s, now_ms if s == DELETED else -1))
-    return fates
+    statuses = [status.get((o.key, o.version_id), status.get((o.key, ""), PLANNED)) for o in objects]
+    return statuses, [o.version_id or markers.get(o.key, "") for o in objects]

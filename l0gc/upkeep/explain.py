@@ -17,6 +17,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import KeyLayout, PartitionId
 from l0gc.partition.entries import Unreconciled
 from l0gc.partition.state import PartitionState
+from l0gc.upkeep.causes import BARRIER, COMPUTE, RECONCILE, SWEEP
 from l0gc.watermark.publication import read_published, watermark_of
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,6})")
@@ -52,11 +53,7 @@ class Explanation:
     broken: list[str] = field(default_factory=list)
 
 
-RECONCILE: Final = "l0gc reconcile"
-HOUSEKEEP: Final = "l0gc housekeep, when the next tick is due"
-BARRIER: Final = "l0gc housekeep --barrier"
-COMPUTE: Final = "l0gc compute-watermark"
-SWEEP: Final = "l0gc sweep"
+HOUSEKEEP_AT_TICK: Final = "l0gc housekeep, when the next tick is due"
 
 
 def holder_of(p: PartitionId, state: PartitionState) -> Holder:
@@ -71,7 +68,7 @@ def holder_of(p: PartitionId, state: PartitionState) -> Holder:
         state.unreconciled_records,
         lowest.placeholder.key if lowest is not None and by_data else "",
         lowest.placeholder.base_offset if lowest is not None and by_data else -1,
-        RECONCILE if by_data else HOUSEKEEP,
+        RECONCILE if by_data else HOUSEKEEP_AT_TICK,
     )
 
 

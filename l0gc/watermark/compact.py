@@ -14,10 +14,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from l0gc.errors import StoreError
+from l0gc.errors import ObjectNotFoundError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
-from l0gc.watermark.reports import best_of, report_keys, table_of, write_reports
+from l0gc.storage.parallel import Parallel
+from l0gc.watermark.reports import best_of, read_report_file, report_keys, table_of, write_reports
 
 COMPACT_FILES: Final = 16
 """Fewer files than this are left as they are: reading them costs less than writing another."""
@@ -36,6 +37,25 @@ class Compacted:
     files: int
     rows: int
     error: str = ""
+
+
+def read_folder(store: ObjectStore, runtime: Runtime, parallel: Parallel, most_files: int) -> pa.Table | None:
+    """The best report of each partition, read by this process; None if there are more files than `most_files`.
+
+    Raises:
+        CorruptObjectError: a file cannot be read.
+    """
+
+    def read_one(key: str) -> pa.Table:
+        try:
+            return read_report_file(store.get(key).body, key)
+        except ObjectNotFoundError:
+            return table_of([])
+
+    def read(keys: list[str]) -> pa.Table:
+        return pa.concat_tables(parallel.map(read_one, keys))
+
+    return None if len(report_keys(store)) > most_files else ReportFolder(store, runtime, read).read()
 
 
 class ReportFolder:

@@ -8,7 +8,7 @@ has refused nothing may replace files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,13 +18,15 @@ import pyarrow.compute as pc
 from l0gc import columns
 from l0gc.cluster import Cluster
 from l0gc.controller.state import ControllerState
+from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import EpochRegressionError, OwnLogError
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, KeyLayout, PartitionId
 from l0gc.watermark.compact import Compacted
 from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id, check_epochs, gc_epoch_of
-from l0gc.watermark.lowest import compute_of, lowest, partitions_table
+from l0gc.watermark.lowest import Holders, compute_of, holders_of, lowest, partitions_table
 from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
-from l0gc.watermark.reports import best_of, key_of, last_of, table_of, write_reports
+from l0gc.watermark.reports import best_of, highest_of, key_of, last_of, table_of, write_reports
+from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals
 
 REFRESHED_AT_ONCE: Final = 1000
 REFRESH_ROUNDS: Final = 10
@@ -34,6 +36,11 @@ ReadReports = Callable[[], "Iterable[PartitionReport] | pa.Table"]
 """Reads the reports, at least the best one of each partition that has one."""
 ReadHistogram = Callable[[KeyLayout], Iterable["EpochRow"]]
 """Reads what the bucket holds at each epoch."""
+KeepScan = Callable[[ScanSnapshot], KeptScan]
+"""Keeps what a scan saw."""
+LISTING: Final = "listing"
+INVENTORY: Final = "inventory"
+"""The sources of what is read: the store's listing itself, or an S3 Inventory in its place."""
 ReadLogs = Callable[[str, list[PartitionId]], list[PartitionReport]]
 """Reads the logs of these partitions of this cluster, and reports each; one that cannot be read is left out."""
 
@@ -42,8 +49,9 @@ ReadLogs = Callable[[str, list[PartitionId]], list[PartitionReport]]
 class EpochRow:
     """What the bucket holds at one epoch; `epoch` is None for keys that are no L0 keys.
 
-    `oldest_ms` is when the oldest of them was written, by the store's clock. The noncurrent ones are versions that a
-    delete or another version covers: no objects any more, but bytes that cost. Only an inventory tells of them.
+    `oldest_ms` is when the oldest of them was written, by the store's clock; 0 if nobody tells. `samples` are a few keys of
+    the row that holds what is no L0 key, where more than one was kept. The noncurrent ones are versions that a delete or
+    another version covers: no objects any more, but bytes that cost. Only an inventory tells of them.
     """
 
     epoch: int | None
@@ -51,38 +59,9 @@ class EpochRow:
     bytes: int
     sample_key: str
     oldest_ms: int = 0
+    samples: Sequence[str] = ()
     noncurrent_objects: int = 0
     noncurrent_bytes: int = 0
-
-
-LISTING: Final = "listing"
-INVENTORY: Final = "inventory"
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Where a histogram comes from: `source` is LISTING or INVENTORY, `ms` when it was so, None if nobody knows."""
-
-    source: str = LISTING
-    ms: int | None = None
-
-
-@dataclass(slots=True)
-class ListingTotals:
-    """What the bucket holds, as of `taken_ms`; that was `age_ms` before it was read, both by the store's clock."""
-
-    objects: int = 0
-    bytes: int = 0
-    eligible_objects: int = 0
-    eligible_bytes: int = 0
-    unparsable: int = 0
-    unparsable_sample: str = ""
-    noncurrent_objects: int = 0
-    noncurrent_bytes: int = 0
-    source: str = LISTING
-    taken_ms: int | None = None
-    age_ms: int = 0
-    epochs: list[EpochRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +69,17 @@ class WatermarkResult:
     """What a run found and did.
 
     `previous_watermark` is what was published before; `listing` is None where nothing was scanned; `refreshed` counts the
-    logs that were read; `compacted` is None where the reports were left as they are; `seconds` tells where the time went.
+    logs that were read; `compacted` is None where the reports were left as they are, and `kept` where no scan snapshot was
+    to be kept; `seconds` tells where the time went.
     """
 
     watermark: Watermark
     previous_watermark: int
-    listing: ListingTotals | None
+    listing: ScanSnapshot | None
     published: bool
     refreshed: int = 0
     compacted: Compacted | None = None
+    kept: KeptScan | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -125,7 +106,9 @@ def run(
     publish_it: bool = True,
     read_logs: ReadLogs | None = None,
     compact: Callable[[pa.Table], Compacted | None] | None = None,
-    taken: Taken | None = None,
+    keep: KeepScan | None = None,
+    source: str = LISTING,
+    taken_ms: int | None = None,
 ) -> WatermarkResult:
     """Compute M and publish it.
 
@@ -135,7 +118,9 @@ def run(
         publish_it: False to look only; then nothing is written at all.
         read_logs: to look into the logs of the partitions that hold M back.
         compact: puts a file with these rows in the place of the reports that were read.
-        taken: what the histogram is of, if not of the live listing.
+        keep: keeps what the scan saw, for people.
+        source: what `read_histogram` reads: LISTING or INVENTORY.
+        taken_ms: when that was so, by the store's clock; None for now, or if nobody knows.
 
     Raises:
         EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
@@ -157,7 +142,6 @@ def run(
     if read_logs is not None:
         best, fresh = _refreshed(snapshot, partitions, best, read_logs)
         laps.lap("logs")
-    now_ms = cluster.store.now_ms() if read_histogram is not None else 0
     rows = None if read_histogram is None else list(read_histogram(_layout(snapshot)))
     laps.lap("listing")
 
@@ -169,18 +153,27 @@ def run(
             check_epochs(epoch_after, row.epoch, f"object {row.sample_key}")
 
     watermark = compute_of(snapshot.epoch, partitions, best)
-    totals = None if rows is None else dated(totals_of(rows, watermark.watermark), taken, now_ms)
-    compacted = None
+    at = cluster.store.now_ms()
+    scan: ScanSnapshot | None = None
+    if rows is not None:
+        scan = scan_of(
+            rows, watermark, holders_of(partitions, best), snapshot.cluster_id, at, source=source, taken_ms=taken_ms
+        )
+    kept: KeptScan | None = None
+    compacted: Compacted | None = None
     if publish_it:
         if fresh.num_rows:
             write_reports(cluster.store, cluster.runtime, "refresh", fresh)
-        published = publish_m(cluster, snapshot.cluster_id, watermark.watermark, epoch_after, totals)
+        published = publish_m(cluster, snapshot.cluster_id, watermark.watermark, epoch_after, at, scan)
         laps.lap("publication")
+        if scan is not None and keep is not None:
+            kept = keep(scan)
+            laps.lap("scan")
         if compact is not None:
             compacted = compact(kept_of(best, snapshot))
             laps.lap("compaction")
     return WatermarkResult(
-        watermark, watermark_of(published), totals, publish_it, fresh.num_rows, compacted, laps.seconds
+        watermark, watermark_of(published), scan, publish_it, fresh.num_rows, compacted, kept, laps.seconds
     )
 
 
@@ -189,18 +182,19 @@ def publish_m(
     cluster_id: str,
     watermark: int,
     epoch: int,
-    totals: ListingTotals | None,
+    at_ms: int,
+    scan: ScanSnapshot | None,
     *,
     own_log: bool = False,
 ) -> PublishedWatermark | None:
-    """Publish M with what the listing showed; returns what was published before. See `publication.publish`.
+    """Publish M, at this time of the store's, with what the scan showed; returns what was published before.
 
-    A sweep never goes by an inventory, so what that counted is not published.
+    A sweep never goes by an inventory, so what that counted is not published. See `publication.publish`.
     """
     counts = (-1, -1, -1)
-    if totals is not None and totals.source == LISTING:
-        counts = (totals.eligible_objects, totals.eligible_bytes, totals.objects)
-    new = PublishedWatermark(cluster_id, watermark, epoch, cluster.store.now_ms(), *counts)
+    if scan is not None and scan.totals.source == LISTING:
+        counts = (scan.totals.eligible_objects, scan.totals.eligible_bytes, scan.totals.objects)
+    new = PublishedWatermark(cluster_id, watermark, epoch, at_ms, *counts)
     return publish(cluster.store, cluster.runtime, new, own_log=own_log)
 
 
@@ -251,12 +245,8 @@ def _check_reports(best: pa.Table, snapshot: ControllerState, epoch_after: int) 
                 "looks restored from a backup that is older than the topic; nothing was published. Restore the newer "
                 f"controller log, or, if that topic's data may go, remove its reports below {REPORTS}"
             )
-    if not best.num_rows:
-        return
-    highest = pc.max_element_wise(best["max_applied_epoch"], best["revision"])
-    row = best.slice(pc.index(highest, pc.max(highest)).as_py(), 1).to_pylist()[0]
-    source = f"a report of partition {row['topic']}/{row['partition']}"
-    check_epochs(epoch_after, max(row["max_applied_epoch"], row["revision"]), source)
+    if best.num_rows:
+        check_epochs(epoch_after, *highest_of(best))
 
 
 def _topics(table: pa.Table) -> list[tuple[str, int]]:
@@ -282,27 +272,50 @@ def kept_of(best: pa.Table, snapshot: ControllerState) -> pa.Table:
     return pa.concat_tables([best.filter(pc.invert(over)), last_of(best.filter(over), names, ["max_applied_epoch"])])
 
 
-def totals_of(rows: Iterable[EpochRow], watermark: int) -> ListingTotals:
-    """What the listing amounts to, under M."""
-    totals = ListingTotals()
-    for row in rows:
-        totals.objects += row.objects
-        totals.bytes += row.bytes
+def scan_of(
+    rows: Iterable[EpochRow],
+    watermark: Watermark,
+    holders: Holders,
+    cluster_id: str,
+    run_ms: int,
+    *,
+    source: str = LISTING,
+    taken_ms: int | None = None,
+) -> ScanSnapshot:
+    """What the scan amounts to under M, and who holds what is not eligible."""
+    rows = list(rows)
+    told: list[ScanRow] = []
+    samples: list[str] = []
+    for row in sorted((r for r in rows if r.objects), key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch):
+        holds = ("", 0) if row.epoch is None else holders.of(row.epoch)
+        told.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holds))
         if row.epoch is None:
-            totals.unparsable += row.objects
-            totals.unparsable_sample = row.sample_key
-        elif row.epoch <= watermark:
-            totals.eligible_objects += row.objects
-            totals.eligible_bytes += row.bytes
-        totals.noncurrent_objects += row.noncurrent_objects
-        totals.noncurrent_bytes += row.noncurrent_bytes
-    totals.epochs = sorted((r for r in rows if r.epoch is not None and r.objects), key=lambda r: r.epoch or 0)
-    return totals
+            samples += row.samples or [row.sample_key]
+    l0 = [r for r in told if r.epoch is not None]
+    unparsable = [r for r in told if r.epoch is None]
+    eligible = [r for r in l0 if r.epoch is not None and r.epoch <= watermark.watermark]
+    totals = ScanTotals(
+        cluster_id=cluster_id,
+        run_ms=run_ms,
+        taken_ms=run_ms if taken_ms is None else taken_ms,
+        watermark=watermark.watermark,
+        cluster_epoch=watermark.cluster_epoch,
+        source=source,
+        objects=sum(r.objects for r in told),
+        bytes=sum(r.bytes for r in told),
+        eligible_objects=sum(r.objects for r in eligible),
+        eligible_bytes=sum(r.bytes for r in eligible),
+        unparsable=sum(r.objects for r in unparsable),
+        unparsable_bytes=sum(r.bytes for r in unparsable),
+        unparsable_samples=samples[:SAMPLES],
+        oldest_eligible_ms=_oldest_ms(eligible),
+        oldest_held_ms=_oldest_ms(l0[len(eligible) :]),
+        noncurrent_objects=sum(r.noncurrent_objects for r in rows),
+        noncurrent_bytes=sum(r.noncurrent_bytes for r in rows),
+    )
+    return ScanSnapshot(totals, told)
 
 
-def dated(totals: ListingTotals, taken: Taken | None, now_ms: int) -> ListingTotals:
-    """The totals with where they come from; the live listing is of now."""
-    taken = taken or Taken(LISTING, now_ms)
-    totals.source, totals.taken_ms = taken.source, taken.ms
-    totals.age_ms = max(0, now_ms - (taken.ms or now_ms))
-    return totals
+def _oldest_ms(rows: Sequence[ScanRow]) -> int | None:
+    """When the oldest was written; None for none, and where an inventory does not tell."""
+    return min((r.oldest_ms for r in rows), default=0) or None

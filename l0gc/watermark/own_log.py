@@ -25,10 +25,11 @@ from l0gc.epoch import MAX_EPOCH, NO_WATERMARK, is_epoch
 from l0gc.errors import OwnLogError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.watermark.compute import Watermark, check_cluster_id, check_epochs
-from l0gc.watermark.job import Laps, ReadHistogram, Taken, WatermarkResult, dated, publish_m, totals_of
-from l0gc.watermark.lowest import compute_of
+from l0gc.watermark.job import LISTING, KeepScan, Laps, ReadHistogram, WatermarkResult, publish_m, scan_of
+from l0gc.watermark.lowest import compute_of, holders_of
 from l0gc.watermark.publication import OWN_LOG_BEHIND, THEIR_EPOCH, read_published, watermark_of
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, key_of, last_of
+from l0gc.watermark.scans import KeptScan, ScanSnapshot
 
 SNAPSHOT_AGE_MS: Final = 3_600_000
 """How old a snapshot may be by default when it is used."""
@@ -73,14 +74,18 @@ def run(
     read_histogram: ReadHistogram | None = None,
     *,
     publish_it: bool = True,
-    taken: Taken | None = None,
+    keep: KeepScan | None = None,
+    source: str = LISTING,
+    taken_ms: int | None = None,
 ) -> WatermarkResult:
     """Compute M from what the other system tells, and publish it.
 
     Args:
         read_histogram: None to leave the listing out.
         publish_it: False to look only.
-        taken: what the histogram is of, if not of the live listing.
+        keep: keeps what the scan saw, for people.
+        source: what `read_histogram` reads: LISTING or INVENTORY.
+        taken_ms: when that was so, by the store's clock; None for now, or if nobody knows.
 
     Raises:
         OwnLogError: the cluster was not founded with `l0gc init --own-log`, or there are no partitions.
@@ -105,13 +110,21 @@ def run(
             check_epochs(theirs.cluster_epoch, row.epoch, f"object {row.sample_key}", _ABOVE_LISTED)
     laps.lap("listing")
     watermark = _explained(compute_of(theirs.cluster_epoch, partitions, reports), reports)
-    totals = None if rows is None else dated(totals_of(rows, watermark.watermark), taken, started_ms)
+    at = cluster.store.now_ms()
+    scan: ScanSnapshot | None = None
+    kept: KeptScan | None = None
+    if rows is not None:
+        holders = holders_of(partitions, reports)
+        scan = scan_of(rows, watermark, holders, state.cluster_id, at, source=source, taken_ms=taken_ms)
     if publish_it:
         published = publish_m(
-            cluster, state.cluster_id, watermark.watermark, theirs.cluster_epoch, totals, own_log=True
+            cluster, state.cluster_id, watermark.watermark, theirs.cluster_epoch, at, scan, own_log=True
         )
         laps.lap("publication")
-    return WatermarkResult(watermark, watermark_of(published), totals, publish_it, seconds=laps.seconds)
+        if scan is not None and keep is not None:
+            kept = keep(scan)
+            laps.lap("scan")
+    return WatermarkResult(watermark, watermark_of(published), scan, publish_it, kept=kept, seconds=laps.seconds)
 
 
 def publish(

@@ -29,7 +29,7 @@ SCHEMA_VERSION: Final = 1
 """Goes up when a column is added or means something else; docs/reports.md tells of each version."""
 KEY: Final = ["topic", "revision", "partition"]
 """The columns that tell partitions apart."""
-_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
+UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises over bytes that are no report; text that is no UTF-8 is a ValueError."""
 SCHEMA: Final = pa.schema(
     [
@@ -83,7 +83,7 @@ def publish_reports(
 
 def write_reports(store: ObjectStore, runtime: Runtime, reporter: str, table: pa.Table) -> str:
     """Write one file with the rows of `table` and return its key; it is durable then."""
-    table = table.replace_schema_metadata({**SCHEMA.metadata, _CHECKSUM: b"%d" % _checksum(table)})
+    table = table.replace_schema_metadata({**SCHEMA.metadata, _CHECKSUM: b"%d" % checksum_of(table)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     key = f"{REPORTS}{reporter}/{runtime.new_id()}.parquet"
@@ -106,7 +106,7 @@ def table_of(rows: list[PartitionReport]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _checksum(table: pa.Table) -> int:
+def checksum_of(table: pa.Table) -> int:
     """The CRC-32 of the values, whatever file they are in."""
     crc = 0
     for column in table.columns:
@@ -127,6 +127,13 @@ def rows_of(table: pa.Table) -> list[PartitionReport]:
 def best_of(table: pa.Table) -> pa.Table:
     """The row with the highest gc epoch of each partition; rows of other clusters stay, so that somebody refuses them."""
     return last_of(table, ["cluster_id", *KEY], ["gc_epoch", "log_offset"])
+
+
+def highest_of(table: pa.Table) -> tuple[int, str]:
+    """The highest epoch that any of these reports (there are some) knows, and which one that is."""
+    highest = pc.max_element_wise(table["max_applied_epoch"], table["revision"])
+    row = table.slice(pc.index(highest, pc.max(highest)).as_py(), 1).to_pylist()[0]
+    return max(row["max_applied_epoch"], row["revision"]), f"a report of partition {row['topic']}/{row['partition']}"
 
 
 def last_of(table: pa.Table, names: list[str], order: list[str]) -> pa.Table:
@@ -161,12 +168,12 @@ def read_report_file(body: bytes, key: str) -> pa.Table:
         version = metadata.get(b"l0gc.reports", b"").decode("ascii", "replace")
         if version == str(SCHEMA_VERSION) and table.schema.names == SCHEMA.names:
             table = table.cast(SCHEMA)
-            if metadata.get(_CHECKSUM) == b"%d" % _checksum(table):
+            if metadata.get(_CHECKSUM) == b"%d" % checksum_of(table):
                 return table
             raise CorruptObjectError(
                 f"{key} does not match its checksum; remove that report, without which M can only be lower"
             )
-    except _UNREADABLE as e:
+    except UNREADABLE as e:
         raise CorruptObjectError(f"{key} is not a watermark report: {e}") from e
     if version.isdecimal() and len(version) < 9 and int(version) > SCHEMA_VERSION:
         raise CorruptObjectError(

@@ -167,7 +167,7 @@ def test_a_rate_is_kept(store: S3Store) -> None:
     assert (swept["throttled"], swept["backpressure_seconds"]) == (0, 0)
 
 
-def test_a_sweep_without_garbage_writes_nothing(store: S3Store) -> None:
+def test_a_sweep_without_garbage_leaves_no_record(store: S3Store) -> None:
     a_bucket(store)
     l0gc("sweep")
     before = set(store.list("l0gc/").modified_ms)

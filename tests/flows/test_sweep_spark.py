@@ -28,8 +28,7 @@ def test_two_workers_delete_the_same_set_as_the_local_engine_with_one_killed_in_
     local = l0gc("sweep", "--dry-run", "--engine", "local")
     killed: list[int] = []
     with spark_cluster(tmp_path) as cluster, ThreadPoolExecutor(1) as background:
-        conf = [c for k, v in cluster.conf.items() for c in ("--conf", f"{k}={v}")]
-        on_spark = ["--engine", "spark", "--master", cluster.url, *conf]
+        on_spark = ["--engine", "spark", *cluster.options]
         over = threading.Event()
 
         def kill_one() -> None:

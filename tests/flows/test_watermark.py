@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
-from l0gc.keys import PartitionId
+from l0gc.keys import KeyLayout, PartitionId
 from l0gc.runtime import Runtime
-from l0gc.spark import watermark_job
+from l0gc.spark import listing, watermark_job
 from l0gc.spark.session import get_session
 from l0gc.storage.parallel import Threads
+from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.housekeep import housekeep
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.reports import publish_reports, read_report_file, report_keys, rows_of
+from l0gc.watermark.scans import ScanRow, read_scan
 from tests.support.cli import l0gc, l0gc_process
 from tests.support.reports import fill, some_reports
 
@@ -50,31 +52,42 @@ def cluster(store: S3Store) -> Iterator[Cluster]:
         yield cluster
 
 
-def plain_m(cluster: Cluster) -> tuple[int, int]:
-    """M and the number of partitions, in a few lines of Python."""
+Seen = tuple[int, int, int]
+"""Objects, bytes, and when the oldest was written."""
+
+
+def plain_m(cluster: Cluster) -> tuple[int, dict[str, int]]:
+    """M and every M(p), in a few lines of Python."""
     state = cluster.controller.snapshot()
     best: dict[PartitionId, PartitionReport] = {}
     for key in report_keys(cluster.store):
         for r in rows_of(read_report_file(cluster.store.get(key).body, key)):
             if r.id not in best or r.gc_epoch > best[r.id].gc_epoch:
                 best[r.id] = r
-    m, partitions = state.epoch, state.partitions()
-    for p in partitions:
-        m = min(m, best[p].gc_epoch if p in best else p.revision - 1)
-    return m, len(partitions)
+    gc_epochs = {str(p): best[p].gc_epoch if p in best else p.revision - 1 for p in state.partitions()}
+    return min([state.epoch, *gc_epochs.values()]), gc_epochs
 
 
-def plain_histogram(cluster: Cluster) -> dict[int | None, tuple[int, int]]:
-    """Objects and bytes at each epoch, in a few lines of Python."""
-    rows: dict[int | None, tuple[int, int]] = {}
+def plain_histogram(cluster: Cluster) -> tuple[dict[int, Seen], list[str]]:
+    """What lies at each epoch, and the keys that are no L0 keys, in a few lines of Python."""
+    rows: dict[int, Seen] = {}
+    foreign: list[str] = []
     layout = cluster.controller.layout()
     for page in cluster.store.scan(layout.data_prefix):
-        for key, size in zip(page.keys, page.sizes, strict=True):
+        for key, size, written in zip(page.keys, page.sizes, page.modified_ms, strict=True):
             parsed = layout.parse(key)
-            epoch = parsed.epoch if parsed is not None else None
-            objects, so_far = rows.get(epoch, (0, 0))
-            rows[epoch] = objects + 1, so_far + size
-    return rows
+            if parsed is None:
+                foreign.append(key)
+            else:
+                objects, so_far, oldest = rows.get(parsed.epoch, (0, 0, written))
+                rows[parsed.epoch] = objects + 1, so_far + size, min(oldest, written)
+    return rows, foreign
+
+
+def plain_holders(gc_epochs: dict[str, int], epoch: int) -> tuple[str, int]:
+    """Of the partitions that still may need an epoch, the one with the lowest M(p), and how many."""
+    holding = [(e, p.rpartition("/")[0], int(p.rpartition("/")[2])) for p, e in gc_epochs.items() if e < epoch]
+    return (f"{min(holding)[1]}/{min(holding)[2]}" if holding else ""), len(holding)
 
 
 def random_cluster(cluster: Cluster, rng: random.Random) -> None:
@@ -117,17 +130,45 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
 
 def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     """M and every sum, by Spark and by a plain script."""
-    (m, partitions), rows = plain_m(cluster), plain_histogram(cluster)
+    (m, gc_epochs), (rows, foreign) = plain_m(cluster), plain_histogram(cluster)
     result = watermark_job.run(spark, cluster, store.config)
-    assert (result.watermark.watermark, result.watermark.partitions) == (m, partitions)
+    assert (result.watermark.watermark, result.watermark.partitions) == (m, len(gc_epochs))
     assert result.listing is not None
-    found = {r.epoch: (r.objects, r.bytes) for r in result.listing.epochs}
-    assert found == {e: x for e, x in rows.items() if e is not None}
-    assert result.listing.unparsable == rows.get(None, (0, 0))[0]
-    eligible = [x for e, x in rows.items() if e is not None and e <= m]
-    assert result.listing.eligible_objects == sum(objects for objects, _ in eligible)
-    assert result.listing.eligible_bytes == sum(size for _, size in eligible)
-    assert plain_m(cluster) == (m, partitions)  # behind a compaction, too
+    assert result.listing.epochs == [ScanRow(e, *rows[e], *plain_holders(gc_epochs, e)) for e in sorted(rows)]
+    totals = result.listing.totals
+    assert (totals.unparsable, totals.unparsable_samples) == (len(foreign), sorted(foreign)[:5])
+    eligible, held = [x for e, x in rows.items() if e <= m], [x for e, x in rows.items() if e > m]
+    assert (totals.eligible_objects, totals.eligible_bytes) == (
+        sum(x[0] for x in eligible),
+        sum(x[1] for x in eligible),
+    )
+    assert totals.oldest_eligible_ms == min((x[2] for x in eligible), default=None)
+    assert totals.oldest_held_ms == min((x[2] for x in held), default=None)
+    assert totals.objects == sum(x[0] for x in rows.values()) + len(foreign)
+    assert result.kept is not None
+    assert read_scan(store, result.kept.key, totals.cluster_id) == result.listing
+    assert plain_m(cluster) == (m, gc_epochs)  # behind a compaction, too
+
+
+def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
+    spark: SparkSession, cluster: Cluster, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, rounds = KeyLayout(shards=1000), list[list[KeyRange]]()
+    keys = [layout.format(7, i % 6, cluster.runtime.new_id()) for i in range(2400)]
+    foreign = {f"{k}.tmp" for k in keys[:6]}
+    cluster.parallel.map(lambda k: store.put(k, b"xy"), [*keys[6:], *foreign])
+    once = listing._sums_of
+
+    def sums_of(spark: SparkSession, config: object, layout: KeyLayout, ranges: list[KeyRange], pages: int) -> object:
+        rounds.append(ranges)
+        return once(spark, store.config, layout, ranges, pages)
+
+    monkeypatch.setattr(listing, "_sums_of", sums_of)
+    rows = listing.epoch_histogram(spark, store.config, layout, 8, lambda: 5, first_pages=1)
+    assert {r.epoch: (r.objects, r.bytes) for r in rows if r.epoch is not None} == dict.fromkeys(range(6), (399, 798))
+    assert [(r.objects, len(r.samples)) for r in rows if r.epoch is None] == [(6, 5)]
+    assert len(rounds) > 1
+    assert sum("/007/" in r.start for r in rounds[1]) >= 8
 
 
 def test_many_reports_become_one_file_and_m_is_what_it_was(
@@ -246,6 +287,8 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
     computed = l0gc("compute-watermark", *flags, "--no-scan")
     assert computed["cluster_epoch"] == written["epoch"]
     assert computed["watermark"] == written["needed_from"] - 1  # type: ignore[operator]
+    shown = l0gc("status")
+    assert (shown["lag_epochs"], shown["causes"]) == (computed["cluster_epoch"] - computed["watermark"], [])
     assert l0gc("sweep")["deleted"] == written["garbage"]
     assert example("verify")["missing"] == 0
 

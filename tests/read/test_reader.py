@@ -79,7 +79,8 @@ def sweep(cluster: Cluster) -> int:
         cluster.controller.advance()
         housekeep(cluster, barrier=True)
     state = cluster.controller.snapshot()
-    m = status(cluster).now.watermark
+    m = status(cluster).computable
+    assert m is not None
     publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, m, state.epoch, 0))
     return LocalSweep(cluster).run(Inline()).deleted
 

@@ -286,7 +286,7 @@ def test_without_credentials_the_way_to_give_them_is_said(store: S3Store, monkey
 
 
 def test_an_endpoint_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "_ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
     store = S3Store(StoreConfig.from_url("s3://b", endpoint_url="http://127.0.0.1:1"))
     for call in calls(store):
         with pytest.raises(StoreUnreachableError, match=r"http://127\.0\.0\.1:1 does not accept connections") as e:
@@ -359,7 +359,7 @@ class Scripted:
 
 @pytest.fixture
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "_ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_a_conditional_write_whose_connection_is_cut_is_ambiguous_and_sent_once(
 
 
 def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "_ATTEMPTS", 2)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
     with Scripted(500, "InternalError") as server:
         with pytest.raises(StoreError, match="500 InternalError"):
             server.store.put("k", b"x")

@@ -1,4 +1,8 @@
-"""A standalone Spark cluster on this machine, from the pip-installed pyspark: one master and workers, each a process."""
+"""A standalone Spark cluster on this machine, from the pip-installed pyspark: one master and workers, each a process.
+
+What it runs is as on a machine of its own: no credentials, no profile, no setting, and a Python that has the libraries but
+not l0gc.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +20,27 @@ from typing import Final
 
 import pyspark
 
-import l0gc
-
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+HIDDEN: Final = "HIDDEN_MODULES"
+"""A variable of the executors' environment: the modules that their Python cannot import."""
+
 _START_S: Final = 40.0
 
 
 @dataclass
 class SparkCluster:
-    """A running cluster. `url` is what `--master` takes."""
+    """A running cluster. `url` is what `--master` takes; logs and work files are in `folder`."""
 
     url: str
     conf: dict[str, str]
+    folder: Path
     _pids: list[int] = field(default_factory=list)
+
+    @property
+    def options(self) -> list[str]:
+        """What makes a command run here."""
+        return ["--master", self.url, *(o for k, v in self.conf.items() for o in ("--conf", f"{k}={v}"))]
 
     def executors(self) -> list[int]:
         """The process ids of the executors that are alive: children of the workers."""
@@ -61,15 +72,18 @@ def spark_cluster(folder: Path, workers: int = 2, memory_mb: int = 512) -> Itera
     home = Path(pyspark.__file__).parent
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
+    bare = folder / "home"
+    bare.mkdir()
     environment = {
-        **os.environ,
+        "PATH": os.environ["PATH"],
+        **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
+        "HOME": str(bare),
+        "AWS_EC2_METADATA_DISABLED": "true",
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(Path(l0gc.__file__).parents[1]),
     }
     started: list[subprocess.Popen[bytes]] = []
 
@@ -93,17 +107,38 @@ def spark_cluster(folder: Path, workers: int = 2, memory_mb: int = 512) -> Itera
         for n in range(workers):
             _until(lambda n=n: b"Successfully registered" in (folder / f"worker{n}.log").read_bytes(), folder)
         conf = {
+            "spark.pyspark.python": str(_python_without_l0gc(folder)),
             "spark.executor.memory": f"{memory_mb}m",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
-        yield SparkCluster(url, conf, [p.pid for p in started])
+        yield SparkCluster(url, conf, folder, [p.pid for p in started])
     finally:
         for process in reversed(started):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _python_without_l0gc(folder: Path) -> Path:
+    """This interpreter, without the folders from which l0gc could be imported; a zip that Spark brings is another thing.
+
+    Its pyspark is the installed one and not Spark's zip of it, which every process would compile anew.
+    """
+    site = folder / "site"
+    site.mkdir()
+    zips = str(Path(pyspark.__file__).parent)
+    (site / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"kept = [p for p in sys.path if not p.startswith({zips!r})]\n"
+        "sys.path[:] = [p for p in kept if not os.path.isdir(os.path.join(p, 'l0gc'))]\n"
+        f"sys.modules.update(dict.fromkeys(os.environ.get({HIDDEN!r}, '').split()))\n"
+    )
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
 
 
 def _listens(port: int) -> bool:

@@ -37,6 +37,14 @@ def test_only_the_shards_that_were_asked_for_are_swept(shards: tuple[int, int]) 
     assert result.deleted == len(inside)
 
 
+@pytest.mark.parametrize(("counted", "ranges"), [(-1, 3), (0, 1), (1, 1), (1000, 1), (1001, 2), (10**9, 3)])
+def test_a_bucket_of_few_pages_is_scanned_in_few_ranges_that_cover_it_all(counted: int, ranges: int) -> None:
+    plan = a_plan(counted=counted)
+    found = plan.ranges(3)
+    assert len(found) == ranges
+    assert (found[0][0], found[-1][1]) == (plan.first_shard, plan.end_shard)
+
+
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
 @settings(deadline=None)
 def test_the_ranges_cover_the_shards_once(first: int, more: int, n: int) -> None:

@@ -15,7 +15,7 @@ from l0gc.keys import RUNS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import Inline
 from l0gc.sweep.local import LocalSweep
-from l0gc.sweep.record import DELETED, FAILED, LEFT, PLANNED, Fate, RunRecord, encode, folder, read_segment
+from l0gc.sweep.record import DELETED, FAILED, LEFT, PLANNED, Fate, RunRecord, Segment, folder, read_segment
 from l0gc.sweep.runs import expire, list_runs, show_run
 from l0gc.sweep.scan import EligibleObject
 from tests.support.memory_store import Call, MemoryStore
@@ -95,13 +95,14 @@ def cluster_keys(cluster: Cluster) -> set[str]:
 
 def test_a_segment_keeps_everything_about_its_objects() -> None:
     store = MemoryStore()
-    fates = [
+    objects = [EligibleObject("a", 1, 2, 3), EligibleObject("b/ü", 10**17, 2**40, 5), EligibleObject("c", 0, 0, 0, "v")]
+    segment = Segment.of("segment", objects)
+    store.put("segment", segment.encode([PLANNED, DELETED, FAILED], ["", "marker", "v"], 7))
+    assert read_segment(store, "segment") == [
         Fate("a", 1, 2, 3, "", PLANNED),
         Fate("b/ü", 10**17, 2**40, 5, "marker", DELETED, 7),
         Fate("c", 0, 0, 0, "v", FAILED),
     ]
-    store.put("segment", encode(fates))
-    assert read_segment(store, "segment") == fates
 
 
 def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
@@ -110,7 +111,7 @@ def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
     first, second = (RunRecord(store, "run", w) for w in ("a", "b"))
     keys: list[str] = []
     threads = [
-        threading.Thread(target=lambda r=r: keys.extend(r.plan(objects) for _ in range(20)))
+        threading.Thread(target=lambda r=r: keys.extend(r.plan(objects).key for _ in range(20)))
         for r in (first, first, second)
     ]
     for t in threads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -12,68 +11,12 @@ from hypothesis import strategies as st
 
 import l0gc.sweep.scan
 from l0gc.keys import KeyLayout
-from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
-from l0gc.sweep.scan import OutOfOrderError, ScanCounts, SkipScan, in_range
+from l0gc.storage.objectstore import PAGE_SIZE
+from l0gc.sweep.scan import OutOfOrderError, ScanCounts, SkipScan
+from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
 from tests.support.memory_store import MemoryStore
 
-SHARDS = 5
-LAYOUTS = [
-    KeyLayout(shards=SHARDS),
-    KeyLayout("{shard:01}/{epoch:018}/{uuid}", SHARDS),
-    KeyLayout("d/s{shard:02}-{epoch:05}-{uuid}.l0", SHARDS),
-]
 FOREVER = 2**60
-
-
-def name_of(i: int) -> str:
-    return f"{i:08x}-0000-4000-8000-000000000000"
-
-
-def foreign_keys(layout: KeyLayout) -> list[str]:
-    """Keys that lie before, between, among and behind those of a layout, and are none."""
-    p, key = layout.data_prefix, layout.format(2, 3, name_of(1))
-    width = len(layout.shard_prefix(0)) - len(p)
-    return [
-        *([p] if p else []),
-        f"{p}README",
-        f"{p}!first",
-        f"{p}~last",
-        *([f"{p}{'0' * (width - 1)}"] if width > 1 else []),
-        f"{p}{'0' * (width + 1)}/x",
-        *[f"{layout.shard_prefix(s)}/" for s in range(SHARDS)],
-        *[f"{layout.shard_prefix(s)}~" for s in range(SHARDS)],
-        *[f"{layout.shard_prefix(s)}/zzz" for s in range(SHARDS)],
-        f"{layout.shard_prefix(SHARDS)}/{'0' * 18}/{name_of(1)}",
-        layout.format(2, 3, name_of(1)).replace(name_of(1), "?"),
-        f"{key}.tmp",
-        f"{key}/",
-        f"{key}\n",
-        layout.format(1, 1, "abcdef12-0000-4000-8000-000000000000").upper(),
-        f"other/{key}",
-    ]
-
-
-@st.composite
-def buckets(draw: st.DrawFn) -> tuple[KeyLayout, list[str], int]:
-    """A layout, a bucket's keys and a watermark."""
-    layout = draw(st.sampled_from(LAYOUTS))
-    objects = draw(st.lists(st.tuples(st.integers(0, SHARDS - 1), st.integers(0, 6), st.integers(0, 20)), max_size=40))
-    foreign = draw(st.lists(st.sampled_from(foreign_keys(layout)), max_size=6))
-    keys = {layout.format(s, e, name_of(n)) for s, e, n in objects} | set(foreign)
-    return layout, sorted(keys), draw(st.integers(-1, 7))
-
-
-def a_store(keys: list[str], page_size: int, kind: type[MemoryStore] = MemoryStore) -> MemoryStore:
-    store = kind()
-    store.page_size = page_size
-    for k in keys:
-        store.put(k, b"x" * (len(k) % 7))
-    store.requests.clear()
-    return store
-
-
-def below(layout: KeyLayout, keys: list[str]) -> list[str]:
-    return [k for k in keys if k.startswith(layout.data_prefix)]
 
 
 def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
@@ -155,19 +98,6 @@ def test_a_scan_without_skipping_counts_every_key_once(
     assert total.highest_epoch == max((p.epoch for k in all_keys if (p := layout.parse(k))), default=-1)
 
 
-@given(buckets(), st.integers(1, 7), cuts)
-@settings(max_examples=200, deadline=None)
-def test_the_ranges_of_all_shards_cover_the_prefix_exactly_once(
-    bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
-) -> None:
-    layout, keys, _ = bucket
-    store = a_store(keys, page_size)
-    pages = [page for cut in ranges for page in in_range(store, layout, *cut)]
-    assert [k for page in pages for k in page.keys] == below(layout, keys)
-    assert all(len(p.keys) == len(p.sizes) == len(p.modified_ms) > 0 for p in pages)
-    assert [s for p in pages for s in p.sizes] == [len(k) % 7 for k in below(layout, keys)]
-
-
 def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
     layout = KeyLayout(shards=SHARDS)
     keys = [layout.format(s, 9, name_of(n)) for s in range(SHARDS) for n in range(100)]
@@ -180,31 +110,6 @@ def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
 
 
 # -- stores that list out of order (hazard 12) --------------------------------------------------------------------------
-
-
-class Disordered(MemoryStore):
-    """Lists in an order of its own, and goes on by position, as a store with continuation tokens does."""
-
-    seed = 0
-
-    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        keys = [k for k in self.order(sorted(self.objects)) if k.startswith(prefix) and k > start_after]
-        objects = dict(self.objects)
-        for at in range(0, max(1, len(keys)), self.page_size):
-            self._enter("scan", prefix)
-            page = keys[at : at + self.page_size]
-            if page:
-                yield ListedPage(page, [len(objects[k].body) for k in page], [objects[k].modified_ms for k in page])
-
-    def order(self, keys: list[str]) -> list[str]:
-        shuffled = keys[:]
-        random.Random(self.seed).shuffle(shuffled)
-        return shuffled
-
-
-class Backwards(Disordered):
-    def order(self, keys: list[str]) -> list[str]:
-        return keys[::-1]
 
 
 @given(buckets(), st.integers(1, 7), cuts, st.integers(0, 9))
@@ -225,9 +130,6 @@ def test_a_disordered_store_is_never_read_wrongly(
             assert set(scan_range(store, layout, watermark, cut)[0]) <= set(dead)
         found += scan_range(store, layout, watermark, cut, skip=False)[0]
     assert sorted(found) == dead
-    covered = [k for cut in ranges for page in in_range(store, layout, *cut) for k in page.keys]
-    assert set(covered) <= set(below(layout, keys))
-    assert len(set(covered)) == len(covered)
 
 
 @pytest.mark.parametrize("kind", [Disordered, Backwards])
@@ -237,14 +139,6 @@ def test_a_disordered_page_is_noticed(kind: type[MemoryStore]) -> None:
     pages_of(10)
     with pytest.raises(OutOfOrderError):
         scan_range(a_store(keys, 10, kind), layout, 3, (0, SHARDS))
-
-
-def test_the_ranges_of_a_store_that_lists_backwards_cover_the_prefix_exactly_once() -> None:
-    layout = KeyLayout(shards=SHARDS)
-    keys = [layout.format(s, e, name_of(1)) for s in range(SHARDS) for e in range(6)]
-    store = a_store(keys, 4, Backwards)
-    covered = [k for s in range(SHARDS) for page in in_range(store, layout, s, s + 1) for k in page.keys]
-    assert sorted(covered) == keys
 
 
 # -- age (hazard 16) ----------------------------------------------------------------------------------------------------

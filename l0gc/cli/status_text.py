@@ -1,0 +1,175 @@
+"""What `l0gc status` shows people: labelled lines, folded to the terminal, with a little colour where there is any."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from l0gc.cli.output import count, epoch, size
+from l0gc.cli.runs import run_outcome
+from l0gc.upkeep.attempts import JOBS
+from l0gc.upkeep.causes import NOTHING, span
+from l0gc.upkeep.status import BY_DATA, Held, Status
+
+INDENT: Final = 11
+LEAST_WIDTH: Final = 40
+PIPED_WIDTH: Final = 80
+_HELD_LINES: Final = 4
+_CAUSES: Final = 5
+GB: Final = 1 << 30
+"""What S3 bills as a GB."""
+STANDARD_PRICE: Final = 0.023
+_TOGETHER: Final = "\N{NO-BREAK SPACE}"
+"""Stands for a space at which no line ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A label, empty where the line belongs to the one above, and what stands beside it; `colour` of the label."""
+
+    label: str
+    text: str
+    colour: str = ""
+    bold: bool = False
+
+
+def lines_of(s: Status, url: str, price: float) -> list[Line]:
+    """The whole block, the next step last.
+
+    Args:
+        price: dollars for a GB and month.
+    """
+    lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {_moment(s.as_of_ms)}")]
+    lines += _epoch_and_m(s)
+    lines.append(Line("garbage", _garbage(s, price)))
+    lines += _labelled("held by", _held(s))
+    lines += _labelled("broken", s.errors, "red")
+    lines.append(Line("jobs", _jobs(s)))
+    lines += _sweeps(s)
+    for number, cause in enumerate(s.causes[:_CAUSES]):
+        lines.append(Line("why" if number == 0 else "and", f"{cause.cause}: {cause.detail}", "red"))
+        if cause.remedy != s.next_step:
+            lines.append(Line("", f"-> {cause.remedy}"))
+    if len(s.causes) > _CAUSES:
+        lines.append(Line("", f"and {count(len(s.causes) - _CAUSES, 'more cause')} (--json)", "red"))
+    for warning in s.warnings:
+        lines.append(Line("warning", f"{warning.cause}: {warning.detail}", "yellow"))
+        lines.append(Line("", f"-> {warning.remedy}"))
+    text = f"{NOTHING}: M follows the epoch" if s.next_step == NOTHING else s.next_step
+    lines.append(Line("next", text, "green" if s.next_step == NOTHING else "", bold=s.next_step != NOTHING))
+    return lines
+
+
+def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
+    """As wide as the terminal, or 80 columns where there is none."""
+    width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
+    fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
+    out = []
+    for line in lines:
+        for number, wrapped in enumerate(fold.wrap(line.text) or [""]):
+            part = wrapped.replace(_TOGETHER, " ")
+            indent = min(INDENT, max(0, width - len(part)))  # a long key has a line of its own, to be copied whole
+            label = f"{line.label:{INDENT}}" if number == 0 else " " * indent
+            out.append(_coloured(label, part, line) if coloured else f"{label}{part}")
+    return out
+
+
+def _coloured(label: str, part: str, line: Line) -> str:
+    beside = click.style(label, fg=line.colour or None, dim=not line.colour) if label.strip() else label
+    return beside + (click.style(part, bold=True) if line.bold else part)
+
+
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _ago(s: Status, ms: int) -> str:
+    return f"{span(s.as_of_ms - ms)} ago"
+
+
+def _epoch_and_m(s: Status) -> Iterator[Line]:
+    if s.own_log:
+        known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not told yet"
+        yield Line("epoch", f"another system's: {known}")
+    else:
+        topics, partitions = count(s.topics, "topic"), count(s.partitions, "partition")
+        yield Line("epoch", f"{s.cluster_epoch}, begun {_ago(s, s.epoch_ms)}; {topics}, {partitions}")
+    published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "none is published"
+    now = f"; {epoch(s.computable)} if it were computed now" if s.computable is not None else ""
+    yield Line("M", published + now)
+    if s.own_log:
+        if s.published_ms >= 0:
+            yield Line("lag", f"{count(s.lag_epochs, 'epoch')} behind the epoch that was published with it")
+        return
+    lag = count(s.lag_epochs, "epoch")
+    if s.lag_ms:
+        more = " (or longer)" if s.lag_at_least else ""
+        lag += f"; what was uploaded in the last {span(s.lag_ms)}{more} cannot go yet"
+    yield Line("lag", lag)
+    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0")
+
+
+def dollars(s: Status, price: float) -> float | None:
+    """What the garbage that is left costs a month, at `price` dollars for a GB and month; None if nobody knows."""
+    return s.garbage.left_bytes / GB * price if s.garbage.objects >= 0 else None
+
+
+def _garbage(s: Status, price: float) -> str:
+    g, cost = s.garbage, dollars(s, price)
+    if cost is None:
+        return "not known: no listing was read when M was published" if s.published_ms >= 0 else "not known yet"
+    money = f"${cost:,.2f}" if cost >= 0.005 or not g.left_bytes else "under $0.01"
+    name = " (S3 standard)" if price == STANDARD_PRICE else ""
+    gone = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
+    left = ", what is left of it" if g.deleted_objects else ","
+    return (
+        f"{count(g.objects, 'object')} ({size(g.bytes)}) as of {_ago(s, g.as_of_ms)}{gone}{left} {money} a month at "
+        f"${price:g} a GB-month{name}"
+    )
+
+
+def _held(s: Status) -> list[str]:
+    groups: dict[tuple[int, str], list[Held]] = {}
+    for h in s.held:
+        groups.setdefault((h.gc_epoch, h.kind if h.kind == BY_DATA else h.reason), []).append(h)
+    lines = []
+    for group in groups.values():
+        first, records = group[0], sum(h.unreconciled_records for h in group)
+        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        reason = first.reason
+        if first.kind == BY_DATA:
+            known = [h.oldest_ms for h in group if h.oldest_ms >= 0]
+            oldest = f", the oldest written {_ago(s, min(known))}" if known else ""
+            reason = f"{count(records, 'unreconciled record')}{oldest}"
+        lines.append(f"{first.topic}/{first.partition}{others} at {epoch(first.gc_epoch)}: {reason}")
+    if len(lines) > _HELD_LINES:
+        more = len(lines) - _HELD_LINES
+        return [*lines[:_HELD_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
+    return lines
+
+
+def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:
+    return [Line("" if number else label, text, colour) for number, text in enumerate(texts)]
+
+
+def _jobs(s: Status) -> str:
+    ended = {a.command: a for a in s.attempts}
+    told = []
+    for job in JOBS:
+        a = ended.get(job)
+        told.append(f"{job} never" if a is None else f"{job} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
+    return ", ".join(text.replace(" ", _TOGETHER) for text in told)
+
+
+def _sweeps(s: Status) -> list[Line]:
+    paused = "not paused"
+    if s.pause is not None:
+        paused = f"paused {_ago(s, s.pause.since_ms)} by {s.pause.by}: {s.pause.why}"
+    runs = [f"{r.run_id}  {run_outcome(r)}" for r in reversed(s.runs)]
+    return [Line("sweeps", paused, "yellow" if s.pause is not None else ""), *(Line("", run) for run in runs)]

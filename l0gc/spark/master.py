@@ -1,0 +1,54 @@
+"""Which master a session is for, and whether anyone is there.
+
+Spark tries a standalone master for a minute before it gives up; one connection tells the same at once.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Final
+
+from l0gc.errors import L0gcError, UsageError
+
+_LOCAL: Final = re.compile(r"local(\[.*\])?")
+_STANDALONE: Final = "spark://"
+_CONNECT_SECONDS: Final = 5.0
+
+
+class MasterUnreachableError(L0gcError):
+    """No standalone master is at the URL."""
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own process: `local`, `local[4]`, `local[*]`."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def is_standalone(master: str) -> bool:
+    """Whether it is a master of Spark's own, with its host and port."""
+    return master.startswith(_STANDALONE)
+
+
+def check_master(master: str) -> None:
+    """Connect to a standalone master; of several (`spark://a:7077,b:7077`) one is enough. Other masters pass.
+
+    Raises:
+        UsageError: a standalone master's URL without host and port.
+        MasterUnreachableError: none of them takes connections.
+    """
+    if not is_standalone(master):
+        return
+    problem = ""
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise UsageError(f"--master {master!r} must look like spark://host:port")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            return
+        except OSError as e:
+            problem = e.strerror or str(e)
+    raise MasterUnreachableError(
+        f"no Spark master takes connections at {master} ({problem}): check --master and whether the cluster runs"
+    )

@@ -1,0 +1,216 @@
+"""Makes a cluster's executors fit for l0gc: sends them the package, and looks whether they have what it needs.
+
+The package goes as a zip of its own source, first on the path of each Python worker, so executors never run another
+version than the driver. Libraries with machine code cannot go that way: a small job asks each of the first workers what
+is there, and what is missing is told in one sentence before any work begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.metadata
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import l0gc
+from l0gc.errors import L0gcError
+from l0gc.spark.master import is_local
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MODULES: Final = {
+    "arro3-core": "arro3.core",
+    "boto3": "boto3",
+    "crc32c": "crc32c",
+    "msgspec": "msgspec",
+    "numpy": "numpy",
+    "obstore": "obstore",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
+}
+"""The packages that executors need beside pyspark, which Spark brings along, and the module of each."""
+
+PATIENCE_S: Final = 300.0
+"""How long a cluster may take to start the first task."""
+
+_ENTRY_POINTS: Final = ("l0gc.spark.remote", "l0gc.reconcile.parquet", "l0gc.sweep.sweeper")
+_TAG: Final = "l0gc-look"
+_ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_WAY_OUT: Final = (
+    "install l0gc's requirements there, or name a Python that has them with --conf spark.pyspark.python=PATH"
+)
+_VERSIONS: Final = re.compile(r"different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
+_NO_MODULE: Final = re.compile(r"No module named '([\w.]+)'")
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
+_REASON: Final = re.compile(r"(?:[\w.]+\.)?\w+(?:Error|Exception): .+")
+
+
+class ExecutorsUnfitError(L0gcError):
+    """The executors' Python cannot run l0gc, or there are no executors."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What one Python worker has: the version of each package or None, and what kept l0gc from being imported."""
+
+    versions: Mapping[str, str | None]
+    problem: str = ""
+
+
+_LOOK: Final = msgspec.json.Decoder(Look)
+
+
+def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]) -> None:
+    """Send the package and `environment` to the executors, and see that they can work. With a local master, nothing.
+
+    Args:
+        environment: gives the variables for the executors' Python workers. They are not logged.
+
+    Raises:
+        ExecutorsUnfitError: they cannot, and why.
+    """
+    if is_local(spark.sparkContext.master or ""):
+        return
+    spark.sparkContext.environment.update(environment())
+    package = package_zip()
+    if package is not None:
+        spark.sparkContext.addPyFile(str(package))
+    driver = {name: importlib.metadata.version(name) for name in MODULES}
+    problem = unfit(driver, _looks(spark))
+    if problem:
+        raise ExecutorsUnfitError(problem)
+
+
+def package_zip() -> Path | None:
+    """The installed l0gc as a zip, the same bytes for the same source, gone at this process's end.
+
+    None if l0gc was itself imported from a zip: `spark-submit --py-files` has sent it already.
+    """
+    root = Path(l0gc.__file__).parent
+    if not root.is_dir():
+        return None
+    files = sorted(root.rglob("*.py"))
+    bodies = {p.relative_to(root.parent).as_posix(): p.read_bytes() for p in files}
+    digest = hashlib.sha256()
+    for name, body in bodies.items():
+        digest.update(f"{name} {len(body)} ".encode() + body)
+    folder = Path(tempfile.mkdtemp(prefix="l0gc-package-"))  # ours alone: nobody else may say what executors run
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / f"l0gc-{l0gc.__version__}-{digest.hexdigest()[:12]}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
+        for name, body in bodies.items():
+            package.writestr(zipfile.ZipInfo(name, _ZIP_TIME), body, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def unfit(driver: Mapping[str, str], looks: Iterable[Look]) -> str:
+    """What keeps these workers from doing the driver's work, in one sentence; empty if nothing does."""
+    for look in looks:
+        missing = sorted(name for name in driver if look.versions.get(name) is None)
+        if missing:
+            return f"the Spark executors' Python lacks {', '.join(missing)}: {_WAY_OUT}"
+        other = sorted(n for n in driver if _major(driver[n]) != _major(look.versions[n] or ""))
+        if other:
+            told = ", ".join(f"{n} {look.versions[n]} (here {driver[n]})" for n in other)
+            return f"the Spark executors' Python has {told}: {_WAY_OUT}"
+        if look.problem:
+            return f"the Spark executors cannot import l0gc ({look.problem}): {_WAY_OUT}"
+    return ""
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def _looks(spark: SparkSession) -> list[Look]:
+    """What the workers have that take these tasks; a cluster's executors have one Python, as a rule."""
+    sc = spark.sparkContext
+    slots = sc.defaultParallelism
+    late = threading.Event()
+
+    def give_up() -> None:
+        tracker = sc.statusTracker()
+        stages = [tracker.getStageInfo(s) for s in tracker.getActiveStageIds()]
+        if not any(s is not None and (s.numActiveTasks or s.numCompletedTasks) for s in stages):
+            late.set()
+            sc.cancelJobsWithTag(_TAG)
+
+    timer = threading.Timer(PATIENCE_S, give_up)
+    timer.daemon = True
+    sc.addJobTag(_TAG)
+    timer.start()
+    try:
+        # As the jobs do it, so that they find these workers warm.
+        found = spark.range(0, slots, 1, slots).mapInArrow(_look(), "look string").collect()
+    except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
+        if late.is_set():
+            raise ExecutorsUnfitError(
+                f"the Spark cluster {sc.master} gave no executor within {PATIENCE_S:g} s: it is busy, has no workers, or "
+                "none as large as spark.executor.memory and spark.executor.cores ask for"
+            ) from e
+        said = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else e
+        raise ExecutorsUnfitError(why(str(said))) from e
+    finally:
+        timer.cancel()
+        sc.removeJobTag(_TAG)
+    return [_LOOK.decode(row["look"]) for row in found]
+
+
+def _look() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that is pickled with its code, since the worker may not be able to import this module."""
+    modules, entry_points = dict(MODULES), _ENTRY_POINTS
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib
+        import importlib.metadata
+        import json
+
+        import pyarrow as pa
+
+        for _ in batches:
+            versions: dict[str, str | None] = {}
+            for name, module in modules.items():
+                try:
+                    importlib.import_module(module)
+                    versions[name] = importlib.metadata.version(name)
+                except ImportError:
+                    versions[name] = None
+            problem = ""
+            if None not in versions.values():
+                try:
+                    for entry in entry_points:
+                        importlib.import_module(entry)
+                except ImportError as e:
+                    problem = str(e)
+            yield pa.RecordBatch.from_pydict({"look": [json.dumps({"versions": versions, "problem": problem})]})
+
+    return look
+
+
+def why(message: str) -> str:
+    """What Spark says of workers that cannot start, in one sentence."""
+    if m := _VERSIONS.search(message):
+        return f"the Spark executors run Python {m[1]} and the driver {m[2]}, which must be the same: {_WAY_OUT}"
+    if m := _NO_PROGRAM.search(message):
+        return (
+            f"the Spark executors cannot run the Python {m[1]} (the driver's is {sys.executable}): name one that is on "
+            "each of them with --conf spark.pyspark.python=PATH"
+        )
+    if m := _NO_MODULE.search(message):
+        return f"the Spark executors' Python lacks {m[1]}: {_WAY_OUT}"
+    reasons = _REASON.findall(message)
+    told = reasons[-1].strip() if reasons else message.splitlines()[0] if message else "Spark gave no reason"
+    return f"the Spark executors cannot run Python ({told}): {_WAY_OUT}"

@@ -1,0 +1,110 @@
+"""Bulk work through obstore, which does in Rust what boto3 does in Python at many times the CPU: listing, ranges, deletes.
+
+What makes it safe: nothing is concluded from its errors, whose wording is all there is of them. A delete that is not known
+to have succeeded as a whole is asked for again through boto3, which tells of each key; a delete is idempotent. And only keys
+that cannot be read in two ways are deleted here, so that no client's idea of escaping decides what goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store as Obstore
+
+READ_SECONDS: Final = 30
+ATTEMPTS: Final = 5
+_COALESCE_BYTES: Final = 1 << 20
+"""Ranges of one object that lie closer than this are fetched as one."""
+_AMBIGUOUS: Final = re.compile(r"[^A-Za-z0-9._/\n-]|//|(?:^|/)\.{0,2}(?:/|$)", re.MULTILINE)
+"""What a key may hold that URLs, XML or paths know another form of; keys are looked at a line each."""
+
+
+class Bulk:
+    """One bucket, by full keys; safe for several threads.
+
+    Args:
+        session: the boto3 session that has the credentials.
+        count: told of each request.
+    """
+
+    def __init__(self, config: StoreConfig, session: Any, count: Callable[[str], None]) -> None:
+        self._config, self._session, self._count = config, session, count
+        self._patient, self._once = self._client(ATTEMPTS), self._client(0)
+
+    def _client(self, retries: int) -> Obstore:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+        from obstore.store import S3Store
+
+        endpoint = self._config.endpoint_url
+        return S3Store(
+            self._config.bucket,
+            region=self._session.region_name or "us-east-1",
+            credential_provider=Boto3CredentialProvider(self._session),
+            client_options={"allow_http": True, "timeout": f"{READ_SECONDS}s"},
+            retry_config={"max_retries": retries},
+            virtual_hosted_style_request=endpoint is None,
+            # under this name it overrides AWS_ENDPOINT_URL_S3, which would else send the requests to another server
+            config={"aws_endpoint_url_s3": endpoint} if endpoint else None,
+        )
+
+    @cached_property
+    def _cut(self) -> int:
+        return len(self._config.prefix)
+
+    def ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (start, length). Raises `FileNotFoundError`, and what obstore raises."""
+        import obstore
+
+        self._count("get")
+        starts, lengths = [s for s, _ in ranges], [n for _, n in ranges]
+        parts = obstore.get_ranges(self._patient, key, starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES)
+        return [bytes(p) for p in parts]
+
+    def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
+        """The pages of a listing; keys without the URL's prefix. Raises what obstore raises."""
+        import obstore
+        from arro3.core import DataType
+
+        int64, cut = DataType.int64(), self._cut
+        asked = False
+        try:
+            stream = obstore.list(
+                self._patient, prefix, offset=start_after, chunk_size=PAGE_SIZE, return_arrow=True
+            )  # fmt: skip
+            for batch in stream:
+                self._count("list")
+                asked = True
+                page = ListedPage(
+                    [k[cut:] for k in batch.column("path").to_pylist()],
+                    list(batch.column("size").to_pylist()),
+                    [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
+                )
+                if len(page):
+                    yield page
+        finally:
+            if not asked:
+                self._count("list")
+
+    def delete(self, keys: Sequence[str]) -> bool:
+        """Delete up to `PAGE_SIZE` keys in one request, sent once; whether all are gone for certain.
+
+        If not, some may be gone, and somebody else has to ask again; nothing was sent if a key is none for this.
+        """
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if _AMBIGUOUS.search("\n".join(keys)) or any("\n" in key for key in keys):
+            return False
+        self._count("delete")
+        try:
+            obstore.delete(self._once, list(keys))
+        except (BaseError, OSError):
+            return False
+        return True

@@ -1,0 +1,286 @@
+"""Scan snapshots: what compute-watermark saw in the bucket, a Parquet file for each run, a row for each epoch.
+
+They are for people: what is eligible, what is held by whom, and how that has changed. Nothing that deletes reads one, and
+neither does M: whether an object may go is told by its own key and by what is published (`sweep/plan.py`). So one that is
+lost, old or wrong costs a figure and no data. They are checked all the same, since a wrong figure sends people the wrong
+way: the totals carry a checksum over their key, which keeps them at their place, and one over the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc import columns
+from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
+from l0gc.keys import SCANS
+from l0gc.runtime import Runtime
+from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.parallel import Parallel
+from l0gc.watermark.compute import check_cluster_id
+from l0gc.watermark.reports import UNREADABLE, checksum_of
+
+FORMAT_VERSION: Final = 1
+"""Goes up when a column or a total is added or means something else; docs/reports.md tells of each version."""
+SAMPLES: Final = 5
+"""How many keys that are no L0 keys are named."""
+MAX_ROWS: Final = 100_000
+"""Above so many epochs the oldest ones share a row: a file stays around a megabyte, whatever the bucket holds."""
+KEEP_SCANS: Final = 1000
+KEEP_DAYS: Final = 90
+_DAY_MS: Final = 86_400_000
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("epoch", pa.int64()),
+        pa.field("objects", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("oldest_ms", pa.int64(), nullable=False),
+        pa.field("held_by", pa.string(), nullable=False),
+        pa.field("holders", pa.int64(), nullable=False),
+    ]
+)
+_VERSION: Final = b"l0gc.scans"
+_TOTALS: Final = b"l0gc.totals"
+_KEY: Final = re.compile(re.escape(SCANS) + r"([0-9]{15})-[0-9a-f-]{36}\.parquet")
+
+
+class ScanRow(msgspec.Struct, frozen=True):
+    """What the bucket holds at one epoch.
+
+    Attributes:
+        epoch: None for keys that are no L0 keys.
+        oldest_ms: when the oldest of the objects was written, by the store's clock.
+        held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
+        holders: how many partitions still may need it. Of none, an epoch is eligible, or newer than the run's snapshot.
+    """
+
+    epoch: int | None
+    objects: int
+    bytes: int
+    oldest_ms: int
+    held_by: str = ""
+    holders: int = 0
+
+
+class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """A scan in a line.
+
+    Attributes:
+        run_ms: when the run had read it, by the store's clock; its key begins with it, and scans sort by it.
+        taken_ms: when the bucket was so: `run_ms` for a listing, and for an inventory when that was made, or `run_ms` if it
+            does not tell.
+        watermark: the M that the run computed; eligible is what lies at or below it.
+        cluster_epoch: that of the run's snapshot.
+        source: what was read: `listing` or `inventory`.
+        unparsable: keys that are no L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
+        oldest_eligible_ms: when the oldest eligible object was written; None if there is none, or if an inventory does not
+            tell. So is `oldest_held_ms`, of those that are L0 objects and not eligible.
+        noncurrent_objects: versions that a delete or another version covers. Only an inventory tells of them; they are
+            counted nowhere else.
+        merged_epochs: of so many epochs the first row is the sum; 0 if each has its own.
+    """
+
+    cluster_id: str
+    run_ms: int
+    taken_ms: int
+    watermark: int
+    cluster_epoch: int
+    source: str
+    objects: int
+    bytes: int
+    eligible_objects: int
+    eligible_bytes: int
+    unparsable: int
+    unparsable_bytes: int = 0
+    unparsable_samples: list[str] = []
+    oldest_eligible_ms: int | None = None
+    oldest_held_ms: int | None = None
+    noncurrent_objects: int = 0
+    noncurrent_bytes: int = 0
+    merged_epochs: int = 0
+
+
+class ScanSnapshot(msgspec.Struct, frozen=True):
+    """What a scan saw. `rows` go by epoch; what is no L0 key comes last, if there is any."""
+
+    totals: ScanTotals
+    rows: list[ScanRow]
+
+    @property
+    def epochs(self) -> list[ScanRow]:
+        """The rows of L0 objects."""
+        return [r for r in self.rows if r.epoch is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The newest scans, oldest first; `skipped` counts those that cannot be read or are another cluster's."""
+
+    scans: list[ScanTotals]
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptScan:
+    """What became of a scan: its key, how many old ones were removed, and what went wrong, if anything did."""
+
+    key: str = ""
+    expired: int = 0
+    error: str = ""
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    totals: ScanTotals
+    rows_crc32: int
+
+
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_DECODER: Final = msgspec.json.Decoder(_Sealed)
+_UNSEALABLE: Final = (*UNREADABLE, CorruptObjectError, msgspec.MsgspecError, RecursionError)
+
+
+def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptScan:
+    """Write a snapshot and remove the oldest ones. M is published by then, so what fails is told and not raised."""
+    key = ""
+    try:
+        key = write_scan(store, runtime, scan)
+        return KeptScan(key, expire_scans(store, scan.totals.run_ms - KEEP_DAYS * _DAY_MS))
+    except (StoreError, NotFoundError) as e:
+        return KeptScan(key, 0, str(e))
+
+
+def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
+    """Write a snapshot and return its key."""
+    key = f"{SCANS}{scan.totals.run_ms:015}-{runtime.new_id()}.parquet"
+    store.put(key, encode_scan(key, scan))
+    return key
+
+
+def encode_scan(key: str, scan: ScanSnapshot) -> bytes:
+    """The file that `key` holds."""
+    scan = _bounded(scan)
+    rows = scan.rows
+    table = pa.Table.from_arrays(
+        [
+            columns.strings([r.held_by for r in rows])
+            if field.name == "held_by"
+            else columns.integers([getattr(r, field.name) for r in rows])
+            for field in SCHEMA
+        ],
+        schema=SCHEMA,
+    )
+    totals = seal(key, msgspec.json.encode(_Sealed(scan.totals, checksum_of(table))))
+    table = table.replace_schema_metadata({_VERSION: str(FORMAT_VERSION), _TOTALS: totals})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
+    """With the oldest epochs as one row, if there are too many; the totals stay exact.
+
+    The lowest epochs are the first to be eligible, and what is eligible goes with the next sweep. The row stands at the
+    highest of its epochs and has that one's holders, which are those of all of them.
+    """
+    epochs = scan.epochs
+    surplus = len(epochs) - MAX_ROWS
+    if surplus <= 0:
+        return scan
+    old, last = epochs[: surplus + 1], epochs[surplus]
+    merged = msgspec.structs.replace(
+        last,
+        objects=sum(r.objects for r in old),
+        bytes=sum(r.bytes for r in old),
+        oldest_ms=min(r.oldest_ms for r in old),
+    )
+    totals = msgspec.structs.replace(scan.totals, merged_epochs=len(old))
+    return ScanSnapshot(totals, [merged, *scan.rows[surplus + 1 :]])
+
+
+def list_scans(store: ObjectStore) -> list[str]:
+    """The keys of the snapshots that there are, the oldest first."""
+    return sorted(k for k in store.list(SCANS).modified_ms if _KEY.fullmatch(k))
+
+
+def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
+    """The snapshot at `key`.
+
+    Raises:
+        CorruptObjectError: it cannot be read, is of a newer version, or has changed since it was written.
+        ClusterMismatchError: it is another cluster's.
+        ObjectNotFoundError: it has expired.
+    """
+    return decode_scan(store.get(key).body, key, cluster_id)
+
+
+def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
+    """What `encode_scan` made. Raises as `read_scan` does."""
+    file, sealed = _opened(body, key, cluster_id)
+    try:
+        table = file.read().cast(SCHEMA)
+        if checksum_of(table) != sealed.rows_crc32:
+            raise CorruptObjectError("its rows do not match their checksum")
+        return ScanSnapshot(sealed.totals, msgspec.convert(table.to_pylist(), list[ScanRow]))
+    except _UNSEALABLE as e:
+        raise _unreadable(key, e) from e
+
+
+def _opened(body: bytes, key: str, cluster_id: str) -> tuple[pq.ParquetFile, _Sealed]:
+    """The file with its totals, and none of its rows read."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(body))
+        metadata = file.metadata.metadata or {}
+        version = metadata.get(_VERSION, b"").decode("ascii", "replace")
+        if version.isdecimal() and len(version) < 9 and int(version) > FORMAT_VERSION:
+            raise CorruptObjectError(f"it is of version {version}, and this l0gc reads versions up to {FORMAT_VERSION}")
+        if version != str(FORMAT_VERSION):
+            raise CorruptObjectError("it does not say that it is one")
+        sealed = _DECODER.decode(unseal(key, metadata.get(_TOTALS, b"")))
+    except _UNSEALABLE as e:
+        raise _unreadable(key, e) from e
+    check_cluster_id(cluster_id, sealed.totals.cluster_id, key)
+    return file, sealed
+
+
+def _unreadable(key: str, cause: Exception) -> CorruptObjectError:
+    return CorruptObjectError(f"{key} cannot be read as a scan snapshot ({cause}); remove it, nothing depends on it")
+
+
+def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100) -> Trend:
+    """The totals of the `last` newest snapshots; one that cannot be read, or is another cluster's, is left out."""
+
+    def look(key: str) -> Trend:
+        try:
+            return Trend([_opened(store.get(key).body, key, cluster_id)[1].totals])
+        except ObjectNotFoundError:
+            return Trend([])  # it has expired since it was listed
+        except (CorruptObjectError, ClusterMismatchError):
+            return Trend([], 1)
+
+    looks = parallel.map(look, list_scans(store)[-last:] if last > 0 else [])
+    return Trend([totals for t in looks for totals in t.scans], sum(t.skipped for t in looks))
+
+
+def expire_scans(store: ObjectStore, before_ms: int, keep: int = KEEP_SCANS) -> int:
+    """Remove snapshots of runs before `before_ms`, and all but the `keep` newest; returns how many are gone."""
+    keys = list_scans(store)
+    old = [k for i, k in enumerate(keys) if i < len(keys) - keep or _run_ms(k) < before_ms]
+    return sum(_removed(store, old[at : at + PAGE_SIZE]) for at in range(0, len(old), PAGE_SIZE))
+
+
+def _removed(store: ObjectStore, keys: Sequence[str]) -> int:
+    return len(keys) - len(store.delete(keys))
+
+
+def _run_ms(key: str) -> int:
+    m = _KEY.fullmatch(key)
+    assert m is not None
+    return int(m[1])

@@ -1,0 +1,55 @@
+"""The options of commands on Spark, as they reach the session."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from l0gc.cli.spark_options import _pairs, spark_options
+from l0gc.errors import UsageError
+
+
+def given(*args: str) -> dict[str, str]:
+    """The settings that a command with these options asks for."""
+    got: list[tuple[str, ...]] = []
+
+    @click.command()
+    @spark_options
+    def command(master: str | None, conf: tuple[str, ...]) -> None:
+        got.append(conf)
+
+    CliRunner().invoke(command, list(args), catch_exceptions=False)
+    return _pairs(got[0])
+
+
+def test_packages_are_one_setting_beside_those_of_conf() -> None:
+    both = [
+        "--packages",
+        "g:a:1,g:b:2",
+        "--conf",
+        "spark.jars.packages=g:z:9",
+        "--packages",
+        "g:c:3",
+        "--conf",
+        "k=v=w",
+    ]
+    assert given(*both) == {"spark.jars.packages": "g:z:9,g:a:1,g:b:2,g:c:3", "k": "v=w"}
+
+
+@pytest.mark.parametrize("jar", ["g:a", "g:a:1:2", "g::1", "", "g:a:1,", "g:a 1:2"])
+def test_a_package_needs_group_artifact_and_version(jar: str) -> None:
+    with pytest.raises(UsageError, match="GROUP:ARTIFACT:VERSION"):
+        given("--packages", jar)
+
+
+def test_packages_come_too_late_under_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with pytest.raises(UsageError, match="give --packages to spark-submit"):
+        given("--packages", "g:a:1")
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--send-credentials", "true"), ("--no-send-credentials", "false")])
+def test_the_wish_about_credentials_is_kept(flag: str, value: str) -> None:
+    assert given(flag) == {"spark.l0gc.sendCredentials": value}
+    assert given() == {}

@@ -1,0 +1,120 @@
+"""What `l0gc status` shows people: 80 columns, no colour where none is wanted, and money that can be checked by hand."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from l0gc.cli.output import Output
+from l0gc.cli.status_text import GB, dollars, folded, lines_of
+from l0gc.settings import Settings
+from l0gc.storage.s3 import S3Store
+from l0gc.upkeep.housekeep import housekeep
+from l0gc.upkeep.status import Garbage, Status, status
+from tests.support.cli import BIN, l0gc
+from tests.support.memory_store import memory_cluster
+from tests.support.verify import loaded_cluster
+
+URL = "s3://my-bucket/a/rather/long/prefix/of/my-cluster/"
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Status:
+    """M is held by an object that is gone."""
+    cluster = loaded_cluster(tmp_path)
+    for _ in range(4):
+        cluster.controller.advance()
+        housekeep(cluster)
+    for page in list(cluster.store.scan("level_zero/")):
+        cluster.store.delete(page.keys)
+    return status(cluster)
+
+
+def text(s: Status, price: float = 0.023) -> str:
+    return "\n".join(folded(lines_of(s, URL, price), coloured=False))
+
+
+@pytest.mark.parametrize("columns", ["80", "140", "30"])
+def test_no_line_is_wider_than_the_terminal_and_keys_stay_whole(
+    held: Status, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = text(held).splitlines()
+    key = held.causes[0].detail.split()[4].rstrip(":")
+    assert key.startswith("level_zero/data/")
+    assert any(key in line for line in lines)
+    assert max(map(len, lines)) <= max(len(key) + 1, int(columns))
+    assert lines[-1].startswith("next ") or lines[-2].startswith("next ") or int(columns) < 80
+
+
+def test_colours_are_added_and_change_no_word(held: Status) -> None:
+    coloured = "\n".join(folded(lines_of(held, URL, 0.023), coloured=True))
+    assert "\x1b[" in coloured
+    import click
+
+    assert click.unstyle(coloured) == text(held)
+
+
+def test_the_garbage_is_priced_and_the_price_is_named() -> None:
+    s = status(memory_cluster())
+    assert dollars(s, 0.023) is None
+    assert "garbage    not known yet" in text(s)
+    s.garbage = Garbage(10, 200 * GB, s.as_of_ms - 600_000)
+    assert dollars(s, 0.023) == pytest.approx(4.60)
+    assert "10 objects (200.0 GiB) as of 10 min ago, $4.60 a month at $0.023 a" in text(s)
+    assert "(S3 standard)" in text(s)
+    s.garbage.deleted_objects, s.garbage.deleted_bytes = 5, 100 * GB
+    assert dollars(s, 0.01) == pytest.approx(1.0)
+    assert "S3 standard" not in text(s, 0.01)
+
+
+def test_watching_prints_one_result_below_the_other_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for json, expected in ((False, "one\n\ntwo\n"), (True, '{"n":1}\n{"n":2}\n')):
+        with Output(Settings(json=json)).watching() as show:
+            show({"n": 1}, ["one"])
+            show({"n": 2}, ["two"])
+        assert capsys.readouterr().out == expected
+
+
+def test_a_look_in_place_is_cut_in_its_middle_where_the_terminal_is_low() -> None:
+    from l0gc.cli.output import _fitting
+
+    assert _fitting(list("abcdefghij"), 10) == list("abcdefghij")
+    assert _fitting(list("abcdefghij"), 6) == ["a", "b", "...", "h", "i", "j"]
+
+
+@pytest.mark.weed
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_on_a_terminal_it_is_shown_in_place_and_ends_with_ctrl_c(store: S3Store, term: str) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*BIN, "status", "--watch", "0.2"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": term, "COLUMNS": "80", "LINES": "40"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + 60
+    while shown.count(b"cluster ") < 3 and time.monotonic() < deadline:
+        if select.select([ours], [], [], 1.0)[0]:
+            shown += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    while select.select([ours], [], [], 0.5)[0]:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:
+            break
+    assert process.stderr is not None
+    assert (process.wait(30), process.stderr.read()) == (130, b"")
+    os.close(ours)
+    assert (b"\x1b[" in shown) == (term != "dumb")
+    assert shown.count(b"cluster ") >= 3

@@ -1,0 +1,169 @@
+"""Commands on a Spark cluster of two workers that have neither l0gc nor credentials of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.errors import AccessDeniedError, UsageError
+from l0gc.spark import ship
+from l0gc.spark.master import MasterUnreachableError
+from l0gc.spark.ship import ExecutorsUnfitError
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import l0gc, l0gc_process
+from tests.support.spark_cluster import HIDDEN, SparkCluster, spark_cluster
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+SUBMIT = ROOT / "examples" / "spark_submit" / "l0gc_submit.py"
+
+
+@pytest.fixture(scope="module")
+def spark_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path_factory.mktemp("spark")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def records(store: S3Store, tmp_path: Path) -> int:
+    """Uploaded and not reconciled."""
+    n = 500
+    l0gc("init", "--create-bucket", "--shards", "4")
+    l0gc("topic", "create", "events", "--partitions", "4")
+    (tmp_path / "in").write_text("".join(f'{{"n": {i}}}\n' for i in range(n)))
+    assert l0gc("upload", "events", str(tmp_path / "in"))["records"] == n
+    return n
+
+
+def loud(folder: Path) -> list[str]:
+    """Settings with which Spark logs all that it ever logs."""
+    folder.mkdir()
+    return [
+        "spark.eventLog.enabled=true",
+        "spark.eventLog.compress=false",
+        f"spark.eventLog.dir={folder.as_uri()}",
+        "spark.log.level=INFO",
+    ]
+
+
+def options(conf: Mapping[str, str] | Iterable[str]) -> list[str]:
+    pairs = [f"{k}={v}" for k, v in conf.items()] if isinstance(conf, Mapping) else conf
+    return [o for pair in pairs for o in ("--conf", pair)]
+
+
+def submit(*args: str) -> subprocess.CompletedProcess[str]:
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {"SPARK_HOME": str(home)}
+    args = ("--conf", f"spark.pyspark.driver.python={sys.executable}", *args)
+    return subprocess.run(
+        [str(home / "bin" / "spark-submit"), *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def holding(secret: str, folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()]
+
+
+def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows(
+    spark_workers: SparkCluster, records: int, weed: SeaweedFS, tmp_path: Path
+) -> None:
+    conf = options(loud(tmp_path / "events"))
+    keys = tmp_path.with_name(f"{tmp_path.name}-keys")
+    keys.write_text(f"[here]\naws_access_key_id={weed.access_key}\naws_secret_access_key={weed.secret_key}\n")
+    # No executor knows this profile.
+    profile = {"AWS_PROFILE": "here", "AWS_SHARED_CREDENTIALS_FILE": str(keys)}
+    lifted = l0gc_process("reconcile", "--json", "-vv", *spark_workers.options, *conf, environment=profile)
+    assert (lifted.code, lifted.data["records"]) == (0, records), lifted.stderr[-3000:]
+    # Under spark-submit, its own options name the master and the settings.
+    place = ["--master", spark_workers.url, *options(spark_workers.conf)]
+    computed = submit(*place, *conf, str(SUBMIT), "compute-watermark", "--refresh", "--json")
+    assert computed.returncode == 0, computed.stderr[-3000:]
+    result = json.loads(computed.stdout)
+    assert (result["partitions"], result["refreshed"], result["listing"]["objects"]) == (4, 4, 1)
+
+    (tmp_path / "driver.log").write_text(lifted.stderr + computed.stderr)
+    for what, folder in [
+        ("INFO SparkContext: Running Spark", tmp_path),
+        ("SparkListenerJobStart", tmp_path),
+        ("SparkListenerSQLExecutionStart", tmp_path),
+        ("INFO CoarseGrainedExecutorBackend", spark_workers.folder),
+        ("Registered app", spark_workers.folder),
+    ]:
+        assert holding(what, folder), f"{what} was not looked through"
+    for secret in (weed.secret_key, weed.access_key):
+        assert holding(secret, tmp_path) == []
+        assert holding(secret, spark_workers.folder) == []
+
+
+def test_spark_submit_ends_with_the_commands_exit_code(records: int) -> None:
+    ended = submit("--master", "local", str(SUBMIT), "reconcile", "evenst")
+    assert ended.returncode == 5
+    assert ended.stdout == "l0gc: there is no topic 'evenst'; did you mean 'events'?\n"  # spark-submit joins the two
+
+
+def test_executors_without_the_shipped_package_or_a_library_are_told_and_so_is_having_none(
+    spark_workers: SparkCluster, records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*conf: str) -> str:
+        with pytest.raises(ExecutorsUnfitError) as e:
+            l0gc("compute-watermark", *spark_workers.options, *options(conf))
+        return str(e.value)
+
+    with monkeypatch.context() as without:
+        without.setattr(ship, "package_zip", lambda: None)
+        assert "cannot import l0gc (No module named 'l0gc')" in refused()
+    told = refused(f"spark.executorEnv.{HIDDEN}=crc32c obstore")
+    assert told.startswith("the Spark executors' Python lacks crc32c, obstore: ")
+    monkeypatch.setattr(ship, "PATIENCE_S", 2.0)
+    assert "gave no executor within 2 s" in refused("spark.executor.memory=100g")
+
+
+def test_executors_left_to_their_own_credentials_have_none(spark_workers: SparkCluster, records: int) -> None:
+    with pytest.raises(AccessDeniedError, match="no credentials"):
+        l0gc("compute-watermark", *spark_workers.options, "--no-send-credentials")
+
+
+def test_a_master_that_is_not_there_is_told_at_once(records: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(MasterUnreachableError, match=r"no Spark master takes connections at spark://127\.0\.0\.1:1 "):
+        l0gc("compute-watermark", "--master", "spark://127.0.0.1:1")
+    assert time.monotonic() - began < 10
+
+
+def test_a_python_of_the_executors_that_the_driver_does_not_have_is_told_at_once(records: int) -> None:
+    with pytest.raises(UsageError, match="Python /nowhere/python is not here"):
+        l0gc("compute-watermark", "--conf", "spark.pyspark.python=/nowhere/python")
+
+
+def test_packages_are_resolved_and_given_to_spark(records: int, tmp_path: Path) -> None:
+    repository = tmp_path / "maven" / "org" / "example" / "nothing" / "1.0"
+    repository.mkdir(parents=True)
+    with zipfile.ZipFile(repository / "nothing-1.0.jar", "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    (repository / "nothing-1.0.pom").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>"
+        "<artifactId>nothing</artifactId><version>1.0</version></project>"
+    )
+    conf = options(
+        [f"spark.jars.repositories={(tmp_path / 'maven').as_uri()}", f"spark.jars.ivy={tmp_path / 'ivy'}",
+         "spark.log.level=INFO"]
+    )  # fmt: skip
+    ended = l0gc_process("compute-watermark", "--no-scan", "-vv", "--packages", "org.example:nothing:1.0", *conf)
+    assert ended.code == 0, ended.stderr[-3000:]
+    assert "org.example_nothing-1.0.jar" in ended.stderr

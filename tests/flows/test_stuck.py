@@ -1,0 +1,313 @@
+"""Ten ways in which M or the sweep can be stuck: status names the cause, and its remedy, run to the letter, ends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from l0gc.cli.main import cli
+from l0gc.cli.output import taking_results
+from l0gc.cluster import Cluster
+from l0gc.controller.state import Tick
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.errors import (
+    CorruptObjectError,
+    L0gcError,
+    ObjectNotFoundError,
+    PartialFailureError,
+    PausedError,
+    SafetyError,
+)
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout
+from l0gc.runtime import Runtime, SystemClock
+from l0gc.storage.s3 import S3Store
+from l0gc.watermark.publication import PublishedWatermark, encode_published
+from l0gc.watermark.reports import report_keys
+from tests.support.cli import l0gc, start
+from tests.support.spark import shared_spark
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark]
+
+LAYOUT = KeyLayout(shards=4)
+Status = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark(weed: SeaweedFS) -> Iterator[None]:
+    """One session for all; its workers have the environment of its start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in weed.environment().items():
+            patch.setenv(name, value)
+        with shared_spark():
+            yield
+
+
+@pytest.fixture
+def cluster(store: S3Store, tmp_path: Path) -> S3Store:
+    """Topic events with two partitions and garbage at the epochs that M has passed: all is well."""
+    l0gc("init", "--create-bucket", "--shards", "4")
+    l0gc("topic", "create", "events", "--partitions", "2")
+    upload(tmp_path)
+    l0gc("reconcile")
+    ticks(2)
+    l0gc("compute-watermark")
+    assert look()["causes"] == []
+    return store
+
+
+def upload(tmp_path: Path) -> None:
+    path = tmp_path / "in.ndjson"
+    path.write_bytes(b"".join(b"%d\n" % n for n in range(100)))
+    l0gc("upload", "events", str(path))
+
+
+def ticks(count: int) -> None:
+    """So many ticks, each with the housekeeping behind it."""
+    for _ in range(count):
+        assert l0gc("housekeep", "--epoch-interval", "0")["ticked"]
+
+
+def refused(kind: type[L0gcError], *command: str) -> None:
+    with pytest.raises(kind):
+        l0gc(*command)
+
+
+def shown() -> tuple[Status, str]:
+    """What status prints, in both forms."""
+    with taking_results() as results:
+        cli.main(["status"], prog_name="l0gc", standalone_mode=False)
+    # Folded lines as one, so that what is asserted does not hang on where they were folded.
+    return results[-1].data, " ".join(" ".join(results[-1].text).split())
+
+
+def look() -> Status:
+    return shown()[0]
+
+
+def named(cause: str) -> tuple[str, str]:
+    """Asserts that status names the cause first, in both forms, and what to do next; returns its detail and remedy."""
+    data, text = shown()
+    first = data["causes"][0]
+    assert first["cause"] == cause, data["causes"]
+    assert f"why {cause}: {' '.join(first['detail'].split())}" in text
+    assert data["next"] == first["remedy"]
+    assert text.endswith(f"next {first['remedy']}")
+    return first["detail"], first["remedy"]
+
+
+def follow(remedy: str) -> None:
+    """Run the commands of a remedy; what a person has to do before is done by the test."""
+    commands = remedy.rsplit(", then ", 1)[-1].split(" && ")
+    assert all(command.startswith("l0gc ") for command in commands)
+    for command in commands:
+        l0gc(*command.split()[1:])
+
+
+def moves(cause: str, by_hand: Callable[[str], None] = lambda detail: None) -> None:
+    """Status names the cause; its remedy moves M and ends it. A window that is far behind may take it twice."""
+    after, found = look(), {cause}
+    by_hand(named(cause)[0])
+    for _ in range(2):
+        if cause in found:
+            before = after["watermark"]
+            follow(after["next"])
+            after = look()
+            found = {c["cause"] for c in after["causes"]}
+            assert after["watermark"] > before
+    assert cause not in found
+
+
+def level_zero(store: S3Store) -> list[str]:
+    return sorted(k for page in store.scan(LAYOUT.data_prefix) for k in page.keys)
+
+
+def test_an_idle_partition(cluster: S3Store) -> None:
+    l0gc("topic", "create", "idle", "--partitions", "1")
+    for _ in range(4):
+        l0gc("epoch", "advance")
+    l0gc("compute-watermark", "--refresh")
+    held = look()["held_back_by"]
+    assert {h["kind"] for h in held} == {"idle"}
+    moves("idle_window")
+
+
+def test_reconcile_does_not_run(cluster: S3Store, tmp_path: Path) -> None:
+    upload(tmp_path)
+    ticks(2)
+    l0gc("compute-watermark")
+    (first, *_) = look()["held_back_by"]
+    assert (first["kind"], first["unreconciled_records"]) == ("unreconciled", 50)
+    assert look()["as_of_ms"] >= first["oldest_ms"] > 0
+    moves("unreconciled")
+    assert l0gc("sweep")["deleted"] > 0
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["missing", "damaged"])
+def test_reconcile_fails_on_an_object(cluster: S3Store, tmp_path: Path, *, missing: bool) -> None:
+    l0gc("sweep")
+    upload(tmp_path)
+    (key,) = level_zero(cluster)
+    body = cluster.get(key).body
+    cluster.delete([key])
+    if not missing:
+        cluster.put(key, body[:100] + bytes([body[100] ^ 1]) + body[101:])
+    refused(ObjectNotFoundError if missing else CorruptObjectError, "reconcile")
+    ticks(2)
+    l0gc("compute-watermark")
+
+    def restore(detail: str) -> None:
+        assert f"reconcile fails on object {key}: it" in detail
+        assert "reconcile failed" in shown()[1]
+        cluster.put(key, body)
+
+    moves("damaged_object", restore)
+    assert look()["attempts"][1]["ok"]
+
+
+def test_reconcile_fails_for_another_reason(cluster: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("l0gc.cli.reconcile.plan_run", fails_with("no space left on this machine"))
+        refused(PartialFailureError, "reconcile")
+    ticks(2)
+    l0gc("compute-watermark")
+    assert "no space left on this machine" in named("reconcile_failed")[0]
+    moves("reconcile_failed")
+
+
+def fails_with(text: str) -> Callable[..., None]:
+    def fail(*args: object) -> None:
+        raise PartialFailureError(text)
+
+    return fail
+
+
+@pytest.mark.parametrize("cause", ["stale_report", "no_report"])
+def test_a_report_is_old_or_there_is_none(cluster: S3Store, cause: str) -> None:
+    old = set(report_keys(cluster)) if cause == "stale_report" else set()
+    if cause == "no_report":
+        l0gc("topic", "create", "late", "--partitions", "1")
+        l0gc("compute-watermark", "--refresh")
+    ticks(2)
+    lost = [k for k in report_keys(cluster) if k not in old]
+    cluster.delete(lost)
+    moves(cause)
+
+
+def test_the_stores_clock_went_back(cluster: S3Store) -> None:
+    """The last entry is from a time to come, so no tick is due; what a writer does whose store was two hours ahead."""
+    controller = Cluster(cluster, Runtime()).controller
+    now_ms, offset = cluster.now_ms(), controller.snapshot().epoch + 1
+    tick = msgspec.json.encode(Tick())
+    controller.replica.log.append(offset, tick, time_ms=now_ms + 2 * 3_600_000, as_of_ms=now_ms)
+    assert not l0gc("housekeep", "--epoch-interval", "1")["ticked"]
+    before, (detail, remedy) = look()["watermark"], named("store_clock")
+    assert "ahead of the store's clock, which went back" in detail
+    follow(remedy)
+    assert look()["watermark"] > before  # until the clock is right, each tick has to be asked for
+
+
+def test_a_wrong_local_clock_holds_nothing_and_is_told(cluster: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = SystemClock.now_ms
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms(self) - 2 * 3_600_000)
+    before = look()["watermark"]
+    for _ in range(2):
+        assert l0gc("housekeep", "--epoch-interval", "0")["ticked"]
+    assert l0gc("compute-watermark")["watermark"] == before + 2
+    data, text = shown()
+    (warning,) = data["warnings"]
+    assert warning["cause"] == "local_clock"
+    assert "warning local_clock: this machine's clock is 7,200 s behind the store's" in text
+    assert "-> set the clock (NTP)" in text
+    assert data["causes"] == []
+
+
+def test_sweeps_are_paused(cluster: S3Store) -> None:
+    l0gc("pause", "--why", "disk audit", "--by", "ann")
+    refused(PausedError, "sweep")
+    detail, remedy = named("paused")
+    assert "disk audit (ann, since" in detail
+    assert look()["paused"]["by"] == "ann"
+    assert level_zero(cluster) != []
+    follow(remedy)
+    assert look()["next"] == "l0gc sweep"
+    follow(look()["next"])
+    assert level_zero(cluster) == []
+    after = look()
+    assert after["causes"] == []
+    assert after["deleted_since"]["objects"] == after["eligible_objects"] > 0
+    assert after["dollars_month"] == 0
+
+
+@pytest.mark.parametrize("cause", ["foreign_watermark", "damaged_watermark"])
+def test_what_is_published_is_another_clusters_or_damaged(cluster: S3Store, cause: str) -> None:
+    body = encode_published(PublishedWatermark("somebody-else", 3, 3, 0))
+    cluster.put(PUBLISHED_WATERMARK, body if cause == "foreign_watermark" else body[:-9])
+    refused(SafetyError, "sweep")
+    moves(cause, lambda detail: remove(cluster, PUBLISHED_WATERMARK))
+
+
+def remove(store: S3Store, key: str) -> None:
+    assert store.delete([key]) == []
+
+
+def test_a_log_entry_is_damaged(cluster: S3Store) -> None:
+    key = max(k for k in cluster.list("l0gc/partition/events-1/00001/log/").modified_ms)
+    body = cluster.get(key).body
+    cluster.put(key, body.replace(b"1", b"2"))
+    l0gc("epoch", "advance")
+    refused(PartialFailureError, "housekeep")
+
+    def restore(detail: str) -> None:
+        assert key in detail
+        assert "log_broken" in {h["kind"] for h in look()["held_back_by"]}
+        cluster.put(key, body)
+
+    moves("broken_log", restore)
+
+
+def test_a_key_claims_an_epoch_that_never_was(cluster: S3Store) -> None:
+    key = LAYOUT.format(2, 10**12, Runtime().new_id())
+    cluster.put(key, b"foreign")
+    ticks(2)
+    refused(SafetyError, "compute-watermark")
+
+    def take_away(detail: str) -> None:
+        assert key in detail
+        remove(cluster, key)
+
+    moves("poisoned_key", take_away)
+
+
+def test_the_controller_is_restored_from_a_backup(cluster: S3Store) -> None:
+    backup = set(cluster.list(CONTROLLER_LOG).modified_ms)
+    ticks(2)
+    l0gc("compute-watermark")
+    ticks(2)
+    newer = {k: cluster.get(k).body for k in cluster.list(CONTROLLER_LOG).modified_ms if k not in backup}
+    cluster.delete(list(newer))
+    refused(SafetyError, "compute-watermark")
+    assert "the controller log went back" in named("old_controller")[0]
+
+    def restore(detail: str) -> None:
+        for key, body in newer.items():
+            cluster.put(key, body)
+
+    moves("old_controller", restore)
+
+
+def test_watching_prints_one_object_a_look_and_ends_with_ctrl_c(store: S3Store) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    process = start(["status", "--json", "--watch", "0.1"])
+    assert process.stdout is not None
+    looks = [msgspec.json.decode(process.stdout.readline()) for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, b"")
+    assert looks[0]["as_of_ms"] <= looks[2]["as_of_ms"]
+    assert {look["watermark"] for look in looks} == {-1}

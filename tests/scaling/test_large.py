@@ -1,0 +1,122 @@
+"""Sweeps and listings of 10^6, 10^8 and 10^9 keys make the requests that the formulas give, and stay below the bound.
+
+The keys are made up as they are listed; everything else is l0gc's own code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+from l0gc.cluster import Cluster
+from l0gc.keys import KeyLayout
+from l0gc.storage.parallel import Inline
+from l0gc.storage.ranges import KeyRange, RangeReader, read_in_rounds
+from l0gc.sweep.local import LocalSweep, SweepResult
+from l0gc.sweep.plan import SweepOptions
+from l0gc.sweep.runs import expire
+from l0gc.watermark import job
+from l0gc.watermark.job import EpochRow, WatermarkResult
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.scaling import model
+from tests.scaling.case import SWEEPS, SweepCase
+from tests.scaling.counted import counted
+from tests.scaling.model import Log
+from tests.support.generated_store import EPOCH, WATERMARK, GeneratedStore
+from tests.support.memory_store import memory_cluster
+
+CONTROLLER = Log(behind=EPOCH + 1)
+READERS = 8
+
+
+def a_bucket(keys: int, garbage: int, shards: int) -> GeneratedStore:
+    """A bucket with a cluster at epoch 10, and M = 5 published."""
+    store = GeneratedStore(keys, garbage, shards)
+    founder = memory_cluster(store, bootstrap=False)
+    founder.controller.bootstrap(shards=shards)
+    for _ in range(EPOCH):
+        founder.controller.advance()
+    state = founder.controller.snapshot()
+    publish(store, founder.runtime, PublishedWatermark(state.cluster_id, WATERMARK, state.epoch, 0))
+    return store
+
+
+def a_process(store: GeneratedStore) -> Cluster:
+    return memory_cluster(store, seed=1, bootstrap=False)
+
+
+def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
+    """What `l0gc sweep` does."""
+    result = LocalSweep(cluster, SweepOptions(dry_run=dry_run)).run(Inline())
+    if result.deleted and not dry_run:
+        expire(cluster.store, 0)
+    return result
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, id=c.name, marks=[pytest.mark.thorough, pytest.mark.slow] if c.thorough else [])
+        for c in SWEEPS
+        if c.run
+    ],
+)
+def test_a_sweep(case: SweepCase) -> None:
+    store = a_bucket(case.keys, case.garbage, case.shards)
+    cluster = a_process(store)
+    results: list[SweepResult] = []
+    found = counted(store, lambda: results.append(run_sweep(cluster, dry_run=case.dry_run)))
+    assert results[0].deleted == case.garbage
+    lists = results[0].tally.counts.requests
+    assert lists <= model.sweep_lists_bound(case.keys, case.garbage, case.shards)
+    assert lists == case.lists
+    if case.dry_run:
+        assert found.puts == found.deletes == 0
+    else:
+        assert found == model.sweep(CONTROLLER, garbage=case.garbage, lists=lists)
+        assert (store.gone, store.wronged) == (case.garbage, [])
+
+
+def histogram(store: GeneratedStore, layout: KeyLayout) -> Iterable[EpochRow]:
+    """What Spark's executors do, in a loop: each range listed by itself, and what is left of it in further rounds."""
+    counts: Counter[str] = Counter()
+    first = len(layout.shard_prefix(0)) + 1
+
+    def read(ranges: Sequence[KeyRange], pages: int) -> Iterator[KeyRange]:
+        for keys in ranges:
+            reader = RangeReader(store, layout, keys, pages)
+            for page in reader.read():
+                counts.update(k[first : first + 18] for k in page.keys)
+            if reader.rest is not None:
+                yield reader.rest
+
+    read_in_rounds(layout, READERS, lambda: EPOCH, read)
+    return [EpochRow(int(epoch), n, n, "") for epoch, n in counts.items()]
+
+
+@pytest.mark.parametrize(
+    ("keys", "garbage", "shards"),
+    [
+        (10**6, 10**5, 1000),
+        pytest.param(10**8, 10**5, 1000, marks=[pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(1200)]),
+    ],
+)
+def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> None:
+    store = a_bucket(keys, garbage, shards)
+    cluster = a_process(store)
+    results: list[WatermarkResult] = []
+
+    def run() -> None:
+        cluster.controller.snapshot()
+        store.list("l0gc/watermarks/reports/")
+        results.append(job.run(cluster, list, lambda layout: histogram(store, layout)))
+
+    found = counted(store, run)
+    lists = found.lists - model.compute_watermark(CONTROLLER, files=0).lists
+    assert model.pages(keys) <= lists <= model.listing(keys, READERS)
+    assert found == model.compute_watermark(CONTROLLER, files=0, listing=lists)
+    scan = results[0].listing
+    assert scan is not None
+    assert scan.totals.objects == keys

@@ -1,0 +1,123 @@
+"""Deletes through obstore: nothing but the named keys goes, and whatever is not a plain success is told by boto3."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from l0gc.errors import AccessDeniedError, StoreError, ThrottledError
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.s3 import S3Store
+
+PLAIN = "level_zero/data/000/{:018}/0a1b2c3d-0000-4000-8000-000000000000"
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY000")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test/secret/key/0123456789")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+class Deleting:
+    """A server that is asked to delete: it answers with `status`, and refuses the keys that end with `refused`."""
+
+    def __init__(self) -> None:
+        self.status, self.refused = 200, "none"
+        self.asked: list[tuple[str, list[str]]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+                keys = re.findall("<Key>([^<]*)</Key>", body)
+                outer.asked.append((self.headers.get("User-Agent", "").split("/")[0], keys))
+                refused = [k for k in keys if k.endswith(outer.refused)]
+                answer = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>slow</Message></Error>"
+                if outer.status == 200:
+                    errors = "".join(
+                        f"<Error><Key>{k}</Key><Code>AccessDenied</Code><Message>locked</Message></Error>"
+                        for k in refused
+                    )
+                    told = [] if "<Quiet>true" in body else [k for k in keys if k not in refused]
+                    deleted = "".join(f"<Deleted><Key>{k}</Key></Deleted>" for k in told)
+                    answer = f"<?xml version='1.0'?><DeleteResult>{errors}{deleted}</DeleteResult>"
+                self.send_response(outer.status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Content-Type", "application/xml")
+                self.end_headers()
+                self.wfile.write(answer.encode())
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.store = S3Store(StoreConfig("bucket", "p/", f"http://127.0.0.1:{self.server.server_port}"))
+
+
+@pytest.fixture
+def deleting() -> Iterator[Deleting]:
+    fake = Deleting()
+    threading.Thread(target=fake.server.serve_forever, daemon=True).start()
+    yield fake
+    fake.server.shutdown()
+    fake.server.server_close()
+
+
+def test_a_page_of_keys_is_one_request_and_is_not_asked_twice(deleting: Deleting) -> None:
+    keys = [PLAIN.format(n) for n in range(1000)]
+    assert deleting.store.delete_once(keys) == []
+    assert [sorted(k) for _, k in deleting.asked] == [[f"p/{k}" for k in keys]]
+    assert deleting.asked[0][0] == "object_store"
+    assert deleting.store.requests["delete"] == 1
+
+
+def test_a_key_that_was_refused_is_named_though_the_others_are_gone(deleting: Deleting) -> None:
+    deleting.refused = f"{2:018}/0a1b2c3d-0000-4000-8000-000000000000"
+    keys = [PLAIN.format(n) for n in range(4)]
+    assert deleting.store.delete_once(keys) == [DeleteFailure(keys[2], "AccessDenied", "locked")]
+    assert deleting.store.requests["delete"] == len(deleting.asked) == 2
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, ThrottledError), (403, AccessDeniedError), (500, StoreError)])
+def test_a_request_that_fails_is_told_by_its_status_and_the_next_one_is_sent_once(
+    deleting: Deleting, status: int, error: type[Exception]
+) -> None:
+    deleting.status = status
+    for sent in (2, 3):
+        with pytest.raises(error):
+            deleting.store.delete_once([PLAIN.format(1)])
+        assert len(deleting.asked) == sent
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["a b", "a%41", "a+b", "ü", "a//b", "/a", "a/", "a/../b", "./a", "..", "a/.", "", "a\nb", "a?b", "a#b", "a&b"],
+)
+def test_a_key_that_has_another_form_is_deleted_through_boto3_alone(deleting: Deleting, odd: str) -> None:
+    for keys in ([odd], [PLAIN.format(1), odd, PLAIN.format(2)]):
+        assert not deleting.store.bulk.delete([f"p/{k}" if k not in {"", "/a"} else k for k in keys])
+    assert deleting.asked == []
+
+
+def test_only_the_named_keys_go_whatever_they_look_like(endpoint: str) -> None:
+    store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))
+    assert store.create_bucket()
+    names = ["k", "k1", "K", "a b", "a%20b", "a+b", "%41", "A", "ü", "u%CC%88", "x.y", "x-y", "x_y", "d/k", "d/K", "d"]
+    for turn in range(2):
+        for name in names:
+            store.put(name, b"x")
+        gone = names[turn::2]
+        assert store.delete_once(gone) == []
+        left = {k for p in store.scan("") for k in p.keys}
+        assert left == set(names) - set(gone)
+        assert store.delete_once(gone) == []  # what is not there counts as deleted

@@ -1,0 +1,103 @@
+"""A store in memory whose L0 objects are made up as they are listed, so that there may be 10^9 of them.
+
+A key follows from its number. Shards are of equal size, in each the garbage (epochs 1 to M) before the live objects. What
+was deleted is kept as a byte for each garbage object; a listing shows it all the same, which a sweep cannot tell: it
+deletes only what it has listed. Everything that is no L0 object is a `MemoryStore`'s.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterator, Sequence
+
+from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing
+from tests.support.memory_store import MemoryStore
+
+WATERMARK = 5
+EPOCH = 10
+BODY_BYTES = 200
+_KEY = re.compile(r"level_zero/data/([0-9]{3})/([0-9]{18})/([0-9a-f]{8})-0000-4000-8000-000000000000")
+
+
+class PagedStore(MemoryStore):
+    """Counts a request for each 1,000 keys of a folder, as S3 takes them."""
+
+    def list(self, folder: str) -> Listing:
+        listing = super().list(folder)
+        self.requests["list"] += max(0, -(-len(listing.modified_ms) // PAGE_SIZE) - 1)
+        return listing
+
+
+class GeneratedStore(PagedStore):
+    """`keys` L0 objects over `shards` shards, `garbage` of them at or below M; both are multiples of `shards`.
+
+    Attributes:
+        gone: how many garbage objects were deleted, each once.
+        wronged: keys of requests that named a live object, one that is gone, or one that never was.
+    """
+
+    def __init__(self, keys: int, garbage: int, shards: int) -> None:
+        super().__init__()
+        assert keys % shards == garbage % shards == 0
+        self.layout = KeyLayout(shards=shards)
+        self.keys, self.garbage, self.shards = keys, garbage, shards
+        self._in_shard, self._garbage_in_shard = keys // shards, garbage // shards
+        self._gone = bytearray(garbage)
+        self.gone = 0
+        self.wronged: builtins.list[str] = []
+
+    def _epoch(self, place: int) -> int:
+        garbage = self._garbage_in_shard
+        if place < garbage:
+            return 1 + place * WATERMARK // garbage
+        return WATERMARK + 1 + (place - garbage) * (EPOCH - WATERMARK) // (self._in_shard - garbage)
+
+    def key(self, number: int) -> str:
+        """The key of an object, by its place in the listing."""
+        shard, place = divmod(number, self._in_shard)
+        return f"level_zero/data/{shard:03}/{self._epoch(place):018}/{place:08x}-0000-4000-8000-000000000000"
+
+    def _behind(self, key: str) -> int:
+        """The number of the first object behind `key`: one of its own keys, or what `KeyLayout.before_shard` gives."""
+        if not key:
+            return 0
+        match = _KEY.fullmatch(key)
+        if match is not None:
+            return int(match[1]) * self._in_shard + int(match[3], 16) + 1
+        assert key.endswith("~"), key
+        return (int(self.layout.shard_text(key)) + 1) * self._in_shard
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        if prefix != self.layout.data_prefix:
+            yield from super().scan(prefix, start_after)
+            return
+        number, key = self._behind(start_after), self.key
+        while True:
+            self._enter("scan", prefix)
+            end = min(number + PAGE_SIZE, self.keys)
+            if number < end:
+                yield ListedPage(
+                    [key(i) for i in range(number, end)],
+                    [BODY_BYTES] * (end - number),
+                    [self.clock.ms] * (end - number),
+                )
+            if end == self.keys:
+                return
+            number = end
+
+    def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        if not keys or not keys[0].startswith(self.layout.data_prefix):
+            return super().delete(keys)
+        self._enter("delete", keys[0])
+        for key in keys:
+            number = self._behind(key) - 1
+            shard, place = divmod(number, self._in_shard)
+            at = shard * self._garbage_in_shard + place
+            if key != self.key(number) or place >= self._garbage_in_shard or self._gone[at]:
+                self.wronged.append(key)
+            else:
+                self._gone[at] = 1
+                self.gone += 1
+        return []

@@ -1,0 +1,185 @@
+"""Scan snapshots: read back as written, refused when changed, kept for a while, and never the end of a run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import AccessDeniedError, ClusterMismatchError, CorruptObjectError
+from l0gc.keys import SCANS
+from l0gc.runtime import Runtime
+from l0gc.storage.parallel import Inline
+from l0gc.watermark import scans
+from l0gc.watermark.scans import (
+    KEEP_SCANS,
+    ScanRow,
+    ScanSnapshot,
+    ScanTotals,
+    decode_scan,
+    encode_scan,
+    expire_scans,
+    keep_scan,
+    list_scans,
+    read_scan,
+    read_trend,
+    write_scan,
+)
+from tests.support.memory_store import Call, MemoryStore
+
+CLUSTER = "c"
+DAY_MS = 86_400_000
+
+
+def totals(taken_ms: int = 5, **changes: object) -> ScanTotals:
+    plain = ScanTotals(
+        cluster_id=CLUSTER, run_ms=taken_ms, taken_ms=taken_ms, watermark=2, cluster_epoch=4, source="listing",
+        objects=3, bytes=30, eligible_objects=1, eligible_bytes=10, unparsable=1,
+        unparsable_samples=["level_zero/data/README"],
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **changes)
+
+
+def snapshot(taken_ms: int = 5, **changes: object) -> ScanSnapshot:
+    rows = [ScanRow(1, 1, 10, 7), ScanRow(3, 1, 10, 8, "t/0", 2), ScanRow(None, 1, 10, 9)]
+    return ScanSnapshot(totals(taken_ms, **changes), rows)
+
+
+def runtime(seed: int = 0) -> Runtime:
+    return Runtime(MemoryStore().clock, random.Random(seed))
+
+
+numbers = st.integers(0, 2**62)
+rows = st.builds(ScanRow, numbers, numbers, numbers, numbers, st.text(max_size=20), st.integers(0, 2**31))
+
+
+@given(st.lists(rows, max_size=20), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_snapshot_is_read_back_as_it_was_written(found: list[ScanRow], foreign: bool) -> None:
+    scan = ScanSnapshot(totals(), found + [ScanRow(None, 3, 4, 5)] * foreign)
+    assert decode_scan(encode_scan("k", scan), "k", CLUSTER) == scan
+    assert scan.epochs == found
+
+
+def test_a_snapshot_lies_at_the_time_of_its_run_however_old_what_it_tells() -> None:
+    store, rt = MemoryStore(), runtime()
+    keys = [write_scan(store, rt, snapshot(1, run_ms=taken_ms)) for taken_ms in (10**12, 7, 99)]
+    assert keys[1].startswith(f"{SCANS}000000000000007-")
+    store.put(f"{SCANS}something-else", b"x")
+    assert list_scans(store) == [keys[1], keys[2], keys[0]]
+    assert read_scan(store, keys[0], CLUSTER) == snapshot(1, run_ms=10**12)
+
+
+def test_a_changed_a_moved_and_a_cut_off_snapshot_are_refused_by_name() -> None:
+    body = encode_scan("the/key", snapshot())
+    other = encode_scan("the/key", msgspec.structs.replace(snapshot(), rows=snapshot().rows[:1]))
+    assert decode_scan(other, "the/key", CLUSTER).rows == snapshot().rows[:1]
+    for bad in (b"", b"PAR1", body[: len(body) // 2], body.replace(b'"watermark":2', b'"watermark":3')):
+        with pytest.raises(CorruptObjectError, match="the/key"):
+            decode_scan(bad, "the/key", CLUSTER)
+    with pytest.raises(CorruptObjectError, match="another/key"):
+        decode_scan(body, "another/key", CLUSTER)
+
+
+def test_rows_that_do_not_belong_to_the_totals_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scan"
+    path.write_bytes(encode_scan("the/key", snapshot()))
+    file = pq.ParquetFile(path)
+    pq.write_table(file.read().slice(1).replace_schema_metadata(file.metadata.metadata), path)
+    with pytest.raises(CorruptObjectError, match=r"the/key .* do not match their checksum"):
+        decode_scan(path.read_bytes(), "the/key", CLUSTER)
+
+
+def test_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "FORMAT_VERSION", 2)
+    body = encode_scan("the/key", snapshot())
+    monkeypatch.setattr(scans, "FORMAT_VERSION", 1)
+    with pytest.raises(CorruptObjectError, match=r"the/key .* of version 2, .* up to 1"):
+        decode_scan(body, "the/key", CLUSTER)
+
+
+def test_another_clusters_snapshot_is_refused() -> None:
+    with pytest.raises(ClusterMismatchError, match="the/key belongs to cluster c"):
+        decode_scan(encode_scan("the/key", snapshot()), "the/key", "d")
+
+
+def test_the_trend_is_the_newest_scans_without_those_that_cannot_be_read() -> None:
+    store, rt = MemoryStore(), runtime()
+    for taken_ms in range(5):
+        write_scan(store, rt, snapshot(taken_ms))
+    write_scan(store, rt, snapshot(5, cluster_id="another"))
+    store.put(write_scan(store, rt, snapshot(6)), b"damaged")
+    trend = read_trend(store, Inline(), CLUSTER, last=4)
+    assert ([t.taken_ms for t in trend.scans], trend.skipped) == ([3, 4], 2)
+    assert len(read_trend(store, Inline(), CLUSTER).scans) == 5
+    assert read_trend(store, Inline(), CLUSTER, last=0).scans == []
+
+
+def test_a_trend_does_not_end_at_a_scan_that_expires_meanwhile() -> None:
+    store = MemoryStore()
+    gone = write_scan(store, runtime(), snapshot(1))
+    write_scan(store, runtime(1), snapshot(2))
+
+    def expire(call: Call) -> None:
+        if (call.kind, call.key, call.when) == ("get", gone, "before"):
+            store.objects.pop(gone, None)
+
+    store.fault = expire
+    trend = read_trend(store, Inline(), CLUSTER)
+    assert ([t.taken_ms for t in trend.scans], trend.skipped) == ([2], 0)
+
+
+def test_too_old_and_too_many_snapshots_go_and_nothing_else() -> None:
+    store, rt = MemoryStore(), runtime()
+    keys = [write_scan(store, rt, snapshot(taken_ms)) for taken_ms in range(10)]
+    store.put(f"{SCANS}notes", b"x")
+    assert expire_scans(store, before_ms=3, keep=100) == 3
+    assert list_scans(store) == keys[3:]
+    assert expire_scans(store, before_ms=3, keep=2) == 5
+    assert list_scans(store) == keys[8:]
+    assert f"{SCANS}notes" in store.objects
+
+
+def test_a_run_keeps_a_thousand_snapshots_of_ninety_days() -> None:
+    store, rt = MemoryStore(), runtime()
+    now = 200 * DAY_MS
+    old = write_scan(store, rt, snapshot(now - 90 * DAY_MS - 1))
+    young = write_scan(store, rt, snapshot(now - 90 * DAY_MS))
+    kept = keep_scan(store, rt, snapshot(now))
+    assert (kept.expired, kept.error) == (1, "")
+    assert list_scans(store) == [young, kept.key]
+    assert old not in store.objects
+    body = store.objects[young].body
+    for i in range(KEEP_SCANS):
+        store.put(f"{SCANS}{now - i:015}-{rt.new_id()}.parquet", body)
+    assert keep_scan(store, rt, snapshot(now + 1)).expired == 3
+    assert len(list_scans(store)) == KEEP_SCANS
+
+
+@pytest.mark.parametrize("kind", ["put", "list", "delete"])
+def test_what_cannot_be_kept_or_removed_is_told_and_not_raised(kind: str) -> None:
+    store = MemoryStore()
+    write_scan(store, runtime(), snapshot(0))
+
+    def deny(call: Call) -> None:
+        if call.kind == kind:
+            raise AccessDeniedError("the store refused access")
+
+    store.fault = deny
+    kept = keep_scan(store, runtime(1), snapshot(100 * DAY_MS))
+    assert "refused" in kept.error
+    assert (kept.key == "") == (kind == "put")
+
+
+def test_above_the_bound_the_oldest_epochs_share_a_row_and_the_totals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "MAX_ROWS", 3)
+    few = [ScanRow(e, 10 + e, 100 + e, 50 - e, "t/0" if e > 3 else "", max(0, e - 3)) for e in range(1, 6)]
+    scan = ScanSnapshot(totals(objects=70), [*few, ScanRow(None, 1, 1, 1)])
+    read = decode_scan(encode_scan("k", scan), "k", CLUSTER)
+    assert read.rows == [ScanRow(3, 11 + 12 + 13, 101 + 102 + 103, 47), *few[3:], ScanRow(None, 1, 1, 1)]
+    assert read.totals == totals(objects=70, merged_epochs=3)
