@@ -173,6 +173,14 @@ class StoppedError(L0gcError):
         self.exit_code = exit_code  # type: ignore[misc]  # 130 or 143, by the signal
 
 
+class StepsFailedError(L0gcError):
+    """Steps of a `gc` run failed, and each has said why; the exit code is the worst of theirs."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # the worst of the steps'
+
+
 class TopicExistsError(UsageError):
     """A topic of that name exists with other settings."""
 

@@ -195,6 +195,7 @@ PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
 SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
+GC_UNDER_WAY: Final = "l0gc/gc/running/"
 PAUSED: Final = "l0gc/paused.json"
 ATTEMPTS: Final = "l0gc/attempts/"
 

@@ -23,6 +23,7 @@ class Settings:
     epoch_cache: float = 10.0
     json: bool = False
     verbose: int = 0
+    log_format: str = "text"
 
 
 def load_file(path: str) -> dict[str, Any]:

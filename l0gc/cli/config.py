@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import fields
 
 import click
 from click.core import ParameterSource
 
+from l0gc.cli.logs import without_secret
 from l0gc.cli.options import common_options
 from l0gc.cli.output import Output
 from l0gc.settings import Settings, load_file
@@ -40,7 +40,7 @@ def show_command(settings: Settings) -> None:
     path = context.params.get("config")
     file = load_file(path) if path else {}
     names = [f.name for f in fields(Settings)]
-    rows = [(n, _without_secret(getattr(settings, n)), _source(context, n, file, path)) for n in names]
+    rows = [(n, _shown(getattr(settings, n)), _source(context, n, file, path)) for n in names]
     width = max(len(name) for name, _, _ in rows)
     out.result(
         {"settings": [{"name": name, "value": value, "source": source} for name, value, source in rows]},
@@ -48,9 +48,8 @@ def show_command(settings: Settings) -> None:
     )
 
 
-def _without_secret(value: object) -> object:
-    """A URL may carry a user and a password; both are hidden."""
-    return re.sub(r"//[^/]*@", "//***@", value) if isinstance(value, str) else value
+def _shown(value: object) -> object:
+    return without_secret(value) if isinstance(value, str) else value
 
 
 def _source(context: click.Context, name: str, file: dict[str, object], path: str | None) -> str:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count
+from l0gc.cluster import Cluster
 from l0gc.errors import PartialFailureError
 from l0gc.settings import Settings
 from l0gc.upkeep.attempts import Noted
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     help="Close every window to a fresh epoch: all that was uploaded before can go.",
 )
 @common_options
+@metrics_options
 def command(settings: Settings, barrier: bool) -> None:
     """Tick if it is due, slide idle windows, checkpoint, truncate, report.
 
@@ -32,10 +35,15 @@ def command(settings: Settings, barrier: bool) -> None:
       l0gc housekeep
       l0gc housekeep --barrier     # to drain a quiet cluster
     """
+    with open_cluster(settings) as (cluster, _):
+        run_housekeep(Output(settings), cluster, barrier=barrier)
+
+
+def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:
+    """Housekeep, and tell the result. Raises `PartialFailureError` if a partition could not be looked after."""
     from l0gc.upkeep.housekeep import housekeep
 
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _), Noted(cluster, "housekeep"):
+    with Noted(cluster, "housekeep"):
         with out.progress("housekeeping"):
             r = housekeep(cluster, barrier=barrier)
         print_result(out, r, barrier=barrier)

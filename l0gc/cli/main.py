@@ -14,7 +14,8 @@ from typing import Final
 import click
 
 from l0gc import __version__
-from l0gc.cli.output import OutputClosedError
+from l0gc.cli import logs
+from l0gc.cli.exit_codes import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError
 from l0gc.errors import L0gcError, suggestion
 
 COMMANDS: Final = {
@@ -30,6 +31,7 @@ COMMANDS: Final = {
         "Compute M from reports and the listing, and publish it (Spark).",
     ),
     "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
+    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, compute-watermark and sweep in one go (Spark)."),
     "pause": ("l0gc.cli.pause", "Pause all sweeps of this cluster."),
     "resume": ("l0gc.cli.resume", "Let sweeps go on after l0gc pause."),
     "runs": ("l0gc.cli.runs", "List and show the records of past sweeps."),
@@ -91,29 +93,42 @@ def main() -> None:
     # Arrow's own allocator keeps freed memory for each thread: 40 MiB of an upload. Read when pyarrow is first imported.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
+    logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for what is wrong before the command has begun
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = _fail("stopped; running the command again is safe", 130)
-    except KeyboardInterrupt:
-        code = _fail("stopped; running the command again is safe", 130)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        code = _fail("stopped; running the command again is safe", INTERRUPTED)
     except click.ClickException as e:
-        e.show()
-        code = e.exit_code
+        if logs.HANDLER.format_name == logs.JSON:
+            code = _fail(e.format_message(), e.exit_code)
+        else:
+            e.show()
+            code = e.exit_code
     except L0gcError as e:
-        if verbose:
-            traceback.print_exc()
-        code = _fail(str(e), e.exit_code)
+        code = _fail(str(e), e.exit_code, trace=verbose)
     except OutputClosedError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail, too
-        code = 141
+        code = OUTPUT_CLOSED
     except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v
-        if verbose:
-            traceback.print_exc()
-        code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1)
+        code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1, trace=verbose)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str, code: int) -> int:
-    click.echo(f"l0gc: {message}", err=True)
+def _log_format(args: list[str]) -> str:
+    """The format that is asked for, as far as it can be told without the command."""
+    asked = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
+    for option, value in zip(args, [*args[1:], ""], strict=True):
+        name, given, inline = option.partition("=")
+        if name == "--log-format":
+            asked = inline if given else value
+    return asked if asked in logs.FORMATS else logs.TEXT
+
+
+def _fail(message: str, code: int, *, trace: bool = False) -> int:
+    fields = {}
+    if trace and logs.HANDLER.format_name == logs.JSON:
+        fields["traceback"] = traceback.format_exc()
+    elif trace:
+        click.echo(logs.without_secret(traceback.format_exc()), err=True, nl=False)
+    logs.error(message, code, **fields)
     return code

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from l0gc.cli.logs import FORMATS, logging_command
 from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
 from l0gc.runtime import Runtime
@@ -43,7 +44,13 @@ _OPTIONS: Final = [
     ),
     click.option("--config", envvar="L0GC_CONFIG", metavar="FILE", help="A TOML file with these options."),
     click.option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
-    click.option("-v", "--verbose", count=True, help="Say more; an error shows its traceback."),
+    click.option(
+        "--log-format", type=click.Choice(FORMATS), envvar="L0GC_LOG_FORMAT",
+        help="How notes and errors are written to stderr; json: one event a line.  [default: text]",
+    ),
+    click.option(
+        "-v", "--verbose", count=True, help="Tell what the work does; an error shows its traceback. Twice: tell more."
+    ),
 ]  # fmt: skip
 
 
@@ -56,7 +63,10 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         given = {k: v for k, v in kwargs.items() if k in names and v is not None and (k != "verbose" or v)}
         rest = {k: v for k, v in kwargs.items() if k not in names and k != "config"}
         file = load_file(kwargs["config"]) if kwargs.get("config") else {}
-        return command(Settings(**(file | given)), *args, **rest)
+        settings = Settings(**(file | given))
+        name = click.get_current_context().command_path.split(" ", 1)[-1]
+        with logging_command(settings, name, Runtime().new_id()):
+            return command(settings, *args, **rest)
 
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)

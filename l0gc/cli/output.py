@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import click
 import msgspec
 
+from l0gc.cli import logs
+from l0gc.cli.exit_codes import OutputClosedError
+from l0gc.events import event
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ class Result:
 _HELD_BACK_LINES: Final = 4
 
 _taken: ContextVar[list[Result] | None] = ContextVar("taken", default=None)
+_measured: ContextVar[dict[str, Any] | None] = ContextVar("measured", default=None)
+_log: Final = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -45,14 +51,20 @@ def taking_results() -> Iterator[list[Result]]:
         _taken.reset(token)
 
 
+@contextmanager
+def taking_measures(into: dict[str, Any]) -> Iterator[None]:
+    """Collect in `into`, beside whatever is printed, the result of what runs inside, and what else it measures."""
+    token = _measured.set(into)
+    try:
+        yield
+    finally:
+        _measured.reset(token)
+
+
 class Advance(Protocol):
     """Tells a progress display what is done."""
 
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None) -> None: ...
-
-
-class OutputClosedError(Exception):
-    """Whoever read our stdout has gone, as `head` does; there is nobody to tell."""
 
 
 @contextmanager
@@ -71,6 +83,9 @@ class Output:
     def __init__(self, settings: Settings) -> None:
         self.json = settings.json
         self.verbose = settings.verbose
+        self._log_format = settings.log_format
+        self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty()
+        """Whether progress is shown."""
 
     def result(self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2) -> None:
         """The command's result: `data` as JSON, or `text` line by line.
@@ -78,10 +93,13 @@ class Output:
         Args:
             indent: of what is folded to a terminal's width; None for text that is as wide as it should be.
         """
+        self.measure(data)
         taken = _taken.get()
         if taken is not None:
             taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
             return
+        if self._log_format == logs.JSON:
+            _log.info("%s", text[0] if text else "", extra=event("result", **logs.scalars(data)))
         folded = text if indent is None else _folded(text, indent)
         lines = [msgspec.json.encode(data).decode()] if self.json else folded
         with writing_stdout():
@@ -113,14 +131,20 @@ class Output:
                 Text.from_ansi("\n".join(_fitting(text, live.console.size.height))), refresh=True
             )
 
-    def note(self, text: str) -> None:
-        """Something beside the result that the user should know."""
-        click.echo(f"l0gc: {text}", err=True)
+    def measure(self, data: dict[str, Any]) -> None:
+        """Numbers for the metrics that are not in the result, or of a run that has none."""
+        into = _measured.get()
+        if into is not None:
+            into.update(data)
+
+    def note(self, text: str, name: str = "note", **fields: Any) -> None:
+        """Something beside the result that the user should know; `name` and `fields` are for who reads the log."""
+        _log.log(logs.NOTE, "%s", text, extra=event(name, **fields))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Advance]:
-        """A line on the terminal that follows the work; nothing where stderr is not a terminal."""
-        if not sys.stderr.isatty():
+        """A line on the terminal that follows the work; nothing where stderr is not a terminal, or holds a log."""
+        if not self.follows:
             yield lambda text, *, done=None, total=None: None
             return
         from rich.console import Console

@@ -30,14 +30,15 @@ def command(settings: Settings, why: str, by: str | None) -> None:
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
         cluster.controller.snapshot()
-        pause, new = set_pause(store, why, by or _whoever())
+        pause, new = set_pause(store, why, by or whoever())
     out.result(
         {"why": pause.why, "by": pause.by, "since_ms": pause.since_ms, "new": new},
         [f"sweeps are paused{'' if new else ' already'}: {describe(pause)}"],
     )
 
 
-def _whoever() -> str:
+def whoever() -> str:
+    """The user and the host of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without a name for its user

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, count, size
-from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
+from l0gc.cluster import Cluster
 from l0gc.errors import PartialFailureError
 from l0gc.reconcile.commit import plan_run
 from l0gc.settings import Settings
+from l0gc.storage.config import StoreConfig
 from l0gc.upkeep.attempts import Noted
 
 
@@ -17,6 +20,7 @@ from l0gc.upkeep.attempts import Noted
 @click.argument("topic", required=False)
 @spark_options
 @common_options
+@metrics_options
 def command(settings: Settings, topic: str | None, master: str | None, conf: tuple[str, ...]) -> None:
     """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, on Spark.
 
@@ -25,8 +29,16 @@ def command(settings: Settings, topic: str | None, master: str | None, conf: tup
       l0gc reconcile
       l0gc reconcile events --master spark://host:7077
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, store), Noted(cluster, "reconcile", whole=topic is None):
+    with open_cluster(settings) as (cluster, store):
+        spark = lambda defaults: open_spark(settings, "reconcile", master, (*defaults, *conf))  # noqa: E731
+        run_reconcile(Output(settings), cluster, store.config, spark, topic)
+
+
+def run_reconcile(
+    out: Output, cluster: Cluster, config: StoreConfig, open_session: OpenSpark, topic: str | None = None
+) -> None:
+    """Reconcile, and tell the result; a session is opened if there is work. Raises as `print_result` does."""
+    with Noted(cluster, "reconcile", whole=topic is None):
         state = cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
         if topic is not None:
             state.topic(topic)
@@ -37,8 +49,8 @@ def command(settings: Settings, topic: str | None, master: str | None, conf: tup
             if not plan.partitions:
                 result = reconcile_job.ReconcileResult(errors=errors)
             else:
-                with open_spark(settings, "reconcile", master, conf) as spark:
-                    result = reconcile_job.run(spark, cluster, store.config, topic)
+                with open_session(()) as spark:
+                    result = reconcile_job.run(spark, cluster, config, topic)
         print_result(out, result)
 
 

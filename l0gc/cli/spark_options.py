@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from l0gc.cli.options import store_config
 from l0gc.errors import UsageError
+from l0gc.events import event
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 
@@ -36,6 +41,12 @@ _OPTIONS: Final = [
         help="Whether a cluster's executors get the driver's credentials.  [default: unless it has them from a role]",
     ),
 ]  # fmt: skip
+
+
+_log: Final = logging.getLogger(__name__)
+
+OpenSpark = Callable[[tuple[str, ...]], "AbstractContextManager[SparkSession]"]
+"""Opens a session for a step; it says KEY=VALUE settings that suit it, and the user's own come before them."""
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,3 +102,39 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
         yield spark
     finally:
         spark.stop()
+
+
+class OneSession:
+    """The one Spark session of a run of several steps: started by the first that needs it, stopped behind the last.
+
+    Args:
+        start: opens it.
+        conf: the user's KEY=VALUE settings, which come before what suits a step.
+    """
+
+    def __init__(self, start: Callable[[], AbstractContextManager[SparkSession]], conf: tuple[str, ...]) -> None:
+        self._start = start
+        self._given = {item.partition("=")[0] for item in conf}
+        self._stack = ExitStack()
+        self._spark: SparkSession | None = None
+
+    def __enter__(self) -> OneSession:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def __call__(self, defaults: tuple[str, ...]) -> Iterator[SparkSession]:
+        """The session for a step; see `OpenSpark`."""
+        if self._spark is None:
+            heard, began = signal.getsignal(signal.SIGINT), time.monotonic()
+            self._spark = self._stack.enter_context(self._start())
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, heard)  # Spark puts a handler of its own there
+            seconds = round(time.monotonic() - began, 3)
+            _log.info("Spark started after %.1f s", seconds, extra=event("spark_started", seconds=seconds))
+        for key, _, value in (item.partition("=") for item in defaults):
+            if key not in self._given:
+                self._spark.conf.set(key, value)
+        yield self._spark

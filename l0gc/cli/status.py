@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, is_coloured
 from l0gc.settings import Settings
@@ -28,6 +29,7 @@ STOPPED: Final = 130
     help="What the store asks for a GB and month.",
 )  # fmt: skip
 @common_options
+@metrics_options
 def command(settings: Settings, watch: float | None, price_gb_month: float) -> None:
     """Show M, how old it is, what holds it back and why, and what to do next. Changes nothing.
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import re
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 import click
 
+from l0gc.cli import logs
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Advance, Output, count, epoch, size
-from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cli.signals import stopping
+from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import PartialFailureError, SafetyError, StoppedError, StoreError
 from l0gc.settings import Settings
@@ -25,7 +27,7 @@ from l0gc.storage.history import ENABLED, SUSPENDED
 from l0gc.storage.s3 import S3Store
 from l0gc.sweep.local import DELETERS, LocalSweep, SweepResult
 from l0gc.sweep.pause import refusal
-from l0gc.sweep.plan import UNKNOWN, SweepOptions, choose_engine
+from l0gc.sweep.plan import UNKNOWN, SweepOptions, choose_engine, run_id
 from l0gc.sweep.sweeper import Progress
 from l0gc.upkeep.attempts import Noted
 from l0gc.watermark.publication import read_published
@@ -50,28 +52,41 @@ class ShardRange(click.ParamType[tuple[int, int]]):
         return int(m[1]), int(m[2] or m[1])
 
 
+_LIMITS: Final = [
+    click.option("--min-age", type=Duration(), default="0s", show_default=True, help="Leave objects younger than this."),
+    click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects."),
+    click.option(
+        "--max-rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
+    ),
+    click.option(
+        "--max-delete-ratio", type=click.FloatRange(0, 1), metavar="R",
+        help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
+    ),
+    click.option(
+        "--keep-runs", type=Duration(), default=KEEP_RUNS, show_default=True, help="Remove records of runs older than this."
+    ),
+    click.option(
+        "--engine", type=click.Choice(["auto", "local", "spark"]), default="auto", show_default=True,
+        help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
+    ),
+]  # fmt: skip
+
+
+def limits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the options that bound what a sweep does, and where it runs."""
+    for option in reversed(_LIMITS):
+        command = option(command)
+    return command
+
+
 @click.command("sweep")
 @click.option("--dry-run", is_flag=True, help="Delete nothing; print the numbers that the run would print.")
-@click.option("--min-age", type=Duration(), default="0s", show_default=True, help="Leave objects younger than this.")
-@click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects.")
-@click.option(
-    "--max-rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
-)
-@click.option(
-    "--max-delete-ratio", type=click.FloatRange(0, 1), metavar="R",
-    help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
-)  # fmt: skip
+@limits
 @click.option("--shards", type=ShardRange(), metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
 @click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
-@click.option(
-    "--keep-runs", type=Duration(), default=KEEP_RUNS, show_default=True, help="Remove records of runs older than this."
-)
-@click.option(
-    "--engine", type=click.Choice(["auto", "local", "spark"]), default="auto", show_default=True,
-    help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
-)  # fmt: skip
 @spark_options
 @common_options
+@metrics_options
 def command(
     settings: Settings,
     dry_run: bool,
@@ -93,7 +108,6 @@ def command(
       l0gc sweep --dry-run
       l0gc sweep --min-age 1h --max-rate 3000
     """
-    out = Output(settings)
     options = SweepOptions(
         dry_run=dry_run,
         min_age_ms=min_age * 1000,
@@ -103,24 +117,44 @@ def command(
         max_delete_ratio=max_delete_ratio,
         purge_versions=purge_versions,
     )
-    with (
-        open_cluster(settings) as (cluster, store),
-        Noted(cluster, "sweep", whole=not dry_run and shards is None),
-    ):
-        engine, why = choose_engine(engine, master, lambda: _eligible(cluster))
-        signals: list[int] = []
+    with open_cluster(settings) as (cluster, store):
+        spark = lambda defaults: open_spark(settings, "sweep", master, (*defaults, *conf))  # noqa: E731
+        engine, why = choose_engine(engine, master, lambda: eligible(cluster))
+        run_sweep(Output(settings), cluster, store, options, spark, engine, why, keep_runs)
+
+
+def run_sweep(
+    out: Output,
+    cluster: Cluster,
+    store: S3Store,
+    options: SweepOptions,
+    open_session: OpenSpark,
+    engine: str,
+    why: str,
+    keep_runs: int,
+) -> None:
+    """Sweep by the engine that was chosen, and why, and tell the result; remove records older than `keep_runs` seconds.
+
+    Raises what `_raise_what_went_wrong` raises, behind the result.
+    """
+    if options.run_id is None:
+        options = replace(options, run_id=run_id(store.now_ms(), cluster.runtime.new_id()))
+        logs.set_run_id(options.run_id or "")
+    signals: list[int] = []
+    with Noted(cluster, "sweep", whole=not options.dry_run and options.shards is None):
         if engine == "local":
             result = _local(out, cluster, options, signals)
         else:
             out.note(f"the spark engine sweeps: {why}")
-            result = _spark(settings, out, cluster, store, options, signals, master, conf)
-        if not dry_run and result.deleted:
+            result = _spark(out, cluster, store, options, signals, open_session)
+        if not options.dry_run and result.deleted:
             _expire(out, store, result.plan.started_ms - keep_runs * 1000)
         out.result(_data(result, why), _lines(result))
         _raise_what_went_wrong(result, signals)
 
 
-def _eligible(cluster: Cluster) -> int:
+def eligible(cluster: Cluster) -> int:
+    """How many objects the last computation of M found eligible; -1 if nobody looked."""
     published, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
     return published.eligible_objects if published is not None else -1
 
@@ -140,26 +174,45 @@ def _local(out: Output, cluster: Cluster, options: SweepOptions, signals: list[i
     _give_memory_back()
     with out.progress("sweeping") as show, ThreadPoolExecutor(DELETERS) as deleters:
         sweep = LocalSweep(cluster, options, progress=_reporter(out, show))
-        with _stopping(sweep.stop.set, signals):
+        with _measured(out, sweep), stopping(sweep.stop.set, signals):
             return sweep.run(cluster.parallel, deleters=deleters)
 
 
 def _spark(
-    settings: Settings,
     out: Output,
     cluster: Cluster,
     store: S3Store,
     options: SweepOptions,
     signals: list[int],
-    master: str | None,
-    conf: tuple[str, ...],
+    open_session: OpenSpark,
 ) -> SweepResult:
-    with out.progress("sweeping"), open_spark(settings, "sweep", master, conf) as spark:
+    with out.progress("sweeping"), open_session(()) as spark:
         from l0gc.spark.sweep_job import SparkSweep
 
         sweep = SparkSweep(cluster, store.config, options)
-        with _stopping(sweep.stop, signals):
+        with _measured(out, sweep), stopping(sweep.stop, signals):
             return sweep.run(spark)
+
+
+class _Sweep(Protocol):
+    result: SweepResult | None
+
+
+@contextmanager
+def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
+    """Give the metrics what a sweep did, also one that fails."""
+    try:
+        yield
+    finally:
+        if sweep.result is not None:
+            t = sweep.result.tally
+            more = {
+                "cluster_epoch": sweep.result.plan.cluster_epoch,
+                "highest_deleted_epoch": t.highest_deleted_epoch,
+                "list_errors": t.counts.errors,
+                "delete_errors": t.delete_errors,
+            }
+            out.measure(_data(sweep.result, "") | more)
 
 
 def _expire(out: Output, store: S3Store, before_ms: int) -> None:
@@ -169,28 +222,6 @@ def _expire(out: Output, store: S3Store, before_ms: int) -> None:
         expire(store, before_ms)
     except StoreError as e:
         out.note(f"old run records were not removed: {e}")
-
-
-@contextmanager
-def _stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run in good order; the second one kills it, which the record is made for."""
-
-    def heard(number: int, frame: Any) -> None:
-        if signals:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        signals.append(number)
-        stop()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
@@ -209,9 +240,11 @@ def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
             if p.expected > p.deleted and per_s > 0:
                 text += f", {(p.expected - p.deleted) / per_s:,.0f} s left"
             show(text, done=p.deleted, total=p.expected if p.expected >= p.deleted else None)
-            if now - last >= _NOTE_EVERY_S and not sys.stderr.isatty():
+            if now - last >= _NOTE_EVERY_S and not out.follows:
                 last = now
-                out.note(text)
+                out.note(
+                    text, "progress", deleted=p.deleted, bytes=p.bytes, listed=p.listed, shard=p.shard, rate=p.rate
+                )
 
     return report
 

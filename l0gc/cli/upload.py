@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Size, common_options, open_cluster
 from l0gc.cli.output import Output, count, size
 from l0gc.errors import L0gcError, UsageError
 from l0gc.settings import Settings
+
+if TYPE_CHECKING:
+    from l0gc.ingest.uploader import Uploader, UploadResult
 
 _PACKERS = 2
 
@@ -23,6 +29,7 @@ _PACKERS = 2
 @click.option("--producer", metavar="NAME", help="Makes a cut-off upload repeatable: no record twice, none lost.")
 @click.option("--batch-bytes", type=Size(), default="4MiB", show_default=True, help="Records in one L0 object.")
 @common_options
+@metrics_options
 def command(
     settings: Settings,
     topic: str,
@@ -86,6 +93,7 @@ def command(
             producer=session,
             progress=progress,
         )
+        stack.callback(_measure, out, uploader)
         try:
             result = uploader.run(inputs)
         except (L0gcError, KeyboardInterrupt):
@@ -99,14 +107,7 @@ def command(
                 reports.append(report_of(state.cluster_id, handle.partition, handle.state, handle.replica.offset))
         publish_reports(store, cluster.runtime, "upload", reports)
     out.result(
-        {
-            "records": result.records,
-            "bytes": result.bytes,
-            "skipped": result.skipped,
-            "objects": result.objects,
-            "placeholders": result.placeholders,
-            "retries": result.retries,
-        },
+        _data(result),
         [
             f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
             f"{count(len(result.placeholders), 'placeholder')}"
@@ -114,3 +115,22 @@ def command(
             + (f"; {count(result.retries, 'batch', 'batches')} stamped anew" if result.retries else "")
         ],
     )
+
+
+def _data(result: UploadResult) -> dict[str, Any]:
+    return {
+        "records": result.records,
+        "bytes": result.bytes,
+        "skipped": result.skipped,
+        "objects": result.objects,
+        "placeholders": result.placeholders,
+        "retries": result.retries,
+    }
+
+
+def _measure(out: Output, uploader: Uploader) -> None:
+    """What an upload did, also one that failed, and what its fences did."""
+    from l0gc.partition.fence import sum_of
+
+    fences = sum_of(handle.fence.counters for handle in uploader.touched.values())
+    out.measure({**_data(uploader.result), "fence": dataclasses.asdict(fences)})

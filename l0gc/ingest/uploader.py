@@ -13,6 +13,7 @@ Order and safety:
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
@@ -24,6 +25,7 @@ import msgspec
 from l0gc.cluster import Cluster
 from l0gc.controller.state import Topic
 from l0gc.errors import InputPositionMovedError, ProtocolError, StaleClusterEpochError
+from l0gc.events import event
 from l0gc.ingest import extents
 from l0gc.ingest.extents import Chunk
 from l0gc.ingest.inputs import Input
@@ -32,6 +34,8 @@ from l0gc.keys import KeyLayout, PartitionId
 from l0gc.partition.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch
 from l0gc.partition.handle import PartitionHandle
 from l0gc.watermark.publication import refuse_if_behind
+
+_log: Final = logging.getLogger(__name__)
 
 DEFAULT_BATCH_BYTES: Final = 4 << 20
 _IN_FLIGHT: Final = 2
@@ -271,7 +275,13 @@ class Uploader:
             if not again:
                 return
             self.result.retries += 1
-            packed = self._pack(again, at_least=max(o.epoch_needed for o in outcomes))
+            needed = max(o.epoch_needed for o in outcomes)
+            _log.info(
+                "a batch at epoch %d came too late and is stamped anew",
+                packed.object.epoch,
+                extra=event("upload_retried", epoch=packed.object.epoch, epoch_needed=needed, extents=len(again)),
+            )
+            packed = self._pack(again, at_least=needed)
         raise ProtocolError(
             f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
         )

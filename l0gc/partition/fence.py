@@ -10,7 +10,7 @@ recovery), and admission then falls back to the applied window, so that a bump t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -36,6 +36,20 @@ class FenceCounters:
     last_rejected_gap: int = 0
     fences_new_epoch: int = 0
     fences_known_epoch: int = 0
+
+
+def sum_of(counters: Iterable[FenceCounters]) -> FenceCounters:
+    """What several fences have done; of the window's size and the last gap, the largest."""
+    total = FenceCounters()
+    for c in counters:
+        total.window_slides += c.window_slides
+        total.rejected_below_window += c.rejected_below_window
+        total.rejected_at_landing += c.rejected_at_landing
+        total.fences_new_epoch += c.fences_new_epoch
+        total.fences_known_epoch += c.fences_known_epoch
+        total.window_size = max(total.window_size, c.window_size)
+        total.last_rejected_gap = max(total.last_rejected_gap, c.last_rejected_gap)
+    return total
 
 
 class EpochFence:

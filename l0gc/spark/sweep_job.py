@@ -55,6 +55,8 @@ class SparkSweep:
         self._options = options or SweepOptions()
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
+        self.result: SweepResult | None = None
+        """As of `LocalSweep`."""
 
     def stop(self) -> None:
         """End the run: the tasks are cancelled, and what they deleted is counted from the record."""
@@ -71,7 +73,7 @@ class SparkSweep:
         cluster = self._cluster
         began = cluster.runtime.clock.monotonic()
         plan = make_plan(cluster, self._options)
-        result = SweepResult(plan, "spark")
+        result = self.result = SweepResult(plan, "spark")
         if plan.limit is not None:
             raise UsageError("--max-objects and --max-delete-ratio need one process that counts: use --engine local")
         if plan.watermark == NO_WATERMARK:

@@ -17,6 +17,7 @@ below it may be gone).
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -35,10 +36,13 @@ from l0gc.errors import (
     StoreUnreachableError,
     ThrottledError,
 )
+from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import checksum, mismatch, seal, unseal
 from l0gc.storage.objectstore import ObjectStore, Stored
 from l0gc.storage.parallel import Inline, Parallel
+
+_log: Final = logging.getLogger(__name__)
 
 TRUNCATE_MIN_AGE_MS: Final = 15 * 60_000
 """Entries younger than this are never truncated: it bounds how long a writer may go without asking the boundary."""
@@ -297,6 +301,9 @@ class SharedLog:
             if ambiguous is not None or seen_ms - date >= self._min_age_ms:
                 raise self._unknown(offset, overtaken) from overtaken
             raise overtaken
+        if ambiguous is not None:
+            told = event("append_settled", key=self.entry_key(offset), tries=attempt + 1)
+            _log.info("an append whose reply was lost has landed: %s", ambiguous, extra=told)
         return Landed(offset, time_ms, payload, date)
 
     def _settle(self, offset: int, deadline: float, cause: StoreError) -> tuple[str, int] | None:

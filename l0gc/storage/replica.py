@@ -7,14 +7,18 @@ a report or a checkpoint can never say more than the log (hazard 18).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
 from l0gc.errors import LogConflictError, LogOvertakenError, ProtocolError, StoreError
+from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.log import Landed, SharedLog
+
+_log: Final = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
@@ -131,11 +135,12 @@ class Replica(Generic[S]):
                     landed = self.log.append(
                         offset, payload, time_ms=max(self.time_ms, self.as_of_ms), as_of_ms=self.as_of_ms
                     )
-                except LogOvertakenError:
-                    self.replay()
-                    continue
-                except LogConflictError:
-                    self.catch_up()
+                except LogConflictError as e:
+                    _log.debug("%s", e, extra=event("log_conflict", log=self.log.folder, offset=offset))
+                    if isinstance(e, LogOvertakenError):
+                        self.replay()
+                    else:
+                        self.catch_up()
                     continue
                 except BaseException:
                     self.as_of_ms = None  # whatever happened to the append, the log knows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import email.utils
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from l0gc.errors import (
     ThrottledError,
     UsageError,
 )
+from l0gc.events import event
 from l0gc.storage.bulk import ATTEMPTS, READ_SECONDS, Bulk
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.history import History, S3History
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log: Final = logging.getLogger(__name__)
 _DENIED: Final = {
     "AccessDenied",
     "InvalidAccessKeyId",
@@ -129,6 +132,7 @@ class S3Store:
         )
 
         self._count(kind)
+        _log.debug("%s %s", kind, key or "(bucket)", extra=event("request", kind=kind, key=key))
         try:
             return call()
         except ClientError as e:

@@ -69,6 +69,8 @@ class LocalSweep:
         self._progress = progress
         self.stop = threading.Event()
         """Set it, and the run finishes what is under way, records it, and returns."""
+        self.result: SweepResult | None = None
+        """What was done so far, also by a run that failed; None before there is a plan."""
 
     def run(self, scanners: Parallel, ranges: int = SCANNERS, deleters: Executor | None = None) -> SweepResult:
         """Sweep.
@@ -84,7 +86,7 @@ class LocalSweep:
         """
         began = self._cluster.runtime.clock.monotonic()
         plan = make_plan(self._cluster, self._options)
-        result = SweepResult(plan, "local")
+        result = self.result = SweepResult(plan, "local")
         if plan.watermark == NO_WATERMARK:
             return result
         sweeper = Sweeper(

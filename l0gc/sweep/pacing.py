@@ -8,12 +8,16 @@ what is deleted. One pacer is shared by all workers of a process.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from typing import Final
 
+from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE
+
+_log: Final = logging.getLogger(__name__)
 
 DECREASE: Final = 0.1
 """The share that the rate goes down by: the store did take as much as that, so a little less is enough."""
@@ -175,6 +179,9 @@ class Pacer:
         elif took:  # else nobody knows what it takes: whoever was refused waits longer each time
             self._limit = max(LEAST_RATE, min(rate, max(took, rate / 2)))
         self._limited_at = self._paid = now
+        assert self._limit is not None
+        told = event("pace", rate=round(self._limit, 1), throttled=self.throttled)
+        _log.info("the store asks to slow down: %.0f objects a second", self._limit, extra=told)
 
     def _due(self, now: float, mine: list[int]) -> float:
         """When those before and `mine` are paid for."""

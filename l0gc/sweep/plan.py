@@ -40,6 +40,7 @@ class SweepOptions:
         shards: the first and the last shard to sweep.
         max_delete_ratio: stop before deleting more than this share of what the last scan counted.
         purge_versions: remove every version and delete marker of eligible keys for good.
+        run_id: the run's name, see `run_id`; by default a new one.
     """
 
     dry_run: bool = False
@@ -49,6 +50,7 @@ class SweepOptions:
     shards: tuple[int, int] | None = None
     max_delete_ratio: float | None = None
     purge_versions: bool = False
+    run_id: str | None = None
 
 
 class SweepPlan(msgspec.Struct, frozen=True):
@@ -128,7 +130,7 @@ def make_plan(cluster: Cluster, options: SweepOptions) -> SweepPlan:
         raise UsageError(f"shards {first}-{last} are not within 0-{state.shards - 1}, which this cluster has")
     now_ms = cluster.store.now_ms()
     return SweepPlan(
-        run_id=run_id(now_ms, cluster.runtime.new_id()),
+        run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
         watermark=watermark_of(published),
         cluster_epoch=state.epoch,
         template=state.key_template,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from l0gc.errors import StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.history import VersionPage
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore
@@ -42,6 +43,7 @@ class ScanCounts:
     unparsable_sample: str = ""
     highest_epoch: int = -1
     requests: int = 0
+    errors: int = 0
 
     def add(self, other: ScanCounts) -> None:
         self.listed += other.listed
@@ -51,6 +53,7 @@ class ScanCounts:
         self.unparsable_sample = self.unparsable_sample or other.unparsable_sample
         self.highest_epoch = max(self.highest_epoch, other.highest_epoch)
         self.requests += other.requests
+        self.errors += other.errors
 
 
 class OutOfOrderError(Exception):
@@ -99,7 +102,7 @@ class SkipScan:
             start, cursor = cursor, None
             last = start
             self.counts.requests += 1  # the first page's, which is asked for even if there is none
-            for number, page in enumerate(self._pages(start)):
+            for number, page in enumerate(self._counting_errors(self._pages(start))):
                 self.counts.requests += number > 0
                 keys = page.keys
                 if self._skip and self._disordered(keys, last):
@@ -126,6 +129,13 @@ class SkipScan:
         if self._versions:
             return self._store.history.versions(self._layout.data_prefix, start)
         return self._store.scan(self._layout.data_prefix, start)
+
+    def _counting_errors(self, pages: Iterator[ListedPage | VersionPage]) -> Iterator[ListedPage | VersionPage]:
+        try:
+            yield from pages
+        except StoreError:
+            self.counts.errors += 1
+            raise
 
     def _jump(self, last: str) -> str | None:
         """Where to go on if everything up to the next shard is live; None to read on."""

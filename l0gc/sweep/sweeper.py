@@ -9,12 +9,14 @@ An operator's pause is looked for before each segment is put on record; it ends 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final
 
+from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
 from l0gc.storage.parallel import Parallel
@@ -24,6 +26,8 @@ from l0gc.sweep.pause import describe, read_pause
 from l0gc.sweep.plan import SweepPlan
 from l0gc.sweep.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RunRecord, Segment
 from l0gc.sweep.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipScan
+
+_log: Final = logging.getLogger(__name__)
 
 FAILURES_KEPT: Final = 20
 _SEGMENTS_UNDER_WAY: Final = 3
@@ -259,6 +263,7 @@ class Sweeper:
         with self._lock:
             self._tally.paused = describe(pause)
         self._stop.set()
+        _log.info("a pause ends the run: %s", describe(pause), extra=event("pause_seen"))
         return True
 
     def _delete(self, under_way: _UnderWay, batch: list[EligibleObject]) -> None:

@@ -8,6 +8,7 @@ has refused nothing may replace files.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +21,7 @@ from l0gc.cluster import Cluster
 from l0gc.controller.state import ControllerState
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import EpochRegressionError, OwnLogError
+from l0gc.events import event
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, KeyLayout, PartitionId
 from l0gc.watermark.compact import Compacted
 from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id, check_epochs, gc_epoch_of
@@ -27,6 +29,8 @@ from l0gc.watermark.lowest import Holders, compute_of, holders_of, lowest, parti
 from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
 from l0gc.watermark.reports import best_of, highest_of, key_of, last_of, table_of, write_reports
 from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals
+
+_log: Final = logging.getLogger(__name__)
 
 REFRESHED_AT_ONCE: Final = 1000
 REFRESH_ROUNDS: Final = 10
@@ -171,7 +175,9 @@ def run(
             laps.lap("scan")
         if compact is not None:
             compacted = compact(kept_of(best, snapshot))
-            laps.lap("compaction")
+            if compacted is not None and compacted.files:
+                told = event("compacted", files=compacted.files)
+                _log.info("%d report files compacted into one", compacted.files, extra=told)
     return WatermarkResult(
         watermark, watermark_of(published), scan, publish_it, fresh.num_rows, compacted, kept, laps.seconds
     )

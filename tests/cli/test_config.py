@@ -29,6 +29,7 @@ VARIABLES = {
     "L0GC_EPOCH_INTERVAL": ("epoch_interval", "30"),
     "L0GC_EPOCH_CACHE": ("epoch_cache", "5"),
     "L0GC_JSON": ("json", "1"),
+    "L0GC_LOG_FORMAT": ("log_format", "json"),
 }
 
 

@@ -32,6 +32,7 @@ SHORTENED = {
     "housekeep",
     "compute-watermark",
     "sweep",
+    "gc",
     "verify",
     "read",
     "status",
@@ -112,7 +113,7 @@ def _documented(section: str) -> set[str]:
 
 def test_there_is_a_section_for_every_command_and_for_nothing_else() -> None:
     groups = {name.split(" ")[0] for name in LEAVES if " " in name}
-    about = {"commands", COMMON, "exit codes", "what is printed where", "not there yet"}
+    about = {"commands", COMMON, "the log", "metrics", "exit codes", "what is printed where", "not there yet"}
     assert set(SECTIONS) - {""} - about == set(LEAVES) | groups
 
 
@@ -178,7 +179,8 @@ def _modules_after(code: str) -> set[str]:
 
 def test_help_imports_nothing_heavy() -> None:
     loaded = _modules_after("from l0gc.cli.main import cli; cli.main(['--help'], standalone_mode=False)")
-    assert loaded & {"pyspark", "boto3", "botocore", "obstore", "pyarrow", "pandas", "rich"} == set()
+    heavy = {"pyspark", "boto3", "botocore", "obstore", "pyarrow", "pandas", "rich", "prometheus_client"}
+    assert loaded & heavy == set()
 
 
 @pytest.mark.parametrize("module", [m for n, (m, _) in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}])
@@ -187,8 +189,8 @@ def test_a_command_that_does_without_spark_does_not_import_it(module: str) -> No
 
 
 def test_help_of_spark_commands_does_not_import_spark() -> None:
-    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.verify")
-    assert "pyspark" not in loaded
+    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.gc, l0gc.cli.verify")
+    assert loaded & {"pyspark", "prometheus_client"} == set()
 
 
 # -- the documents --------------------------------------------------------------------------------------------------------

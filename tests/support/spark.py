@@ -24,6 +24,6 @@ def shared_spark() -> Iterator[SparkSession]:
 
     with contextlib.ExitStack() as stack:
         stack.callback(spark.stop)
-        for command in ("reconcile", "compute_watermark"):
+        for command in ("reconcile", "compute_watermark", "gc"):
             stack.enter_context(mock.patch(f"l0gc.cli.{command}.open_spark", shared))
         yield spark

@@ -1,0 +1,129 @@
+"""What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
+
+Only l0gc's own loggers are heard. Those of the libraries below stay as they are at every `-v`: botocore's would write down
+signed requests. A user and a password inside a URL are hidden, whoever wrote it into a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+import msgspec
+
+from l0gc.cli.exit_codes import exit_code_of
+from l0gc.errors import UsageError
+from l0gc.events import event
+from l0gc.settings import Settings
+
+TEXT: Final = "text"
+JSON: Final = "json"
+FORMATS: Final = (TEXT, JSON)
+NOTE: Final = 25
+"""The level of what is always said though it is no error: between INFO and WARNING."""
+
+_LEVELS: Final = {logging.DEBUG: "debug", logging.INFO: "info", NOTE: "note", logging.WARNING: "warning"}
+_ROOT: Final = logging.getLogger("l0gc")
+_log: Final = logging.getLogger(__name__)
+_USER: Final = re.compile(r"//[^/\s@]*@")
+_running: ContextVar[bool] = ContextVar("running", default=False)
+
+
+def without_secret(text: str) -> str:
+    """A URL may carry a user and a password; both are hidden."""
+    return _USER.sub("//***@", text)
+
+
+def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of a result; of a list, its length."""
+    plain = {k: len(v) if isinstance(v, list) else v for k, v in data.items()}
+    return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
+
+
+class LogHandler(logging.Handler):
+    """Writes events to stderr.
+
+    Attributes:
+        format_name: `text` or `json`.
+        run_id: what ties the events of a run together.
+        command: which command runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.format_name = TEXT
+        self.run_id = ""
+        self.command = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self._json(record) if self.format_name == JSON else f"l0gc: {record.getMessage()}"
+        click.echo(without_secret(line), err=True)
+
+    def _json(self, record: logging.LogRecord) -> str:
+        row = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": _LEVELS.get(record.levelno, "error"),
+            "run_id": self.run_id,
+            "command": self.command,
+            "event": getattr(record, "event", record.name.rsplit(".", 1)[-1]),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        return msgspec.json.encode(row, enc_hook=str).decode()
+
+
+HANDLER: Final = LogHandler()
+
+
+def set_up(format_name: str, verbose: int, command: str, run_id: str) -> None:
+    """Say where the events of this process go from now on. Raises `UsageError` for a format that there is not."""
+    if format_name not in FORMATS:
+        raise UsageError(f"the log format {format_name!r} is none of {', '.join(FORMATS)}")
+    HANDLER.format_name, HANDLER.command, HANDLER.run_id = format_name, command, run_id
+    if HANDLER not in _ROOT.handlers:
+        _ROOT.addHandler(HANDLER)
+    _ROOT.setLevel(NOTE if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
+
+
+def set_run_id(run_id: str) -> None:
+    """The events to come belong to the run of this name."""
+    HANDLER.run_id = run_id
+
+
+def error(message: str, exit_code: int, **fields: Any) -> None:
+    """The sentence that a run, or a step of it, failed with."""
+    _log.error("%s", message, extra=event("error", exit_code=exit_code, **fields))
+
+
+@contextmanager
+def logging_command(settings: Settings, command: str, run_id: str) -> Iterator[None]:
+    """The log of one command, from its beginning to its end; one that another command runs writes into that one's log."""
+    if _running.get():
+        yield
+        return
+    token = _running.set(True)
+    began = time.monotonic()
+    code = 1
+    try:
+        set_up(settings.log_format, settings.verbose, command, run_id)
+        _log.info("%s begins", command, extra=event("command_began"))
+        yield
+        code = 0
+    except BaseException as e:
+        code = exit_code_of(e)
+        raise
+    finally:
+        seconds = round(time.monotonic() - began, 3)
+        _log.info("%s ended after %.1f s with %d", command, seconds, code, extra=_ended(code, seconds))
+        _running.reset(token)
+
+
+def _ended(exit_code: int, seconds: float) -> dict[str, Any]:
+    return event("command_ended", exit_code=exit_code, seconds=seconds)

@@ -1,0 +1,162 @@
+"""The options of commands that tell metrics, and where the numbers go: a text file, a Pushgateway, or both.
+
+Told when the run ends, also when it failed. Whatever goes wrong here is a note: metrics never change what a command does
+or ends with.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from l0gc.cli.exit_codes import exit_code_of
+from l0gc.cli.output import Output, taking_measures
+from l0gc.metrics import COUNTER, LABELS, METRICS, Key, Run, Sample, added_up, key_of, samples
+from l0gc.runtime import SystemClock
+from l0gc.settings import Settings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric as Family
+
+_PUSH_SECONDS: Final = 10.0
+_JOB: Final = "l0gc"
+
+_around: ContextVar[Run | None] = ContextVar("around", default=None)
+
+
+@contextmanager
+def measuring(step: str) -> Iterator[Run]:
+    """What happens inside is a run of `step`: a part of the run around it, if there is one."""
+    run, around, began = Run(step), _around.get(), time.monotonic()
+    token = _around.set(run)
+    try:
+        with taking_measures(run.data):
+            yield run
+    except BaseException as e:
+        run.exit_code = exit_code_of(e)
+        raise
+    finally:
+        _around.reset(token)
+        run.seconds, run.ended_s = time.monotonic() - began, SystemClock().now_ms() / 1000
+        if around is not None:
+            around.parts.append(run)
+
+
+def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command`, which takes the settings first, the options for metrics, and tell its metrics when it ends."""
+
+    @functools.wraps(command)
+    def wrapped(
+        settings: Settings, *args: Any, metrics_file: str | None, pushgateway: str | None, **kwargs: Any
+    ) -> Any:
+        if not (metrics_file or pushgateway) or kwargs.get("dry_run"):
+            return command(settings, *args, **kwargs)
+        step = click.get_current_context().command.name or ""
+        try:
+            with measuring(step) as run:
+                return command(settings, *args, **kwargs)
+        finally:
+            _tell(Output(settings), samples(run, settings.url or ""), metrics_file, pushgateway)
+
+    wrapped = click.option(
+        "--pushgateway", envvar="L0GC_PUSHGATEWAY", metavar="URL", help="Send metrics of this run to a Pushgateway."
+    )(wrapped)
+    return click.option("--metrics-file", metavar="PATH", help="Add metrics of this run to a Prometheus text file.")(
+        wrapped
+    )
+
+
+def _tell(out: Output, new: list[Sample], file: str | None, gateway: str | None) -> None:
+    if file:
+        try:
+            write(Path(file), new, out.note)
+        except OSError as e:
+            out.note(f"the metrics were not written to {file}: {e.strerror or e}", "metrics_failed")
+    if gateway:
+        try:
+            push(gateway, new)
+        except (OSError, ValueError, HTTPException) as e:
+            out.note(f"the metrics were not sent to {gateway}: {e}", "metrics_failed")
+
+
+def write(path: Path, new: Iterable[Sample], note: Callable[[str], None]) -> None:
+    """Put a run on top of what the file holds, in one step: a reader sees the old file or the new one.
+
+    Raises:
+        OSError: it cannot be read or written; it is as it was.
+    """
+    from prometheus_client import write_to_textfile
+
+    write_to_textfile(str(path), _registry(_families(added_up(_read(path, note), new))))
+
+
+def _read(path: Path, note: Callable[[str], None]) -> dict[Key, float]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except ValueError as e:  # it is not UTF-8 either
+        note(f"{path} does not hold metrics, and is begun anew: {e}")
+        return {}
+    return {key_of(s.name, s.labels): s.value for f in families for s in f.samples}
+
+
+def push(gateway: str, new: Iterable[Sample]) -> None:
+    """Send the numbers of a run. A Pushgateway does not add up, so they are of the last run alone.
+
+    Raises:
+        OSError, ValueError, HTTPException: they were not taken.
+    """
+    from prometheus_client import pushadd_to_gateway
+
+    if urlsplit(gateway).scheme not in {"http", "https"}:
+        raise ValueError("the URL must look like http://host:9091")
+    told = {key_of(s.metric.last_run_name, s.labels): s.value for s in new}
+    first = next(iter(told))[1]
+    group = {name: value for name, value in first if name != "step"}
+    pushadd_to_gateway(gateway, _JOB, _registry(_families(told)), group, timeout=_PUSH_SECONDS)
+
+
+def _families(values: Mapping[Key, float]) -> list[Family]:
+    """The numbers as what the library writes, in the order of the table."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    families: list[Family] = []
+    for metric in METRICS:
+        for name in dict.fromkeys((metric.name, metric.last_run_name)):
+            family: CounterMetricFamily | GaugeMetricFamily
+            if name == metric.name and metric.kind == COUNTER:
+                family = CounterMetricFamily(name, metric.help, labels=LABELS)
+            else:
+                family = GaugeMetricFamily(name, metric.help, labels=LABELS)
+            for (found, labels), value in sorted(values.items()):
+                if found == name:
+                    family.add_metric([dict(labels).get(label, "") for label in LABELS], value)
+            if family.samples:
+                families.append(family)
+    return families
+
+
+def _registry(families: list[Family]) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
+
+    class Families(Collector):
+        def collect(self) -> list[Family]:
+            return families
+
+    registry = CollectorRegistry()
+    registry.register(Families())
+    return registry

@@ -1,0 +1,146 @@
+"""What goes to stderr: quiet by default, an event a line as JSON, and never a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any
+
+import pytest
+
+from l0gc.cli import logs
+from l0gc.cli.main import COMMANDS
+from l0gc.cli.options import common_options
+from l0gc.errors import AmbiguousWriteError, UsageError
+from l0gc.events import event
+from l0gc.settings import Settings
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import Ended, l0gc, l0gc_process
+from tests.support.memory_store import Call, memory_cluster
+
+FIELDS = {"ts", "level", "run_id", "command", "event", "message"}
+
+
+def events(ended: Ended) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert all(row.keys() >= FIELDS for row in rows)
+    return rows
+
+
+@pytest.mark.weed
+def test_a_command_is_quiet_unless_it_is_asked(store: S3Store) -> None:
+    ended = l0gc_process("init", "--create-bucket", "--json")
+    assert (ended.code, ended.stderr) == (0, "")
+    ended = l0gc_process("status", "-v", "--json")
+    assert [line.split(" ")[:2] for line in ended.stderr.splitlines()] == [["l0gc:", "status"]] * 2
+    assert len(l0gc_process("status", "-vv").stderr.splitlines()) > 2
+
+
+@pytest.mark.weed
+def test_json_is_an_event_a_line_of_one_run_and_holds_no_secret(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("L0GC_LOG_FORMAT", "json")
+    l0gc("init", "--create-bucket")
+    ended = l0gc_process("sweep", "-vv", "--json")
+    rows = events(ended)
+    assert (rows[0]["event"], rows[-1]["event"]) == ("command_began", "command_ended")
+    assert (rows[-1]["level"], rows[-1]["exit_code"]) == ("info", 0)
+    assert {row["run_id"] for row in rows if row["event"] == "result"} == {ended.data["run_id"]}
+    assert {row["command"] for row in rows} == {"sweep"}
+    requests = [row for row in rows if row["event"] == "request"]
+    assert requests
+    assert {row["level"] for row in requests} == {"debug"}
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    assert secret not in ended.stderr + ended.stdout.decode()
+    assert "authorization" not in ended.stderr.lower()
+
+
+@pytest.mark.weed
+def test_the_last_error_is_an_event_with_the_exit_code(store: S3Store) -> None:
+    store.create_bucket()
+    ended = l0gc_process("status", "--log-format", "json")
+    (row,) = events(ended)
+    assert (row["level"], row["event"], row["command"], row["exit_code"]) == ("error", "error", "status", 5)
+    assert (ended.code, ended.stdout) == (5, b"")
+    assert row["message"].startswith("there is no l0gc cluster")
+    (row, *_) = [r for r in events(l0gc_process("status", "-v", "--log-format=json")) if r["event"] == "error"]
+    assert "NotInitialisedError" in row["traceback"]
+
+
+def test_wrong_arguments_are_an_event_too_if_events_are_asked_for() -> None:
+    ended = l0gc_process("sweep", "--no-such-option", "--log-format", "json")
+    (row,) = events(ended)
+    assert (ended.code, row["exit_code"], "--no-such-option" in row["message"]) == (2, 2, True)
+    assert "Usage:" in l0gc_process("sweep", "--no-such-option").stderr
+
+
+def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
+    ended = l0gc_process("status", "--url", "s3://b/p", "--endpoint-url", "http://ann:hush@127.0.0.1:1", "-vv")
+    assert ended.code == 1
+    assert "Traceback" in ended.stderr
+    assert "hush" not in ended.stderr
+    handler = logs.LogHandler()
+    handler.format_name = logs.JSON
+    record = logging.makeLogRecord(
+        {"name": "l0gc", "msg": "to http://ann:hush@host/x?y=z@q", **event("e", url="https://t:hush@h")}
+    )
+    line = handler._json(record)
+    assert logs.without_secret(line).count("***@") == 2
+    assert "hush" not in logs.without_secret(line)
+
+
+@pytest.mark.parametrize(("verbose", "levels"), [(0, ["note", "error"]), (1, ["info", "note", "error"])])
+def test_v_chooses_the_levels(verbose: int, levels: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(logs.JSON, verbose, "c", "r")
+    log = logging.getLogger("l0gc.some.part")
+    log.debug("never", extra=event("d"))
+    log.info("%d", 1, extra=event("i", a=1))
+    log.log(logs.NOTE, "%d", 2)
+    logs.error("sentence", 3)
+    rows = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [row["level"] for row in rows] == levels
+    assert rows[-1]["exit_code"] == 3
+    assert rows[-2]["event"] == "part"
+    assert rows[0].get("a") == (1 if verbose else None)
+
+
+def test_other_libraries_stay_as_they_are_at_every_v() -> None:
+    logs.set_up(logs.TEXT, 5, "c", "r")
+    for name in ("botocore", "boto3", "urllib3", "py4j"):
+        assert not logging.getLogger(name).isEnabledFor(logging.DEBUG)
+
+
+def test_a_format_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UsageError, match="xml"):
+        logs.set_up("xml", 0, "c", "r")
+
+
+def test_every_command_takes_a_log_format() -> None:
+    assert COMMANDS
+    assert any("--log-format" in p.opts for p in getattr(common_options(lambda s: s), "__click_params__"))  # noqa: B009
+    assert Settings().log_format == logs.TEXT
+
+
+# -- the library ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_library_is_silent_where_nobody_listens() -> None:
+    assert any(isinstance(h, logging.NullHandler) for h in logging.getLogger("l0gc").handlers)
+
+
+def test_an_append_whose_reply_was_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = memory_cluster()
+    lost: list[Call] = []
+
+    def lose(call: Call) -> None:
+        if call.kind.startswith("put") and call.when == "after" and not lost:
+            lost.append(call)
+            raise AmbiguousWriteError("cut off")
+
+    cluster.store.fault = lose  # type: ignore[attr-defined]  # it is a MemoryStore
+    with caplog.at_level(logging.DEBUG, "l0gc"):
+        cluster.controller.advance()
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "append_settled"]
+    assert record.__dict__["fields"]["key"] == lost[0].key

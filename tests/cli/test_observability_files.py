@@ -1,0 +1,82 @@
+"""docs/metrics.md and the examples for Prometheus and Grafana name the metrics that there are, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from l0gc.metrics import BY_NAME, LABELS, METRICS, STEPS
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS = ROOT / "examples/prometheus"
+ROW = re.compile(r"^\| `(l0gc_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+NAME = re.compile(r"\bl0gc_\w+")
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    dashboard = json.loads((ROOT / "examples/grafana/l0gc.json").read_text())
+    return [p for p in dashboard["panels"] if p["type"] != "row"]
+
+
+def expressions() -> dict[str, str]:
+    found = {rule["alert"]: rule["expr"] for rule in alerts()}
+    for panel in panels():
+        for i, target in enumerate(panel["targets"]):
+            found[f"{panel['title']} {i}"] = target["expr"]
+    return found
+
+
+EXPRESSIONS = expressions()
+
+
+def test_the_document_has_the_table_of_the_code() -> None:
+    rows = ROW.findall((ROOT / "docs/metrics.md").read_text())
+    assert rows == [(m.name, m.kind, ", ".join(m.steps) if m.steps != STEPS else "all", m.help) for m in METRICS]
+
+
+def test_the_document_names_no_other_metrics() -> None:
+    named = set(NAME.findall((ROOT / "docs/metrics.md").read_text()))
+    assert named - {"l0gc_last_run_"} <= {n for m in METRICS for n in (m.name, m.last_run_name)}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_an_expression_uses_metrics_and_labels_that_there_are(name: str) -> None:
+    expr = EXPRESSIONS[name]
+    assert NAME.findall(expr)
+    assert set(NAME.findall(expr)) <= set(BY_NAME)
+    labels = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", expr))
+    labels |= {label for by in re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", expr) for label in by.split(", ")}
+    assert labels <= {*LABELS, "instance"}
+    assert expr.count("(") == expr.count(")")
+    for step in re.findall(r"step=\"([^\"]+)\"", expr):
+        assert step in STEPS
+        assert all(step in BY_NAME[n].steps for n in NAME.findall(expr))
+
+
+def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
+    for name, expr in EXPRESSIONS.items():
+        for metric in NAME.findall(expr):
+            rated = re.search(rf"(rate|increase)\({metric}\b", expr) is not None
+            assert rated == metric.endswith("_total"), name
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for rule in alerts():
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_the_document_tells_of_every_alert() -> None:
+    text = (ROOT / "docs/metrics.md").read_text()
+    assert re.findall(r"^\| (L0gc\w+) \|", text, re.MULTILINE) == [rule["alert"] for rule in alerts()]

@@ -1,0 +1,218 @@
+"""`l0gc gc` on a real server: its steps are the commands, one that fails stops what would harm, and two may run at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from l0gc.cli.main import cli
+from l0gc.cli.output import taking_results
+from l0gc.cluster import Cluster
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
+from l0gc.keys import GC_UNDER_WAY, partition_log
+from l0gc.storage.s3 import S3Store
+from l0gc.upkeep.housekeep import HousekeepResult
+from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
+from tests.flows.test_sweep import end
+from tests.support.cli import l0gc, l0gc_process, start
+from tests.support.spark import shared_spark
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark]
+
+LINES = [f"record {n}" for n in range(400)]
+
+
+@pytest.fixture(scope="module")
+def one_spark(weed: SeaweedFS) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in weed.environment().items():  # executors get the environment that Spark was started in
+            patch.setenv(key, value)
+        with shared_spark():
+            yield
+
+
+@pytest.fixture
+def loaded(one_spark: None, store: S3Store, tmp_path: Path) -> S3Store:
+    """A cluster with one topic of two partitions, and one upload that nobody has reconciled."""
+    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
+    l0gc("topic", "create", "events", "--partitions", "2")
+    upload(tmp_path, 0)
+    return store
+
+
+def upload(folder: Path, partition: int) -> None:
+    path = folder / "lines"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    l0gc("upload", "events", str(path), "--partition", str(partition))
+
+
+def failing_gc(*args: str) -> tuple[dict[str, Any], L0gcError]:
+    """What it prints, and what it raises."""
+    with taking_results() as results, pytest.raises(L0gcError) as raised:
+        cli.main(["gc", *args], prog_name="l0gc", standalone_mode=False)
+    return results[-1].data, raised.value
+
+
+def records(partition: int) -> list[str]:
+    return l0gc_process("read", "events", "--partition", str(partition)).stdout.decode().split()[1::2]
+
+
+def everything(store: S3Store) -> set[str]:
+    return {k for page in store.scan("") for k in page.keys}
+
+
+def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(loaded: S3Store) -> None:
+    assert l0_objects(loaded)
+    done = l0gc("gc", "--barrier", "--min-age", "0s")
+    assert (done["errors"], done["others"], done["dry_run"]) == ([], [], False)
+    assert (done["reconcile"]["records"], done["sweep"]["deleted"]) == (len(LINES), 1)
+    assert l0_objects(loaded) == {}
+    assert records(0) == [line.split()[1] for line in LINES]
+    assert l0gc("runs", "list")["runs"][0]["run_id"] == done["run_id"] == done["sweep"]["run_id"]
+    for step, command in (("housekeep", "housekeep"), ("reconcile", "reconcile"), ("sweep", "sweep")):
+        assert set(done[step]) == set(l0gc(command))
+    assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
+    assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
+    before = everything(loaded)
+    done = l0gc("gc", "--dry-run", "--barrier")
+    assert everything(loaded) == before
+    assert (done["housekeep"], done["reconcile"]) == (None, None)
+    assert (done["compute_watermark"]["published"], done["sweep"]["dry_run"]) == (False, True)
+    assert "leaves housekeep and reconcile out" in capsys.readouterr().err
+
+
+def test_without_a_cluster_nothing_begins(store: S3Store) -> None:
+    store.create_bucket()
+    with pytest.raises(NotInitialisedError):
+        l0gc("gc")
+    assert everything(store) == set()
+
+
+def test_a_damaged_partition_does_not_keep_the_rest_from_being_collected(
+    loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upload(tmp_path, 1)
+    damaged = Cluster(loaded).controller.snapshot().topic("events").ids()[1]
+    loaded.put(f"{partition_log(damaged)}log/{0:020}.json", b"{}")
+    done, error = failing_gc("--metrics-file", str(tmp_path / "gc.prom"))
+    assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("housekeep", 3), ("reconcile", 3)]
+    assert done["reconcile"]["records"] == len(LINES)
+    assert (done["sweep"]["deleted"], error.exit_code) == (0, 3)
+    assert isinstance(error, StepsFailedError)
+    told = capsys.readouterr().err
+    assert "l0gc: housekeep: 1 partition could not be looked after" in told
+    assert "l0gc: reconcile: not everything could be reconciled" in told
+    text = (tmp_path / "gc.prom").read_text()
+    url = os.environ["L0GC_URL"]
+    for name, step, value in (
+        ("l0gc_exit_code", "gc", 3),
+        ("l0gc_exit_code", "housekeep", 3),
+        ("l0gc_broken_partitions", "housekeep", 1),
+        ("l0gc_reconciled_records_total", "reconcile", len(LINES)),
+        ("l0gc_exit_code", "sweep", 0),
+    ):
+        assert f'{name}{{command="gc",step="{step}",url="{url}"}} {float(value)}\n' in text
+
+
+def test_where_m_is_refused_nothing_is_swept(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
+    l0gc("gc", "--barrier")
+    loaded.put(LAYOUT.format(0, 4711, "5d224ad2-0a58-418f-afde-bc2fe7c35589"), b"from the future")
+    before = l0_objects(loaded)
+    done, error = failing_gc("--barrier")
+    assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("compute-watermark", 4)]
+    assert (done["compute_watermark"], done["sweep"], error.exit_code) == (None, None, 4)
+    assert l0_objects(loaded) == before
+    assert "sweep is left out" in capsys.readouterr().err
+
+
+def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
+    l0gc("pause", "--why", "disk audit")
+    done, error = failing_gc()
+    assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("sweep", 4)]
+    assert (done["compute_watermark"]["published"], error.exit_code) == (True, 4)
+
+
+# -- stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_ends_the_run_where_it_is(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> HousekeepResult:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr("l0gc.upkeep.housekeep.housekeep", interrupted)
+    done, error = failing_gc()
+    assert isinstance(error, StoppedError)
+    assert (error.exit_code, done["housekeep"], done["sweep"]) == (143, None, None)
+    assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    signals = [signal.SIGINT]  # one alone: the second one kills
+
+    def reporter(*args: Any) -> Any:
+        return lambda progress: signal.raise_signal(signals.pop()) if signals else None
+
+    monkeypatch.setattr("l0gc.cli.sweep._reporter", reporter)
+    done, error = failing_gc("--barrier")
+    assert (error.exit_code, done["sweep"]["stopped"]) == (130, True)
+    assert done["errors"] == []
+
+
+def begun_with_spark(*args: str) -> tuple[subprocess.Popen[bytes], list[dict[str, Any]]]:
+    """A run of its own process that has just started Spark, and what it has logged so far."""
+    process = start(["gc", "--json", "-v", "--log-format", "json", "--master", "local[1]", *args])
+    assert process.stderr is not None
+    events: list[dict[str, Any]] = []
+    for line in process.stderr:
+        events.append(json.loads(line))
+        if events[-1]["event"] == "spark_started":
+            return process, events
+    raise AssertionError(events)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_spark_works_ends_the_run_and_leaves_no_marker(loaded: S3Store) -> None:
+    process, events = begun_with_spark("--no-reconcile")
+    process.send_signal(signal.SIGINT)
+    ended = end(process)
+    assert ended.code == 130, ended.stderr
+    done = ended.data
+    assert (done["housekeep"]["partitions"], done["compute_watermark"], done["sweep"]) == (2, None, None)
+    assert {e["run_id"] for e in events[1:]} == {done["run_id"]}
+    assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_both_succeed_and_one_says_so(
+    loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    l0gc("gc", "--barrier")
+    upload(tmp_path, 0)
+    live = set(l0_objects(loaded))
+    process, _ = begun_with_spark("--barrier")
+    here = l0gc("gc", "--barrier")
+    ended = end(process)
+    assert ended.code == 0, ended.stderr
+    there = ended.data
+    assert (here["errors"], there["errors"]) == ([], [])
+    assert here["others"] == [there["run_id"]]
+    assert "is under way; both are safe" in capsys.readouterr().err
+    assert here["reconcile"]["records"] + there["reconcile"]["records"] == len(LINES)
+    assert set(l0_objects(loaded)) <= live
+    assert records(0) == [line.split()[1] for line in LINES] * 2
+    assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+    l0gc("gc", "--barrier")
+    assert l0_objects(loaded) == {}
