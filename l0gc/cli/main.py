@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "verify": ("l0gc.cli.verify", "Check that the bucket holds what the logs say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
+    "report": ("l0gc.cli.report", "Write a page about the cluster, as one HTML file."),
     "explain": ("l0gc.cli.explain", "Explain why an object is kept or may go."),
     "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
     "config": ("l0gc.cli.config", "Show the settings that commands go by."),

@@ -19,6 +19,7 @@ from l0gc.errors import NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.history import OFF, VersionedKey
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+from l0gc.storage.parallel import Inline, Parallel
 from l0gc.sweep.record import (
     DELETED,
     LEFT,
@@ -87,11 +88,14 @@ def newest_runs(store: ObjectStore, last: int, now_ms: int) -> list[RunEntry]:
     return list_runs(store, last)[0]
 
 
-def list_runs(store: ObjectStore, last: int, start_after: str = "") -> tuple[list[RunEntry], int]:
+def list_runs(
+    store: ObjectStore, last: int, start_after: str = "", *, parallel: Parallel | None = None
+) -> tuple[list[RunEntry], int]:
     """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
 
     Args:
         start_after: only the runs whose records lie behind this key.
+        parallel: reads what became of them; one after another if it is not given.
     """
     segments: Counter[str] = Counter()
     ended: set[str] = set()
@@ -103,10 +107,8 @@ def list_runs(store: ObjectStore, last: int, start_after: str = "") -> tuple[lis
                 if key == summary_key(m[1]):
                     ended.add(m[1])
     newest = sorted(segments)[-last:]
-    entries = [
-        RunEntry(run, started_ms(run), segments[run], read_summary(store, run) if run in ended else None)
-        for run in newest
-    ]
+    summaries = (parallel or Inline()).map(lambda run: read_summary(store, run) if run in ended else None, newest)
+    entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
     return entries, len(segments)
 
 

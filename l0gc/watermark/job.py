@@ -28,7 +28,7 @@ from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id,
 from l0gc.watermark.lowest import Holders, compute_of, holders_of, lowest, partitions_table
 from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
 from l0gc.watermark.reports import best_of, highest_of, key_of, last_of, table_of, write_reports
-from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals
+from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals, oldest_ms
 
 _log: Final = logging.getLogger(__name__)
 
@@ -314,14 +314,9 @@ def scan_of(
         unparsable=sum(r.objects for r in unparsable),
         unparsable_bytes=sum(r.bytes for r in unparsable),
         unparsable_samples=samples[:SAMPLES],
-        oldest_eligible_ms=_oldest_ms(eligible),
-        oldest_held_ms=_oldest_ms(l0[len(eligible) :]),
+        oldest_eligible_ms=oldest_ms(eligible),
+        oldest_held_ms=oldest_ms(l0[len(eligible) :]),
         noncurrent_objects=sum(r.noncurrent_objects for r in rows),
         noncurrent_bytes=sum(r.noncurrent_bytes for r in rows),
     )
     return ScanSnapshot(totals, told)
-
-
-def _oldest_ms(rows: Sequence[ScanRow]) -> int | None:
-    """When the oldest was written; None for none, and where an inventory does not tell."""
-    return min((r.oldest_ms for r in rows), default=0) or None

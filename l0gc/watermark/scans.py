@@ -56,7 +56,7 @@ class ScanRow(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: None for keys that are no L0 keys.
-        oldest_ms: when the oldest of the objects was written, by the store's clock.
+        oldest_ms: when the oldest of the objects was written, by the store's clock; 0 if an inventory does not tell.
         held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
         holders: how many partitions still may need it. Of none, an epoch is eligible, or newer than the run's snapshot.
     """
@@ -117,6 +117,11 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
     def epochs(self) -> list[ScanRow]:
         """The rows of L0 objects."""
         return [r for r in self.rows if r.epoch is not None]
+
+
+def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
+    """When the oldest object was written; None for no objects, and where an inventory does not tell."""
+    return min((r.oldest_ms for r in rows), default=0) or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ SHORTENED = {
     "verify",
     "read",
     "status",
+    "report",
     "demo",
 }
 """Commands whose line in `l0gc --help` is shorter than the first sentence of their own help."""

@@ -17,7 +17,7 @@ from l0gc.spark.ship import MODULES, Look, package_zip, unfit, why
 ROOT = Path(__file__).parents[2]
 HERE = {"boto3": "1.44.5", "obstore": "0.12.1", "pyarrow": "24.0.0"}
 FIT = Look(dict(HERE))
-DRIVER_ONLY = {"click", "rich", "pyspark"}
+DRIVER_ONLY = {"click", "jinja2", "prometheus-client", "pyspark", "rich"}
 
 
 def test_the_package_is_the_same_bytes_each_time_and_nothing_but_source() -> None:

@@ -1,0 +1,74 @@
+"""`l0gc report`."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.output import Output, size, writing_stdout
+from l0gc.errors import UsageError
+from l0gc.settings import Settings
+
+_STDOUT: Final = "-"
+
+
+@click.command("report")
+@click.option(
+    "-o", "--output", default="report.html", show_default=True, metavar="FILE", help="Where to write it; - for stdout."
+)
+@click.option("--findings", metavar="FILE", help="Show what l0gc verify --json printed into this file, too.")
+@click.option(
+    "--price-gb-month", type=click.FloatRange(min=0), default=0.023, show_default=True, metavar="DOLLARS",
+    help="What the store asks for a GB and month.",
+)  # fmt: skip
+@common_options
+def command(settings: Settings, output: str, findings: str | None, price_gb_month: float) -> None:
+    """Write a page about the cluster: one HTML file that needs no network. Changes nothing in the bucket.
+
+    \b
+    Example:
+      l0gc report -o report.html
+      l0gc verify --json > findings.json; l0gc report --findings findings.json
+    """
+    from l0gc.report.facts import findings_of, gather
+    from l0gc.report.page import render
+
+    out = Output(settings)
+    if settings.json and output == _STDOUT:
+        raise UsageError("-o - and --json both print to stdout; take one of them")
+    found = None if findings is None else findings_of(_read(findings), findings)
+    with open_cluster(settings) as (cluster, store), out.progress("looking"):
+        facts = gather(cluster, store.config.url, price_gb_month=price_gb_month, findings=found)
+    page = render(facts)
+    if output == _STDOUT:
+        with writing_stdout():
+            click.echo(page, nl=False)
+        return
+    _write(Path(output), page)
+    data = {"output": output, **msgspec.to_builtins(facts)}
+    out.result(data, [f"{output}: {size(len(page.encode()))}; open it in a browser"])
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        raise UsageError(f"cannot read the findings in {path}: {e.strerror}") from e
+
+
+def _write(path: Path, page: str) -> None:
+    """All of it or nothing: a web server may be showing the file that it replaces."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        try:
+            part.write_text(page, encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e

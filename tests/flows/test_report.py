@@ -1,0 +1,60 @@
+"""`l0gc report` on a real server: a page that is there as a whole or not at all, the facts, and nothing else changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from l0gc.errors import UsageError
+from l0gc.storage.s3 import S3Store
+from tests.flows.test_sweep import a_bucket
+from tests.support.cli import l0gc, l0gc_process
+
+pytestmark = pytest.mark.weed
+
+
+def test_a_report_tells_of_the_bucket_and_changes_nothing_in_it(store: S3Store, tmp_path: Path) -> None:
+    a_bucket(store)
+    l0gc("topic", "create", "events", "--partitions", "2")
+    l0gc("sweep")
+    l0gc("pause", "--why", "<b>audit</b>", "--by", "ann")
+    before = {k: m for p in store.scan("") for k, m in zip(p.keys, p.modified_ms, strict=True)}
+    findings = tmp_path / "findings.json"
+    findings.write_text('{"findings":[],"total":0,"deep":false,"cluster_epoch":5}')
+    page = tmp_path / "report.html"
+    page.write_text("what was there before")
+
+    facts = l0gc("report", "-o", str(page), "--findings", str(findings), "--price-gb-month", "0.05")
+    assert facts["output"] == str(page)
+    assert facts["url"] == store.config.url
+    assert (facts["watermark"], facts["cluster_epoch"], facts["partitions"]) == (2, 5, 2)
+    assert (facts["paused"]["by"], facts["findings"]["total"], facts["price_gb_month"]) == ("ann", 0, 0.05)
+    assert [r["summary"]["deleted"] for r in facts["runs"]] == [100]
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert text.endswith("</html>\n")
+    assert "&lt;b&gt;audit&lt;/b&gt;" in text
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["findings.json", "report.html"]
+    assert {k: m for p in store.scan("") for k, m in zip(p.keys, p.modified_ms, strict=True)} == before
+
+    ended = l0gc_process("report", "-o", "-")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(b"<!doctype html>")
+    named = l0gc_process("report", "-o", str(page), "--json")
+    assert json.loads(named.stdout)["watermark"] == 2
+
+
+@pytest.mark.usefixtures("store")
+def test_what_cannot_be_read_or_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    l0gc("init", "--create-bucket")
+    for args, words in (
+        (("-o", "-", "--json"), "both print to stdout"),
+        (("--findings", str(tmp_path / "none")), "cannot read the findings"),
+        (("-o", str(tmp_path / "no folder" / "report.html")), "cannot write .*: No such file"),
+        (("-o", str(tmp_path)), "cannot write .*directory"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            l0gc("report", *args)
+    assert list(tmp_path.iterdir()) == []
