@@ -60,7 +60,7 @@ HOMES: dict[str, set[str]] = {
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},
     "pyspark": {"spark/", "cli/spark_options.py"},
-    "py4j": {"spark/session.py", "spark/ship.py"},
+    "py4j": {"spark/remote.py", "spark/session.py", "spark/ship.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py"},
     "prometheus_client": {"cli/metrics_options.py"},

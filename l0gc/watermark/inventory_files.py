@@ -81,6 +81,7 @@ def histogram_of(
 
 def merged(parts: Sequence[pa.Table]) -> pa.Table:
     """One row for each epoch, of tables that may have several."""
+    parts = [p for p in parts if p.num_rows]
     if not parts:
         return _NOTHING
     rows = {name: pa.concat_arrays([c for p in parts for c in p[name].chunks]) for name in ROWS.names}

@@ -15,6 +15,7 @@ from l0gc.cli.output import taking_results
 from l0gc.cluster import Cluster
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import CorruptObjectError, EpochRegressionError, L0gcError, NotFoundError, UsageError
+from l0gc.spark import inventory
 from l0gc.storage.s3 import S3Store
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.scans import read_scan
@@ -96,6 +97,15 @@ def test_an_inventory_of_any_format_says_what_the_listing_says(
     del bare.objects[MANIFEST]
     inventories.delete([MANIFEST])
     assert listing("--inventory", put(inventories, bare, SYMLINK))["epochs"] == live["epochs"]
+
+
+def test_sums_of_many_tasks_are_added_up_by_tasks_to_the_same(
+    cluster: Cluster, store: S3Store, inventories: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put(inventories, an_inventory(store, inventories))
+    few = listing("--inventory", url)
+    monkeypatch.setattr(inventory, "_FEW_TASKS", 0)
+    assert listing("--inventory", url) == few
 
 
 def test_m_is_what_it_is_without_one_and_sweeps_are_told_no_counts(
