@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough simulate explore crash-test lint format bench clean java
+.PHONY: help demo test thorough simulate explore crash-test lint format bench captures clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: $(VENV)/.dev ## Check style, formatting and types
 format: $(VENV)/.dev ## Format the code, and fix what can be fixed without thought
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+captures: $(VENV)/.dev java ## Record the README's first session and docs/captures again
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/captures/record.py
 
 bench: $(VENV)/.bench java ## Run the benchmarks
 	PATH="$(abspath $(BIN)):$$PATH" benchmarks/run

@@ -1,7 +1,9 @@
 """Found a cluster, fill it with L0 objects, and publish M; the cluster is named by the environment.
 
-Run as a script: `fill.py SHARDS GARBAGE LIVE`. Garbage has the epochs 1 to M, live objects the epochs above it. Names are
-random and the same in every run; each goes to the shard that l0gc's own hash gives it. Prints what it made as JSON.
+Run as a script: `fill.py SHARDS GARBAGE LIVE [GARBAGE LIVE]`; the last two are objects that the store makes up, which are
+counted and not put there. What is published has the counts that `compute-watermark` would have seen. Garbage has the epochs
+1 to M, live objects the epochs above it. Names are random and the same in every run; each goes to the shard that l0gc's own
+hash gives it. Prints what it made as JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ async def put_all(store: Obstore, names: Iterator[str]) -> None:
     await asyncio.gather(*(work() for _ in range(PUTS_AT_ONCE)))
 
 
-def main(shards: int, garbage: int, live: int) -> dict[str, Any]:
+def main(shards: int, garbage: int, live: int, made_up_garbage: int = 0, made_up_live: int = 0) -> dict[str, Any]:
     """Found and fill."""
     settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
     with open_cluster(settings) as (cluster, store):
@@ -73,7 +75,10 @@ def main(shards: int, garbage: int, live: int) -> dict[str, Any]:
             asyncio.run(put_all(bulk, keys(layout, live, WATERMARK + 1, EPOCH, rng)))
             asyncio.run(put_all(bulk, iter(FOREIGN if live else FOREIGN[-1:])))
         state = cluster.controller.snapshot()
-        publish(store, cluster.runtime, PublishedWatermark(state.cluster_id, WATERMARK, state.epoch, store.now_ms()))
+        eligible = garbage + made_up_garbage
+        counts = eligible, eligible * len(BODY), eligible + live + made_up_live
+        seen = PublishedWatermark(state.cluster_id, WATERMARK, state.epoch, store.now_ms(), *counts)
+        publish(store, cluster.runtime, seen)
     return {"shards": shards, "garbage": garbage, "live": live, "epoch": state.epoch}
 
 

@@ -51,7 +51,7 @@ def _on_generated(setting: Setting, keys: int, garbage: int, *command: str) -> C
     def run(_: int) -> Sample:
         with FakeS3(GeneratedBucket(keys, garbage, SHARDS)) as server:
             environment = server.environment()
-            found(setting, environment, Filling(BUCKET, SHARDS, 0, 0))
+            found(setting, environment, Filling(BUCKET, SHARDS, 0, 0, (garbage, keys - garbage)))
             return setting.bench.run(
                 [setting.program("l0gc"), *command, "--json"], environment | {"L0GC_URL": url(BUCKET)}
             )

@@ -105,7 +105,7 @@ def _on_generated(setting: Setting, keys: int, garbage: int, shards: int) -> Cal
     def run(_: int) -> Sample:
         bucket = GeneratedBucket(keys, garbage, shards)
         with FakeS3(bucket) as server:
-            found(setting, server.environment(), Filling(BUCKET, shards, 0, 0))
+            found(setting, server.environment(), Filling(BUCKET, shards, 0, 0, (garbage, keys - garbage)))
             before = bucket.left()
             if before != (garbage, keys - garbage):
                 raise BenchmarkFailedError(

@@ -64,7 +64,7 @@ class _Told:
 def _run(setting: Setting, who: str, program: Program, limit: int, garbage: int) -> tuple[Sample, _Told]:
     bucket = GeneratedBucket(garbage, garbage, SHARDS)
     with FakeS3(bucket, limit) as server:
-        found(setting, server.environment(), Filling(BUCKET, SHARDS, 0, 0))
+        found(setting, server.environment(), Filling(BUCKET, SHARDS, 0, 0, (garbage, 0)))
         server.begin()
         sample = program(BUCKET, server.endpoint_url, server.environment())
         tokens = server.tokens

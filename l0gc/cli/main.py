@@ -12,6 +12,7 @@ import traceback
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from l0gc import __version__
 from l0gc.cli import logs
@@ -43,6 +44,7 @@ COMMANDS: Final = {
     "explain": ("l0gc.cli.explain", "Explain why an object is kept or may go."),
     "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
     "config": ("l0gc.cli.config", "Show the settings that commands go by."),
+    "completion": ("l0gc.cli.completion", "Print the script that completes l0gc in a shell."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
 }
 
@@ -64,10 +66,15 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             hint = suggestion(name, COMMANDS, "l0gc --help lists the commands")
             raise click.UsageError(f"There is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands' names, without importing them, then the group's own options."""
+        names = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -96,7 +103,7 @@ def main() -> None:
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
     logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for what is wrong before the command has begun
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="l0gc", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = _fail("stopped; running the command again is safe", INTERRUPTED)
     except click.ClickException as e:

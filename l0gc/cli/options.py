@@ -21,6 +21,9 @@ from l0gc.storage.s3 import S3Store
 
 THREADS: Final = 16
 
+FILE: Final = click.Path(readable=False, allow_dash=True)
+"""A file's name, which shells complete; whether it can be read is found out, and told, by whoever reads it."""
+
 _OPTIONS: Final = [
     click.option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="Where the cluster is.  [L0GC_URL]"),
     click.option(
@@ -42,7 +45,7 @@ _OPTIONS: Final = [
         "--epoch-cache", envvar="L0GC_EPOCH_CACHE", type=click.FloatRange(min=0), metavar="SECONDS", hidden=True,
         help="How long an uploader may use an epoch before it looks again.  [default: 10]",
     ),
-    click.option("--config", envvar="L0GC_CONFIG", metavar="FILE", help="A TOML file with these options."),
+    click.option("--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", help="A TOML file with these options."),
     click.option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
     click.option(
         "--log-format", type=click.Choice(FORMATS), envvar="L0GC_LOG_FORMAT",

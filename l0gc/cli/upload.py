@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import Size, common_options, open_cluster
+from l0gc.cli.options import FILE, Size, common_options, open_cluster
 from l0gc.cli.output import Output, count, size
 from l0gc.errors import L0gcError, UsageError
 from l0gc.settings import Settings
@@ -23,7 +23,7 @@ _PACKERS = 2
 
 @click.command("upload")
 @click.argument("topic")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @click.option("--partition", type=int, metavar="N", help="Everything to partition N.")
 @click.option("--key-field", metavar="F", help="To the partition that field F of the JSON record hashes to; its key.")
 @click.option("--producer", metavar="NAME", help="Makes a cut-off upload repeatable: no record twice, none lost.")

@@ -148,7 +148,7 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     tries: dict[str, Callable[[str], object]] = {
         "read": store.get,
         "write": lambda key: store.put_if_match(key, b"", '"0123456789abcdef0123456789abcdef"'),
-        "delete": lambda key: store.delete([key]),
+        "delete": lambda key: _delete(store, key),
     }
     try:
         store.list("l0gc/probe/")
@@ -168,6 +168,12 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             yield warning(what, f"refused at {'; '.join(denied)}", f"allow {action} there, if these commands run here")
         else:
             yield ok(what, "allowed wherever a command needs it")
+
+
+def _delete(store: S3Store, key: str) -> None:
+    """Raises `AccessDeniedError` if the answer, a success as a whole, refuses the key."""
+    if any(f.code == "AccessDenied" for f in store.delete([key])):
+        raise AccessDeniedError(f"{key} may not be deleted")
 
 
 def _allowed(attempt: Callable[[str], object], key: str) -> bool:

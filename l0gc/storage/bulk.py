@@ -25,6 +25,13 @@ _COALESCE_BYTES: Final = 1 << 20
 _AMBIGUOUS: Final = re.compile(r"[^A-Za-z0-9._/\n-]|//|(?:^|/)\.{0,2}(?:/|$)", re.MULTILINE)
 """What a key may hold that URLs, XML or paths know another form of; keys are looked at a line each."""
 
+_ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
+
+
+def without_answer(e: Exception) -> str:
+    """What obstore says of a request, without the store's answer, which may repeat the session token that was sent."""
+    return _ANSWER.sub(r"\1", str(e)).splitlines()[0]
+
 
 class Bulk:
     """One bucket, by full keys; safe for several threads.

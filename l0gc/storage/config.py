@@ -34,8 +34,14 @@ class StoreConfig:
         """Parse `s3://bucket[/prefix]`.
 
         Raises:
-            UsageError: the URL is of another form.
+            UsageError: the URL is of another form, or it or the endpoint holds credentials.
         """
+        for name, given in (("URL", url), ("endpoint", endpoint_url or "")):
+            if "@" in given:  # not repeated: what stands before it may be a secret
+                raise UsageError(
+                    f"the {name} holds an '@'; credentials do not go there: set AWS_ACCESS_KEY_ID and "
+                    "AWS_SECRET_ACCESS_KEY, or --profile"
+                )
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")

@@ -31,7 +31,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
-from l0gc.storage.bulk import ATTEMPTS, READ_SECONDS, Bulk
+from l0gc.storage.bulk import ATTEMPTS, READ_SECONDS, Bulk, without_answer
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.history import History, S3History
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
@@ -211,10 +211,10 @@ class S3Store:
 
         try:
             return self.bulk.ranges(self._key(key), ranges)
-        except FileNotFoundError as e:
-            raise ObjectNotFoundError(f"{self._full(key)} does not exist") from e
+        except FileNotFoundError:
+            raise ObjectNotFoundError(f"{self._full(key)} does not exist") from None
         except BaseError as e:
-            raise self._bulk_error(e, key) from e
+            raise self._bulk_error(e, key) from None
 
     def put(self, key: str, body: bytes) -> Written:
         return self.call("put", key, lambda: self._put(self.client, key, body))
@@ -300,7 +300,7 @@ class S3Store:
         except InvalidPathError:
             raise
         except BaseError as e:
-            raise self._bulk_error(e, prefix) from e
+            raise self._bulk_error(e, prefix) from None
 
     def _list_plain(self, prefix: str, start_after: str, dates: builtins.list[int]) -> Iterator[ListedPage]:
         cut = len(self.config.prefix)
@@ -326,14 +326,17 @@ class S3Store:
             options = {"ContinuationToken": r["NextContinuationToken"]}
 
     def _bulk_error(self, e: Exception, key: str) -> Exception:
-        """Ask once more through boto3, which names the cause; obstore's message holds the whole exchange."""
+        """Ask once more through boto3, which names the cause.
+
+        Raise it `from None`: obstore's own message holds the store's whole answer, and a traceback would show that.
+        """
         try:
             self.call("head", "", lambda: self.client.head_bucket(Bucket=self.config.bucket))
         except StoreError as cause:
             return cause
         except BucketNotFoundError as cause:
             return cause
-        return StoreError(f"reading {self._full(key)} failed: {str(e).splitlines()[0]}")
+        return StoreError(f"reading {self._full(key)} failed: {without_answer(e)}")
 
     def now_ms(self) -> int:
         return self.call("head", "", lambda: _date_ms(self.client.head_bucket(Bucket=self.config.bucket)))

@@ -19,7 +19,8 @@ from l0gc.sweep.sweeper import Progress, Sweeper, Tally
 from l0gc.sweep.uploads import UploadsResult, abort_uploads
 
 SCANNERS: Final = 8
-DELETERS: Final = 8
+DELETERS: Final = 16
+"""More than scanners: a DELETE of a thousand keys takes a store longer than the LIST that found them."""
 
 
 @dataclass
@@ -98,9 +99,12 @@ class LocalSweep:
             stop=self.stop,
             progress=self._progress,
         )
+        if plan.limit is not None:
+            ranges = 1  # a limit is used up in key order, so that a dry run counts the objects that the run deletes
+        elif plan.is_mostly_garbage:
+            ranges = (ranges + 1) // 2  # the deletes set the pace, and a scanner that waits holds a page
         try:
-            # A limit is used up in key order, so that a dry run counts the objects that the run deletes.
-            result.tally = sweeper.run(plan.ranges(ranges if plan.limit is None else 1), scanners)
+            result.tally = sweeper.run(plan.ranges(ranges), scanners)
             if not result.over_ratio:
                 result.uploads = abort_uploads(self._cluster.store, plan, self.stop)
         except Exception:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from l0gc.errors import ObjectNotFoundError, PausedError, PreconditionFailedError
+from l0gc.errors import ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
 from l0gc.keys import PAUSED
 from l0gc.storage.objectstore import ObjectStore
 
@@ -50,10 +50,17 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
 
 
 def clear_pause(store: ObjectStore) -> Pause | None:
-    """Let sweeps go on; returns the pause that was set, None if there was none."""
+    """Let sweeps go on; returns the pause that was set, None if there was none.
+
+    Raises:
+        StoreError: the store did not remove the flag, and the pause goes on.
+    """
     pause = read_pause(store)
     if pause is not None:
-        store.delete([PAUSED])
+        for f in store.delete([PAUSED]):
+            raise StoreError(
+                f"sweeps are still paused: {PAUSED} could not be removed ({f.code}); check the credentials' permissions"
+            )
     return pause
 
 

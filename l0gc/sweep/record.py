@@ -22,8 +22,8 @@ from l0gc.sweep.scan import EligibleObject
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SEGMENT_OBJECTS: Final = 3000
-"""Objects in one segment: two PUT requests for every three DELETE requests."""
+SEGMENT_OBJECTS: Final = 2000
+"""Objects in one segment: two PUT requests for every two DELETE requests."""
 
 PLANNED: Final = "planned"
 DELETED: Final = "deleted"

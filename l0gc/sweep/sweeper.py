@@ -30,7 +30,8 @@ from l0gc.sweep.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipSca
 _log: Final = logging.getLogger(__name__)
 
 FAILURES_KEPT: Final = 20
-_SEGMENTS_UNDER_WAY: Final = 3
+_SEGMENTS_UNDER_WAY: Final = 8
+"""Enough for all deleters to be busy, `DELETERS` requests of `PAGE_SIZE` objects."""
 
 
 @dataclass(slots=True)

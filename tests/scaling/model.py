@@ -50,14 +50,16 @@ NOTHING: Final = Requests()
 ONCE: Final = {
     # two looks at the controller, the published M; the report
     "upload": Requests(gets=3, puts=1),
-    # two looks at the controller; the report
-    "housekeep": Requests(gets=2, puts=1),
-    # two looks at the controller, M before and while it is published, the time; M
-    "compute-watermark": Requests(gets=5, puts=1),
+    # two looks at the controller; the report, how it ended
+    "housekeep": Requests(gets=2, puts=2),
+    # two looks at the controller, M before and while it is published, the time; M, how it ended
+    "compute-watermark": Requests(gets=5, puts=2),
+    # old ones; the new one
+    "scan snapshot": Requests(lists=1, puts=1),
     # with --producer: a look at the controller; its new epoch
     "upload --producer": Requests(gets=1, puts=1),
-    # unfinished uploads, old records; M, versioning, the pause, the time; 1 GET and 1 PUT when it ends
-    "sweep": Requests(lists=2, gets=5, puts=1),
+    # unfinished uploads, old records; its name, M, versioning, the pause, the time; 1 GET and 2 PUTs when it ends
+    "sweep": Requests(lists=2, gets=6, puts=2),
 }
 """What a run of a command asks once, beside the logs that it reads and what grows with its work."""
 
@@ -191,7 +193,8 @@ def compute_watermark(controller: Log, *, files: int, listing: float = 0, compac
     """A run over `files` report files, with a listing of so many LIST requests (none with `--no-scan`)."""
     reports = Requests(lists=2 * pages(files), gets=files) if files else Requests(lists=1)
     compaction = Requests(puts=1, deletes=batches(files)) if compact else NOTHING
-    return ONCE["compute-watermark"] + read_log(controller) + reports + Requests(lists=listing) + compaction
+    scan = Requests(lists=listing) + ONCE["scan snapshot"] if listing else NOTHING
+    return ONCE["compute-watermark"] + read_log(controller) + reports + scan + compaction
 
 
 def listing(keys: float, readers: int) -> float:

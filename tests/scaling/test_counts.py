@@ -16,6 +16,7 @@ from l0gc.partition.entries import Placeholder
 from l0gc.partition.handle import PartitionHandle
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.replica import CHECKPOINT_EVERY, LOOK_AGAIN_S
+from l0gc.upkeep.attempts import Noted
 from l0gc.upkeep.housekeep import housekeep
 from l0gc.watermark import job
 from l0gc.watermark.compact import COMPACT_FILES, ReportFolder
@@ -144,11 +145,17 @@ def test_housekeeping(tmp_path: Path, batches: int, due: bool, old: bool) -> Non
     run_upload(cluster, tmp_path / "lines", batches, partitions)
     store_of(cluster).clock.ms += TRUNCATE_MIN_AGE_MS if old else 0
     process = another_process(cluster, 2)
-    found = counted(store_of(cluster), lambda: housekeep(process))
+    found = counted(store_of(cluster), lambda: run_housekeep(process))
     # with the 15 minutes an epoch has passed: a tick, and each window slides to it
     assert found == model.housekeep(
         CONTROLLER, Log(batches), partitions=partitions, slide=old, due=due, old=batches if old else 0, tick=old
     )
+
+
+def run_housekeep(cluster: Cluster) -> None:
+    """What `l0gc housekeep` does."""
+    with Noted(cluster, "housekeep"):
+        housekeep(cluster)
 
 
 def test_housekeeping_removes_the_checkpoint_before_the_last_two(tmp_path: Path) -> None:
@@ -158,7 +165,7 @@ def test_housekeeping_removes_the_checkpoint_before_the_last_two(tmp_path: Path)
         housekeep(cluster)
     run_upload(cluster, tmp_path / "lines", batches, partitions)
     process = another_process(cluster, 2)
-    found = counted(store_of(cluster), lambda: housekeep(process))
+    found = counted(store_of(cluster), lambda: run_housekeep(process))
     log = Log(batches, 2 * batches, checkpoints=2)
     assert found == model.housekeep(CONTROLLER, log, partitions=partitions, slide=False, due=True, old=0)
 
@@ -187,8 +194,9 @@ def run_compute_watermark(cluster: Cluster, histogram: job.ReadHistogram | None 
         cluster.runtime,
         lambda keys: pa.concat_tables([read_report_file(store.get(k).body, k) for k in keys]),
     )
-    cluster.controller.snapshot()
-    job.run(cluster, folder.read, histogram, compact=folder.compact)
+    with Noted(cluster, "compute-watermark"):
+        cluster.controller.snapshot()
+        job.run(cluster, folder.read, histogram, compact=folder.compact)
 
 
 # -- what logs hold -------------------------------------------------------------------------------------------------------

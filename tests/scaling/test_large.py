@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -15,11 +16,13 @@ from l0gc.keys import KeyLayout
 from l0gc.storage.parallel import Inline
 from l0gc.storage.ranges import KeyRange, RangeReader, read_in_rounds
 from l0gc.sweep.local import LocalSweep, SweepResult
-from l0gc.sweep.plan import SweepOptions
+from l0gc.sweep.plan import SweepOptions, run_id
 from l0gc.sweep.runs import expire
+from l0gc.upkeep.attempts import Noted
 from l0gc.watermark import job
 from l0gc.watermark.job import EpochRow, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.scans import keep_scan
 from tests.scaling import model
 from tests.scaling.case import SWEEPS, SweepCase
 from tests.scaling.counted import counted
@@ -49,9 +52,11 @@ def a_process(store: GeneratedStore) -> Cluster:
 
 def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
-    result = LocalSweep(cluster, SweepOptions(dry_run=dry_run)).run(Inline())
-    if result.deleted and not dry_run:
-        expire(cluster.store, 0)
+    with Noted(cluster, "sweep", whole=not dry_run):
+        name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
+        result = LocalSweep(cluster, SweepOptions(dry_run=dry_run, run_id=name)).run(Inline())
+        if result.deleted and not dry_run:
+            expire(cluster.store, 0)
     return result
 
 
@@ -109,12 +114,14 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     results: list[WatermarkResult] = []
 
     def run() -> None:
-        cluster.controller.snapshot()
-        store.list("l0gc/watermarks/reports/")
-        results.append(job.run(cluster, list, lambda layout: histogram(store, layout)))
+        with Noted(cluster, "compute-watermark"):
+            cluster.controller.snapshot()
+            store.list("l0gc/watermarks/reports/")
+            keep = partial(keep_scan, store, cluster.runtime)
+            results.append(job.run(cluster, list, lambda layout: histogram(store, layout), keep=keep))
 
     found = counted(store, run)
-    lists = found.lists - model.compute_watermark(CONTROLLER, files=0).lists
+    lists = found.lists - model.compute_watermark(CONTROLLER, files=0, listing=1).lists + 1
     assert model.pages(keys) <= lists <= model.listing(keys, READERS)
     assert found == model.compute_watermark(CONTROLLER, files=0, listing=lists)
     scan = results[0].listing

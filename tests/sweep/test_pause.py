@@ -10,6 +10,7 @@ import pytest
 from l0gc.errors import PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.storage.history import UnfinishedUpload
+from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import Inline, Threads
 from l0gc.sweep.local import LocalSweep
 from l0gc.sweep.pause import Pause, clear_pause, describe, read_pause, set_pause
@@ -44,6 +45,14 @@ def test_a_pause_that_is_cleared_is_told_and_is_gone() -> None:
     assert clear_pause(store) == pause
     assert read_pause(store) is None
     assert clear_pause(store) is None
+
+
+def test_a_pause_that_the_store_does_not_remove_is_not_told_as_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    set_pause(store, "disk audit", "ann")
+    monkeypatch.setattr(store, "delete", lambda keys: [DeleteFailure(k, "AccessDenied", "no") for k in keys])
+    with pytest.raises(StoreError, match="still paused"):
+        clear_pause(store)
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"{}", b"no json", b'{"why": 3, "by": "x", "since_ms": 0}'])

@@ -1,0 +1,52 @@
+"""The policies of docs/operations.md as JSON. `python -m tests.examples.iam` writes them to examples/iam."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "iam"
+BUCKET = "arn:aws:s3:::BUCKET"
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def policies() -> dict[str, dict[str, Any]]:
+    """A policy for each row of the table, by the name of its file."""
+    text = (ROOT / "docs/operations.md").read_text().split("## Permissions")[1].split("\n## ")[0]
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    header, rows = rows[0], rows[2:]
+    actions = [_CODE.findall(cell)[0] for cell in header[2:5]]
+    return {row[0].split(" ")[0]: _policy(dict(zip(actions, row[2:5], strict=True)), row[5]) for row in rows}
+
+
+def _policy(objects: dict[str, str], also: str) -> dict[str, Any]:
+    statements = [_allow("s3:ListBucket", BUCKET)]
+    for action, cell in objects.items():
+        paths = ["*"] if cell.startswith("everything") else _CODE.findall(cell.split(";")[0])
+        paths += _CODE.findall(cell.split(";")[1])[1:] if ";" in cell else []  # behind the option that needs them
+        if paths:
+            statements.append(_allow(action, *(f"{BUCKET}/PREFIX/{path}" for path in paths)))
+    for part in filter(None, also.split("; ")):
+        allowed = [c for c in _CODE.findall(part) if c.startswith("s3:")]
+        paths = [c for c in _CODE.findall(part) if not c.startswith("s3:")]
+        where = [f"{BUCKET}/PREFIX/{path}" for path in paths] or [BUCKET]
+        statements += [_allow(action, *where) for action in allowed]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _allow(action: str, *resources: str) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": list(resources)}
+
+
+def written(policy: dict[str, Any]) -> str:
+    """How a policy stands in its file."""
+    return json.dumps(policy, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, policy in policies().items():
+        (FOLDER / f"{name}.json").write_text(written(policy))

@@ -1,0 +1,242 @@
+"""The policies in examples/iam are the table of docs/operations.md, and enough and no more for what each role does.
+
+moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 judges a DeleteObjects
+request by each of its keys, moto by the bucket; HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not
+have. moto's check of signatures is off, since it refuses `%7E` in a URL, which S3 takes for the `~` that it is; who asks is
+known by the access key.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import settings as moto_settings
+from moto.iam.access_control import IAMPolicy, PermissionResult, S3IAMRequest
+from moto.s3.exceptions import BucketAccessDeniedError
+from moto.s3.models import FakeBucket
+from moto.s3.responses import ACTION_MAP, S3Response
+from moto.server import ThreadedMotoServer
+
+from tests.examples.iam import FOLDER, policies, written
+from tests.flows.test_secrets import IN_ONE
+from tests.support.cli import Ended, l0gc_process
+
+POLICIES = policies()
+
+NOT_TRIED = {
+    ("housekeeper", "s3:DeleteObject", "l0gc/controller/*"): "log entries are truncated when they are 15 minutes old",
+    ("housekeeper", "s3:DeleteObject", "l0gc/partition/*"): "the same",
+    ("computer", "s3:DeleteObject", "l0gc/watermarks/reports/*"): "there are too few reports to put one in their place",
+    ("reconciler", "s3:DeleteObject", "level_one/data/*"): "for objects of a run that another one overtook",
+    ("reconciler", "s3:AbortMultipartUpload", "level_one/data/*"): "for uploads that fail in the middle",
+    ("sweeper", "s3:AbortMultipartUpload", "level_zero/data/*"): "there is no unfinished upload",
+    ("sweeper", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
+}
+"""What no command of the test needs, and why the role has it all the same."""
+
+
+@dataclass
+class Account:
+    """A server that checks policies, a bucket, and a profile of credentials for each role."""
+
+    endpoint: str
+    bucket: str
+    credentials: Path
+    used: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
+            "L0GC_URL": f"s3://{self.bucket}/some/prefix",
+        }
+
+    def l0gc(self, role: str, *args: str, code: int = 0, stdin: bytes = b"") -> Ended:
+        ended = l0gc_process(*args, "--profile", role, environment=self.environment, stdin=stdin)
+        assert ended.code == code, (role, args, ended.stderr)
+        return ended
+
+    def client(self, role: str) -> Any:
+        """The role's own boto3 client."""
+        profiles = configparser.ConfigParser()
+        profiles.read(self.credentials)
+        return boto3.client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=profiles[role]["aws_access_key_id"],
+            aws_secret_access_key=profiles[role]["aws_secret_access_key"],
+        )
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    monkeypatch = pytest.MonkeyPatch()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    account = Account(
+        f"http://{host}:{port}", f"b-{uuid.uuid4().hex[:12]}", tmp_path_factory.mktemp("iam") / "credentials"
+    )
+    admin: dict[str, Any] = {
+        "endpoint_url": account.endpoint,
+        "region_name": "us-east-1",
+        "aws_access_key_id": "admin",
+        "aws_secret_access_key": "admin",
+    }
+    boto3.client("s3", **admin).create_bucket(Bucket=account.bucket)
+    iam = boto3.client("iam", **admin)
+    for role in POLICIES:
+        text = (FOLDER / f"{role}.json").read_text().replace("BUCKET", account.bucket).replace("PREFIX", "some/prefix")
+        user = f"{role}-{account.bucket}"
+        iam.create_user(UserName=user)
+        iam.put_user_policy(UserName=user, PolicyName=role, PolicyDocument=text)
+        key = iam.create_access_key(UserName=user)["AccessKey"]
+        with account.credentials.open("a") as file:
+            file.write(
+                f"[{role}]\naws_access_key_id = {key['AccessKeyId']}\naws_secret_access_key = {key['SecretAccessKey']}\n"
+            )
+    monkeypatch.setitem(ACTION_MAP["BUCKET"]["HEAD"], "DEFAULT", "ListBucket")
+    monkeypatch.setattr(S3IAMRequest, "check_signature", lambda self: None)
+    _judge_each_key(monkeypatch)
+    _note_what_is_used(monkeypatch, account)
+    monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # from here on, everything is checked
+    try:
+        yield account
+    finally:
+        monkeypatch.undo()
+        server.stop()
+
+
+def _judge_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking: ContextVar[Any] = ContextVar("asking", default=None)
+    of_bucket, delete_keys = FakeBucket.get_permission, S3Response._bucket_response_delete_keys
+
+    def each(self: Any, bucket_name: str, authenticated: bool = True) -> Any:
+        before = asking.set(self)
+        try:
+            return delete_keys(self, bucket_name, authenticated=True)
+        finally:
+            asking.reset(before)
+
+    def judged(self: Any, action: str, resource: str) -> Any:
+        if asking.get() is not None:
+            bucket, _, key = resource.removeprefix("arn:aws:s3:::").partition("/")
+            try:
+                asking.get()._authenticate_and_authorize_s3_action(bucket_name=bucket, key_name=key)
+            except BucketAccessDeniedError:
+                return PermissionResult.DENIED
+        return of_bucket(self, action, resource)
+
+    monkeypatch.setattr(S3Response, "_bucket_response_delete_keys", each)
+    monkeypatch.setattr(FakeBucket, "get_permission", judged)
+
+
+def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> None:
+    check = S3IAMRequest.check_action_permitted
+
+    def noted(self: Any, resource: str) -> None:
+        check(self, resource)
+        role = self._access_key.arn.split("/")[-1].removesuffix(f"-{account.bucket}")
+        account.used[role].add((self._action, resource))
+
+    monkeypatch.setattr(S3IAMRequest, "check_action_permitted", noted)
+
+
+def test_the_files_are_the_table() -> None:
+    told = {name: written(policy) for name, policy in POLICIES.items()}
+    assert {p.stem: p.read_text() for p in FOLDER.glob("*.json")} == told, "run: python -m tests.examples.iam"
+
+
+def test_by_its_policy_only_the_sweeper_can_delete_l0_and_nobody_can_delete_versions() -> None:
+    def may(policy: dict[str, Any], action: str, path: str) -> bool:
+        asked = IAMPolicy(json.dumps(policy)).is_action_permitted(action, f"arn:aws:s3:::BUCKET/PREFIX/{path}")
+        return asked is PermissionResult.PERMITTED
+
+    key = "level_zero/data/000/000000000000000001/x"
+    assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", key)} == {"sweeper"}
+    assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", key)} == {"uploader"}
+    assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObjectVersion", key)} == set()
+    assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")} == {"computer"}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_each_role_does_its_work_and_nobody_elses(account: Account) -> None:
+    account.l0gc("founder", "init", "--shards", "4")
+    account.l0gc("administrator", "topic", "create", "events", "--partitions", "2")
+    account.l0gc("administrator", "epoch", "advance")
+    upload = ["upload", "events", "-", "--epoch-interval", "0", "--producer", "p", "--json"]
+    (written,) = account.l0gc("uploader", *upload, stdin=b"one\ntwo\n").data["objects"]
+    assert account.l0gc("uploader", *upload, stdin=b"one\ntwo\n").data["skipped"] == 2
+    account.l0gc("looker", "status")
+    account.l0gc("looker", "explain", written["key"])
+    for name in ("topic list", "epoch show", "producer describe p"):
+        account.l0gc("looker", *name.split())
+    assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"
+    jobs = (
+        "reconcile --profile reconciler",
+        "housekeep --barrier --profile housekeeper",
+        "housekeep --epoch-interval 0 --profile housekeeper",
+        "compute-watermark --refresh --profile computer",
+        "verify --deep --profile verifier",
+    )
+    for_spark = {**os.environ, **account.environment}
+    subprocess.run([sys.executable, "-c", IN_ONE, "\n".join(jobs)], env=for_spark, check=True, timeout=200)
+
+    full = f"some/prefix/{written['key']}"
+    for role in POLICIES.keys() - {"sweeper"}:
+        client = account.client(role)
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.delete_object(Bucket=account.bucket, Key=full)
+        told = client.delete_objects(Bucket=account.bucket, Delete={"Objects": [{"Key": full}]})
+        assert [e["Code"] for e in told["Errors"]] == ["AccessDenied"]
+    for role in ("uploader", "reader"):
+        assert "refused access" in account.l0gc(role, "sweep", code=1).stderr
+    assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"
+
+    account.l0gc("pauser", "pause", "--why", "a test")
+    account.l0gc("sweeper", "sweep", code=4)
+    assert "still paused" in account.l0gc("sweeper", "resume", code=1).stderr
+    examined = l0gc_process("doctor", "--profile", "sweeper", environment=account.environment).stdout.decode()
+    assert "delete       refused at l0gc/" in examined
+    account.l0gc("pauser", "resume")
+    swept = account.l0gc("sweeper", "sweep", "--json")
+    assert swept.data["deleted"] == 1
+    assert swept.stderr == ""
+    account.l0gc("sweeper", "runs", "show", swept.data["run_id"])
+    assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"  # from L1
+    account.l0gc("administrator", "topic", "delete", "events")
+    _nothing_is_granted_for_nothing(account)
+
+
+def _nothing_is_granted_for_nothing(account: Account) -> None:
+    place = f"arn:aws:s3:::{account.bucket}/some/prefix/"
+    idle = set()
+    for role, policy in POLICIES.items():
+        for statement in policy["Statement"]:
+            action = statement["Action"]
+            done = {r.removeprefix(place) for a, r in account.used[role] if a == action}
+            for resource in statement["Resource"]:
+                path = resource.removeprefix("arn:aws:s3:::BUCKET").removeprefix("/PREFIX/")
+                pattern = re.compile(re.escape(path).replace(r"\*", ".*") if path else ".*")
+                if not any(pattern.fullmatch(d) for d in done):
+                    idle.add((role, action, path))
+    assert idle == set(NOT_TRIED)

@@ -1,0 +1,231 @@
+"""cron, systemd, Kubernetes, Airflow: what they run is what l0gc takes, and they say what matters."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+import click
+import pytest
+import yaml
+
+from tests.examples.command_lines import parse
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CRON_LINES = [
+    line.lstrip("# ")
+    for line in (EXAMPLES / "cron/l0gc.crontab").read_text().splitlines()
+    if re.match(r"(# )?[*\d][\d*/,-]* +", line)
+]
+
+
+def test_a_line_that_l0gc_would_refuse_is_noticed() -> None:
+    assert parse("l0gc sweep --min-age 1h --json")[1]["min_age"] == 3600
+    for wrong in ("l0gc swep", "l0gc sweep --min-ages 1h", "l0gc sweep --min-age soon", "l0gc topic create x"):
+        with pytest.raises(click.UsageError):
+            parse(wrong)
+
+
+# -- cron ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", CRON_LINES)
+def test_a_cron_job_runs_a_command_that_l0gc_takes_as_its_user_and_under_a_lock(line: str) -> None:
+    times, user, command = line.split()[:5], line.split()[5], line.split(None, 6)[6]
+    assert all(re.fullmatch(r"[\d*/,-]+", t) for t in times)
+    assert user == "l0gc"
+    found = re.fullmatch(r"flock -n /var/log/l0gc/\w+\.lock +(l0gc .*?) +>> /var/log/l0gc/l0gc\.log 2>&1", command)
+    assert found is not None
+    assert "%" not in command  # cron makes newlines of them
+    parse(found[1])
+
+
+def test_there_are_cron_jobs() -> None:
+    assert len(CRON_LINES) == 6
+
+
+@pytest.mark.parametrize("example", ["cron/env.example", "systemd/env.example"])
+def test_a_file_of_settings_holds_no_secret(example: str) -> None:
+    text = (EXAMPLES / example).read_text()
+    assert "L0GC_URL=s3://" in text
+    assert "SECRET" not in text
+    lines = [line.strip("# ") for line in text.splitlines() if re.match(r"#? ?(export )?[A-Z0-9_]+=", line)]
+    assert all(line.startswith("export ") for line in lines) == example.startswith("cron")
+
+
+# -- systemd ------------------------------------------------------------------------------------------------------------
+
+SERVICE = (EXAMPLES / "systemd/l0gc-gc.service").read_text()
+
+
+def _directives(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if re.match(r"\w+=", line))
+
+
+def test_the_service_runs_what_l0gc_takes() -> None:
+    parse(_directives(SERVICE)["ExecStart"])
+
+
+def test_a_stop_is_sent_to_l0gc_alone_and_is_no_failure() -> None:
+    service = _directives(SERVICE)
+    assert service["Type"] == "oneshot"
+    assert service["KillMode"] == "mixed"
+    assert service["SuccessExitStatus"] == "143"
+    assert service["EnvironmentFile"] == "/etc/l0gc/env"
+    assert "MemoryDenyWriteExecute" not in service
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_systemd_accepts_the_units_and_finds_the_service_shut_in(tmp_path: Path) -> None:
+    units = [tmp_path / "l0gc-gc.service", tmp_path / "l0gc-gc.timer"]
+    units[0].write_text(SERVICE.replace("/opt/l0gc/bin/l0gc", "/bin/true"))  # it has to be there
+    units[1].write_text((EXAMPLES / "systemd/l0gc-gc.timer").read_text())
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, check=False
+    )
+    told = [line for line in verified.stderr.splitlines() if "l0gc" in line]
+    assert (verified.returncode, told) == (0, [])
+    exposed = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=20", str(units[0])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert exposed.returncode == 0, exposed.stdout[-2000:]
+
+
+def test_the_timer_starts_the_service_of_its_name() -> None:
+    timer = _directives((EXAMPLES / "systemd/l0gc-gc.timer").read_text())
+    assert timer["OnCalendar"] == "*:0/10"
+    assert "Unit" not in timer
+    assert timer["WantedBy"] == "timers.target"
+
+
+# -- Kubernetes ---------------------------------------------------------------------------------------------------------
+
+MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((EXAMPLES / "kubernetes/cronjob.yaml").read_text()))
+CRON_JOBS = {m["metadata"]["name"]: m["spec"] for m in MANIFESTS if m["kind"] == "CronJob"}
+
+
+def test_there_are_two_cron_jobs_and_their_account() -> None:
+    assert [m["kind"] for m in MANIFESTS] == ["ServiceAccount", "CronJob", "CronJob"]
+    assert set(CRON_JOBS) == {"l0gc-gc", "l0gc-verify"}
+
+
+@pytest.mark.parametrize("name", CRON_JOBS)
+def test_a_cron_job_forbids_a_second_run_and_its_pod_may_do_little(name: str) -> None:
+    job = CRON_JOBS[name]
+    assert job["concurrencyPolicy"] == "Forbid"
+    assert len(job["schedule"].split()) == 5
+    pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["serviceAccountName"] == MANIFESTS[0]["metadata"]["name"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    assert not any("SECRET" in e["name"] for e in container["env"])
+
+
+@pytest.mark.parametrize("name", CRON_JOBS)
+def test_a_cron_job_has_arguments_that_l0gc_takes(name: str) -> None:
+    (container,) = CRON_JOBS[name]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert parse(container["args"])[0] == name.removeprefix("l0gc-")
+
+
+# -- Airflow ------------------------------------------------------------------------------------------------------------
+
+
+class _Dag:
+    """Stands for Airflow's class: keeps what it is given."""
+
+    open: ClassVar[_Dag | None] = None
+
+    def __init__(self, **given: Any) -> None:
+        self.given, self.tasks = given, list[_Task]()
+
+    def __enter__(self) -> Self:
+        _Dag.open = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _Dag.open = None
+
+
+class _Task:
+    def __init__(self, **given: Any) -> None:
+        self.given, self.before = given, list[_Task]()
+        assert _Dag.open is not None
+        _Dag.open.tasks.append(self)
+
+    def __rshift__(self, other: _Task) -> _Task:
+        other.before.append(self)
+        return other
+
+
+@pytest.fixture
+def dags(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Dag]:
+    made: list[_Dag] = []
+
+    class Dag(_Dag):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            made.append(self)
+
+    stubs: dict[str, dict[str, type]] = {
+        "airflow": {},
+        "airflow.sdk": {"DAG": Dag},
+        "airflow.providers": {},
+        "airflow.providers.standard": {},
+        "airflow.providers.standard.operators": {},
+        "airflow.providers.standard.operators.bash": {"BashOperator": _Task},
+    }
+    for name, classes in stubs.items():
+        module = ModuleType(name)
+        vars(module).update(classes)
+        monkeypatch.setitem(sys.modules, name, module)
+    runpy.run_path(str(EXAMPLES / "airflow/l0gc_dag.py"))
+    return {d.given["dag_id"]: d for d in made}
+
+
+def test_the_dags_run_commands_that_l0gc_takes_one_after_the_other(dags: dict[str, _Dag]) -> None:
+    assert set(dags) == {"l0gc", "l0gc_verify"}
+    commands = [parse(t.given["bash_command"])[0] for t in dags["l0gc"].tasks]
+    assert commands == ["housekeep", "reconcile", "compute-watermark", "sweep"]
+    assert [t.before for t in dags["l0gc"].tasks] == [[], *([t] for t in dags["l0gc"].tasks[:-1])]
+    (verify,) = dags["l0gc_verify"].tasks
+    assert parse(verify.given["bash_command"])[0] == "verify"
+    for dag in dags.values():
+        assert dag.given["catchup"] is False
+        assert dag.given["max_active_runs"] == 1
+
+
+# -- containers ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_image_has_java_copies_what_there_is_and_runs_l0gc_as_a_user_that_kubernetes_can_name() -> None:
+    root = EXAMPLES.parent
+    steps = (root / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    assert any("default-jre-headless" in s for s in steps)
+    for step in steps:
+        if step.startswith("COPY"):
+            assert all((root / source).exists() for source in step.split()[1:-1])
+    assert [s for s in steps if s.startswith("USER")] == ["USER l0gc"]
+    assert 'ENTRYPOINT ["l0gc"]' in steps
+
+
+def test_the_compose_file_runs_commands_that_l0gc_takes() -> None:
+    services = yaml.safe_load((EXAMPLES.parent / "docker-compose.yml").read_text())["services"]
+    (script,) = services["l0gc"]["command"]
+    assert [parse(part)[0] for part in script.split(" && ") if shlex.split(part)[0] == "l0gc"] == ["init"]
