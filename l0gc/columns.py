@@ -1,18 +1,20 @@
-"""Arrow columns from Python lists, built from buffers.
+"""Arrow columns from Python lists, built from buffers, and rows grouped by a column.
 
-pyarrow's own conversion looks for pandas first, and importing that costs a command 0.2 s and 40 MiB. Nothing here decides
-anything; it belongs below the packages that write Arrow and Parquet.
+pyarrow's own conversion looks for pandas first, and so does its grouping; importing that costs a command 0.2 s and 40 MiB.
+Nothing here decides anything; it belongs below the packages that read and write Arrow and Parquet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 T = TypeVar("T")
+
+_NO_ROWS: Final = np.empty(0, np.int32)
 
 
 def integers(values: Sequence[int | None], kind: pa.DataType | None = None) -> pa.Array:
@@ -55,6 +57,45 @@ def raw(column: pa.Array) -> memoryview:
     if not len(column):
         return memoryview(b"")
     return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]
+
+
+class Groups:
+    """Rows grouped by the values of a column of 64-bit integers, in the order in which those appear.
+
+    Attributes:
+        values: the value of each group; null is one, too.
+    """
+
+    def __init__(self, column: pa.Array) -> None:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        self.values: pa.Array = encoded.dictionary
+        self._of = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(column)) if len(column) else _NO_ROWS
+
+    def counts(self) -> pa.Array:
+        """The rows of each group."""
+        return _numbers(np.bincount(self._of, minlength=len(self.values)).astype(np.int64))
+
+    def sums(self, column: pa.Array) -> pa.Array:
+        """The sum of 64-bit integers in each group."""
+        sums = np.zeros(len(self.values), np.int64)
+        np.add.at(sums, self._of, np.frombuffer(raw(column), np.int64))
+        return _numbers(sums)
+
+    def least(self, column: pa.Array) -> pa.Array:
+        """The smallest of 64-bit integers in each group."""
+        least = np.full(len(self.values), np.iinfo(np.int64).max)
+        np.minimum.at(least, self._of, np.frombuffer(raw(column), np.int64))
+        return _numbers(least)
+
+    def first(self) -> pa.Array:
+        """The number of the first row of each group."""
+        first = np.empty(len(self.values), np.int64)
+        first[self._of[::-1]] = np.arange(len(self._of) - 1, -1, -1)  # of several the last one written stays
+        return _numbers(first)
+
+
+def _numbers(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def _variable(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:

@@ -83,7 +83,7 @@ class KeyLayout:
         for m in _FIELD.finditer(self.template):
             out += re.escape(self.template[at : m.start()])
             group = "name" if m.group(1) == "uuid" else m.group(1)
-            body = _UUID if m.group(1) == "uuid" else f"[0-9]{{{m.group(2)}}}"
+            body = _UUID if m.group(1) == "uuid" else f"[0-9]{{{int(m.group(2))}}}"
             out += f"(?P<{group}>{body})"
             at = m.end()
         return out + re.escape(self.template[at:]) + "$"
@@ -118,17 +118,21 @@ class KeyLayout:
         return L0Key(shard, epoch, m["name"])
 
     @cached_property
-    def _fixed(self) -> tuple[re.Pattern[str], int, int, int, int]:
-        """The key's shape without groups, and where shard and epoch stand in it: every field has a fixed width."""
-        plain = re.sub(r"\?P<\w+>", "?:", self.pattern[:-1]) + r"\Z"
+    def places(self) -> tuple[int, int, int, int]:
+        """Where in a key the shard begins and ends, and the epoch, in characters: every field has a fixed width."""
         shard = len(self.data_prefix)
         between = self.template[self.template.index("}") + 1 : self.template.index("{epoch")]
         epoch = shard + self._width("shard") + len(between)
-        return re.compile(plain), shard, shard + self._width("shard"), epoch, epoch + self._width("epoch")
+        return shard, shard + self._width("shard"), epoch, epoch + self._width("epoch")
+
+    @cached_property
+    def _shape(self) -> re.Pattern[str]:
+        """The key's shape without groups."""
+        return re.compile(re.sub(r"\?P<\w+>", "?:", self.pattern[:-1]) + r"\Z")
 
     def epochs(self, keys: Sequence[str]) -> list[int]:
         """The epoch of each key, -1 for one that `parse` gives None for; several times as fast as parsing them."""
-        shape, a, b, c, d = self._fixed
+        shape, (a, b, c, d) = self._shape, self.places
         found = [int(k[c:d]) if shape.match(k) else -1 for k in keys]
         if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
             for i, (key, epoch) in enumerate(zip(keys, found, strict=True)):

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from l0gc import columns
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
+from l0gc.key_columns import KeyColumns
 from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, level_one, partition_log
 
 DEFAULT = KeyLayout()
@@ -254,6 +256,8 @@ def test_other_topic_names_are_fine(name: str) -> None:
             KeyLayout("d/{shard:02}-{epoch:05}-{uuid}.l0", 7),
             KeyLayout("d/{shard:03}/{epoch:019}/{uuid}", 1000),
             KeyLayout("d/{shard:03}/{epoch:020}/{uuid}", 12),
+            KeyLayout("d/{shard:03}/{epoch:005}/{uuid}", 12),
+            KeyLayout("é/{shard:02}{epoch:020}-{uuid}.x", 100),
         ]
     ),
     st.data(),
@@ -287,3 +291,8 @@ def test_the_epochs_of_many_keys_are_what_parsing_each_of_them_says(layout: KeyL
     )
     parsed = [layout.parse(k) for k in keys]
     assert layout.epochs(keys) == [p.epoch if p is not None else -1 for p in parsed]
+    for prefix in ("", "é (x)+/", "a.b/"):
+        column = KeyColumns(layout, prefix).epochs(columns.strings([prefix + key for key in keys]))
+        assert column.to_pylist() == [p.epoch if p is not None else None for p in parsed]
+    if keys:
+        assert KeyColumns(layout, "p/").epochs(columns.strings(keys)).null_count == len(keys)

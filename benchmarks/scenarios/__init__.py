@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.measure import Result
-from benchmarks.scenarios import basic, rates, sweep_beside, sweep_scale, sweep_throttled, watermark
+from benchmarks.scenarios import basic, inventory, rates, sweep_beside, sweep_scale, sweep_throttled, watermark
 from benchmarks.setting import Setting
 
 SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
@@ -17,6 +17,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "watermark-small": watermark.small,
     "watermark-reports": watermark.reports,
     "scan-beside": watermark.scan_beside,
+    "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
     "sweep-mostly-live": sweep_beside.mostly_live,
     "sweep-growth": sweep_scale.growth,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,13 +15,14 @@ from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, count, duration, epoch, held_back, size
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
-from l0gc.errors import UsageError
+from l0gc.errors import ObjectNotFoundError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.attempts import Noted
 
 if TYPE_CHECKING:
+    from l0gc.watermark.inventory import Inventory
     from l0gc.watermark.job import WatermarkResult
     from l0gc.watermark.own_log import OwnLog
     from l0gc.watermark.scans import ScanSnapshot, ScanTotals
@@ -32,6 +35,7 @@ _PLAIN = ("spark.sql.adaptive.enabled=false",)
 
 @click.command("compute-watermark")
 @click.option("--scan/--no-scan", default=True, show_default=True, help="Read the listing, too: what is eligible.")
+@click.option("--inventory", metavar="MANIFEST", help="Read an S3 Inventory in the listing's place: manifest.json.")
 @click.option("--dry-run", is_flag=True, help="Compute M and write nothing.")
 @click.option("--refresh", is_flag=True, help="Look into the logs of the partitions that hold M back.")
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
@@ -47,6 +51,7 @@ _PLAIN = ("spark.sql.adaptive.enabled=false",)
 def command(
     settings: Settings,
     scan: bool,
+    inventory: str | None,
     dry_run: bool,
     refresh: bool,
     reports: str | None,
@@ -63,6 +68,7 @@ def command(
     Example:
       l0gc compute-watermark
       l0gc compute-watermark --refresh --json
+      l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
     out = Output(settings)
@@ -72,16 +78,21 @@ def command(
         raise UsageError("--cluster-epoch and --allow-no-partitions belong to --reports and --partitions")
     if reports is not None and refresh:
         raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
+    if inventory is not None and not scan:
+        raise UsageError("--inventory is read in the listing's place, and --no-scan reads neither: give one of the two")
     with open_cluster(settings) as (cluster, store):
         spark = lambda defaults: open_spark(settings, "compute-watermark", master, (*defaults, *conf))  # noqa: E731
         if reports is None or partitions is None:
-            run_compute_watermark(out, cluster, store.config, spark, scan=scan, dry_run=dry_run, refresh=refresh)
+            run_compute_watermark(
+                out, cluster, store.config, spark, scan=scan, inventory=inventory, dry_run=dry_run, refresh=refresh
+            )
             return
         with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
+            held = _inventory(store.config, inventory)
             theirs = _own_log(
                 settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions
             )
-            result = _their_m(cluster, store.config, theirs, spark, scan=scan, dry_run=dry_run)
+            result = _their_m(cluster, store.config, theirs, spark, scan=scan, inventory=held, dry_run=dry_run)
     print_result(out, result)
 
 
@@ -92,13 +103,33 @@ def run_compute_watermark(
     open_session: OpenSpark,
     *,
     scan: bool = True,
+    inventory: str | None = None,
     dry_run: bool = False,
     refresh: bool = False,
 ) -> None:
     """Compute M of l0gc's own logs, and tell the result."""
     with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
-        result = _our_m(out, cluster, config, open_session, scan=scan, dry_run=dry_run, refresh=refresh)
+        held = _inventory(config, inventory)
+        result = _our_m(out, cluster, config, open_session, scan=scan, inventory=held, dry_run=dry_run, refresh=refresh)
     print_result(out, result)
+
+
+def _inventory(config: StoreConfig, url: str | None) -> Inventory | None:
+    """What the manifest says, if there is one; it is read with the cluster's credentials."""
+    if url is None:
+        return None
+    from l0gc.watermark.inventory import read_inventory
+
+    def read(url: str) -> bytes | None:
+        if not url.startswith("s3://"):
+            return Path(url).read_bytes() if Path(url).is_file() else None
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        try:
+            return S3Store(replace(config, bucket=bucket, prefix="")).get(key).body
+        except ObjectNotFoundError:
+            return None
+
+    return read_inventory(url, config.bucket, read)
 
 
 def _own_log(
@@ -129,7 +160,14 @@ def _own_log(
 
 
 def _their_m(
-    cluster: Cluster, config: StoreConfig, theirs: OwnLog, open_session: OpenSpark, *, scan: bool, dry_run: bool
+    cluster: Cluster,
+    config: StoreConfig,
+    theirs: OwnLog,
+    open_session: OpenSpark,
+    *,
+    scan: bool,
+    inventory: Inventory | None,
+    dry_run: bool,
 ) -> WatermarkResult:
     """M of a system that keeps its own log; only the listing needs Spark."""
     from l0gc.watermark import own_log
@@ -140,7 +178,7 @@ def _their_m(
     with open_session(_PLAIN) as spark:
         from l0gc.spark import watermark_job
 
-        return watermark_job.run_own_log(spark, cluster, config, theirs, publish_it=not dry_run)
+        return watermark_job.run_own_log(spark, cluster, config, theirs, publish_it=not dry_run, inventory=inventory)
 
 
 def _our_m(
@@ -150,6 +188,7 @@ def _our_m(
     open_session: OpenSpark,
     *,
     scan: bool,
+    inventory: Inventory | None,
     dry_run: bool,
     refresh: bool,
 ) -> WatermarkResult:
@@ -160,7 +199,14 @@ def _our_m(
 
         started = time.monotonic() - began
         result = watermark_job.run(
-            spark, cluster, config, scan=scan, publish_it=not dry_run, refresh=refresh, broken=out.note
+            spark,
+            cluster,
+            config,
+            scan=scan,
+            publish_it=not dry_run,
+            refresh=refresh,
+            broken=out.note,
+            inventory=inventory,
         )
     result.seconds["spark"] = started
     return result
@@ -203,6 +249,7 @@ def _listing_data(scan: ScanSnapshot) -> dict[str, Any]:
     t = scan.totals
     return {
         "source": t.source,
+        "taken_ms": t.taken_ms,
         "objects": t.objects,
         "bytes": t.bytes,
         "eligible_objects": t.eligible_objects,
@@ -211,6 +258,8 @@ def _listing_data(scan: ScanSnapshot) -> dict[str, Any]:
         "oldest_held_age_s": _age_s(t, t.oldest_held_ms),
         "unparsable": t.unparsable,
         "unparsable_samples": t.unparsable_samples,
+        "noncurrent_objects": t.noncurrent_objects,
+        "noncurrent_bytes": t.noncurrent_bytes,
         "epochs": [msgspec.structs.asdict(r) for r in scan.epochs],
     }
 
@@ -237,11 +286,18 @@ def _listing_lines(scan: ScanSnapshot) -> list[str]:
     if t.unparsable:
         lines.append(f"{count(t.unparsable, 'key')} are no L0 keys and are never deleted, e.g.")
         lines += [f"  {key}" for key in t.unparsable_samples]
+    if t.noncurrent_objects:
+        versions = count(t.noncurrent_objects, "noncurrent version")
+        lines.append(f"not counted above, but paid for: {versions} ({size(t.noncurrent_bytes)})")
+    if t.source != "listing":
+        age = (t.run_ms - t.taken_ms) / 1000
+        made = f"made {duration(age)} ago" if age else "of an unknown time"
+        lines.append(f"that is by an {t.source} {made}, and not of now")
     return lines
 
 
 def _age_s(t: ScanTotals, written_ms: int | None) -> float | None:
-    """How old that was when the scan ended, by the store's clock."""
+    """How old that was when the bucket was so, by the store's clock."""
     return None if written_ms is None else max(0, t.taken_ms - written_ms) / 1000
 
 

@@ -24,7 +24,7 @@ from l0gc.verify.findings import Finding
 from l0gc.watermark.compute import PartitionReport, Watermark, compute, gc_epoch_of, reason_of
 from l0gc.watermark.publication import PublishedWatermark, read_published, watermark_of
 from l0gc.watermark.reports import report_of
-from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, read_scan, read_trend
+from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
 
 STANDARD_PRICE: Final = 0.023
 """Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
@@ -306,8 +306,8 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
         held_objects=sum(r.objects for r in held),
         held_bytes=held_bytes,
         held_dollars_month=round(held_bytes / GB * price_gb_month, 6),
-        oldest_eligible_ms=min((r.oldest_ms for r in eligible), default=None),
-        oldest_held_ms=min((r.oldest_ms for r in held), default=None),
+        oldest_eligible_ms=oldest_ms(eligible),
+        oldest_held_ms=oldest_ms(held),
         unparsable=totals.unparsable,
         unparsable_samples=totals.unparsable_samples,
         merged_epochs=totals.merged_epochs,

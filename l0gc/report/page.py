@@ -57,14 +57,14 @@ def _charts(f: Facts) -> Charts:
 
 
 def _objects_trend(scans: list[ScanTotals]) -> Chart:
-    values = [(t.taken_ms, t.eligible_objects) for t in scans]
+    values = [(t.run_ms, t.eligible_objects) for t in scans]
     return trend_chart(
         "Eligible objects at each scan", values, lambda ms, n: f"{moment(ms)}: {_objects(n)} eligible", short_number
     )
 
 
 def _bytes_trend(scans: list[ScanTotals]) -> Chart:
-    values = [(t.taken_ms, t.eligible_bytes) for t in scans]
+    values = [(t.run_ms, t.eligible_bytes) for t in scans]
     return trend_chart(
         "Eligible bytes at each scan",
         values,

@@ -15,6 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Part = TypeVar("Part")
+Row = TypeVar("Row")
 
 _OPTION: Final = "store"
 _ROWS: Final = 10_000
@@ -92,7 +95,15 @@ def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.
         yield pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
-def cause_of(error: PySparkException) -> errors.L0gcError:
+def collected(rdd: RDD[Row]) -> list[Row]:
+    """What the tasks gave, all of it; of a task that failed, see `cause_of`."""
+    try:
+        return rdd.collect()
+    except (PySparkException, Py4JJavaError) as e:
+        raise cause_of(e) from e
+
+
+def cause_of(error: PySparkException | Py4JJavaError) -> errors.L0gcError:
     """What an executor's l0gc raised, as the same class; other failures of a job as an `L0gcError` that says which."""
     first = ""
     for line in reversed(str(error).splitlines()):

@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
-from l0gc.keys import KeyLayout, PartitionId
+from l0gc.keys import PartitionId
+from l0gc.spark.inventory import inventory_histogram
 from l0gc.spark.listing import epoch_histogram
 from l0gc.spark.logs import LogsSource
 from l0gc.spark.remote import cause_of, store_options
@@ -24,7 +25,8 @@ from l0gc.storage.config import StoreConfig
 from l0gc.watermark import job, own_log
 from l0gc.watermark.compact import ReportFolder
 from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.job import EpochRow, WatermarkResult
+from l0gc.watermark.inventory import Inventory
+from l0gc.watermark.job import INVENTORY, LISTING, ReadHistogram, WatermarkResult
 from l0gc.watermark.own_log import OwnLog
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
 from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan
@@ -48,6 +50,7 @@ def run(
     publish_it: bool = True,
     refresh: bool = False,
     broken: Callable[[str], None] = lambda error: None,
+    inventory: Inventory | None = None,
 ) -> WatermarkResult:
     """See `watermark.job.run`.
 
@@ -55,11 +58,9 @@ def run(
         scan: whether the listing is read.
         refresh: whether the logs of partitions that hold M back are read.
         broken: told of each log that cannot be read.
+        inventory: what to read in the listing's place.
     """
     folder = ReportFolder(cluster.store, cluster.runtime, lambda keys: best_reports(spark, config, keys))
-
-    def histogram(layout: KeyLayout) -> list[EpochRow]:
-        return epoch_histogram(spark, config, layout, _slices(spark), lambda: cluster.controller.snapshot().epoch)
 
     def read_logs(cluster_id: str, partitions: list[PartitionId]) -> list[PartitionReport]:
         return reports_of_logs(spark, config, cluster_id, partitions, broken)
@@ -68,28 +69,50 @@ def run(
         lambda: job.run(
             cluster,
             folder.read,
-            histogram if scan else None,
+            _histogram(spark, config, inventory, lambda: cluster.controller.snapshot().epoch) if scan else None,
             publish_it=publish_it,
             read_logs=read_logs if refresh else None,
             compact=folder.compact,
             keep=keeper(cluster),
+            source=_source(inventory),
+            taken_ms=inventory.taken_ms if inventory is not None else None,
         )
     )
 
 
 def run_own_log(
-    spark: SparkSession, cluster: Cluster, config: StoreConfig, theirs: OwnLog, *, publish_it: bool = True
+    spark: SparkSession,
+    cluster: Cluster,
+    config: StoreConfig,
+    theirs: OwnLog,
+    *,
+    publish_it: bool = True,
+    inventory: Inventory | None = None,
 ) -> WatermarkResult:
-    """See `watermark.own_log.run`; with the listing."""
+    """See `watermark.own_log.run`; with the listing, or an inventory in its place."""
     return _told(
         lambda: own_log.run(
             cluster,
             theirs,
-            lambda layout: epoch_histogram(spark, config, layout, _slices(spark), lambda: theirs.cluster_epoch),
+            _histogram(spark, config, inventory, lambda: theirs.cluster_epoch),
             publish_it=publish_it,
             keep=keeper(cluster),
+            source=_source(inventory),
+            taken_ms=inventory.taken_ms if inventory is not None else None,
         )
     )
+
+
+def _histogram(
+    spark: SparkSession, config: StoreConfig, inventory: Inventory | None, ceiling: Callable[[], int]
+) -> ReadHistogram:
+    if inventory is None:
+        return lambda layout: epoch_histogram(spark, config, layout, _slices(spark), ceiling)
+    return lambda layout: inventory_histogram(spark, config, layout, inventory)
+
+
+def _source(inventory: Inventory | None) -> str:
+    return LISTING if inventory is None else INVENTORY
 
 
 def keeper(cluster: Cluster) -> Callable[[ScanSnapshot], KeptScan]:

@@ -175,7 +175,7 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
     if published.listed_objects < 0:
         raise SafetyError(
             "a share of the bucket is asked for, and the last compute-watermark did not count the bucket: "
-            "run l0gc compute-watermark without --no-scan"
+            "run l0gc compute-watermark without --no-scan and --inventory"
         )
     return int(published.listed_objects * ratio)
 

@@ -28,7 +28,7 @@ from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id,
 from l0gc.watermark.lowest import Holders, compute_of, holders_of, lowest, partitions_table
 from l0gc.watermark.publication import PublishedWatermark, publish, read_published, watermark_of
 from l0gc.watermark.reports import best_of, highest_of, key_of, last_of, table_of, write_reports
-from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals
+from l0gc.watermark.scans import SAMPLES, KeptScan, ScanRow, ScanSnapshot, ScanTotals, oldest_ms
 
 _log: Final = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ ReadHistogram = Callable[[KeyLayout], Iterable["EpochRow"]]
 KeepScan = Callable[[ScanSnapshot], KeptScan]
 """Keeps what a scan saw."""
 LISTING: Final = "listing"
-"""The source of what is read from the store's listing itself."""
+INVENTORY: Final = "inventory"
+"""The sources of what is read: the store's listing itself, or an S3 Inventory in its place."""
 ReadLogs = Callable[[str, list[PartitionId]], list[PartitionReport]]
 """Reads the logs of these partitions of this cluster, and reports each; one that cannot be read is left out."""
 
@@ -52,8 +53,9 @@ ReadLogs = Callable[[str, list[PartitionId]], list[PartitionReport]]
 class EpochRow:
     """What the bucket holds at one epoch; `epoch` is None for keys that are no L0 keys.
 
-    `oldest_ms` is when the oldest of them was written, by the store's clock. `samples` are a few keys of the row that holds
-    what is no L0 key, where more than one was kept.
+    `oldest_ms` is when the oldest of them was written, by the store's clock; 0 if nobody tells. `samples` are a few keys of
+    the row that holds what is no L0 key, where more than one was kept. The noncurrent ones are versions that a delete or
+    another version covers: no objects any more, but bytes that cost. Only an inventory tells of them.
     """
 
     epoch: int | None
@@ -62,6 +64,8 @@ class EpochRow:
     sample_key: str
     oldest_ms: int = 0
     samples: Sequence[str] = ()
+    noncurrent_objects: int = 0
+    noncurrent_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ def run(
     compact: Callable[[pa.Table], Compacted | None] | None = None,
     keep: KeepScan | None = None,
     source: str = LISTING,
+    taken_ms: int | None = None,
 ) -> WatermarkResult:
     """Compute M and publish it.
 
@@ -118,7 +123,8 @@ def run(
         read_logs: to look into the logs of the partitions that hold M back.
         compact: puts a file with these rows in the place of the reports that were read.
         keep: keeps what the scan saw, for people.
-        source: what `read_histogram` reads.
+        source: what `read_histogram` reads: LISTING or INVENTORY.
+        taken_ms: when that was so, by the store's clock; None for now, or if nobody knows.
 
     Raises:
         EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
@@ -154,7 +160,9 @@ def run(
     at = cluster.store.now_ms()
     scan: ScanSnapshot | None = None
     if rows is not None:
-        scan = scan_of(rows, watermark, holders_of(partitions, best), snapshot.cluster_id, at, source)
+        scan = scan_of(
+            rows, watermark, holders_of(partitions, best), snapshot.cluster_id, at, source=source, taken_ms=taken_ms
+        )
     kept: KeptScan | None = None
     compacted: Compacted | None = None
     if publish_it:
@@ -187,10 +195,11 @@ def publish_m(
 ) -> PublishedWatermark | None:
     """Publish M, at this time of the store's, with what the scan showed; returns what was published before.
 
-    See `publication.publish`.
+    A sweep never goes by an inventory, so what that counted is not published. See `publication.publish`.
     """
-    totals = None if scan is None else scan.totals
-    counts = (-1, -1, -1) if totals is None else (totals.eligible_objects, totals.eligible_bytes, totals.objects)
+    counts = (-1, -1, -1)
+    if scan is not None and scan.totals.source == LISTING:
+        counts = (scan.totals.eligible_objects, scan.totals.eligible_bytes, scan.totals.objects)
     new = PublishedWatermark(cluster_id, watermark, epoch, at_ms, *counts)
     return publish(cluster.store, cluster.runtime, new, own_log=own_log)
 
@@ -270,12 +279,20 @@ def kept_of(best: pa.Table, snapshot: ControllerState) -> pa.Table:
 
 
 def scan_of(
-    rows: Iterable[EpochRow], watermark: Watermark, holders: Holders, cluster_id: str, taken_ms: int, source: str
+    rows: Iterable[EpochRow],
+    watermark: Watermark,
+    holders: Holders,
+    cluster_id: str,
+    run_ms: int,
+    *,
+    source: str = LISTING,
+    taken_ms: int | None = None,
 ) -> ScanSnapshot:
     """What the scan amounts to under M, and who holds what is not eligible."""
+    rows = list(rows)
     told: list[ScanRow] = []
     samples: list[str] = []
-    for row in sorted(rows, key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch):
+    for row in sorted((r for r in rows if r.objects), key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch):
         holds = ("", 0) if row.epoch is None else holders.of(row.epoch)
         told.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holds))
         if row.epoch is None:
@@ -285,7 +302,8 @@ def scan_of(
     eligible = [r for r in l0 if r.epoch is not None and r.epoch <= watermark.watermark]
     totals = ScanTotals(
         cluster_id=cluster_id,
-        taken_ms=taken_ms,
+        run_ms=run_ms,
+        taken_ms=run_ms if taken_ms is None else taken_ms,
         watermark=watermark.watermark,
         cluster_epoch=watermark.cluster_epoch,
         source=source,
@@ -296,7 +314,9 @@ def scan_of(
         unparsable=sum(r.objects for r in unparsable),
         unparsable_bytes=sum(r.bytes for r in unparsable),
         unparsable_samples=samples[:SAMPLES],
-        oldest_eligible_ms=min((r.oldest_ms for r in eligible), default=None),
-        oldest_held_ms=min((r.oldest_ms for r in l0[len(eligible) :]), default=None),
+        oldest_eligible_ms=oldest_ms(eligible),
+        oldest_held_ms=oldest_ms(l0[len(eligible) :]),
+        noncurrent_objects=sum(r.noncurrent_objects for r in rows),
+        noncurrent_bytes=sum(r.noncurrent_bytes for r in rows),
     )
     return ScanSnapshot(totals, told)

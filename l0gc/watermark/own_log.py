@@ -76,6 +76,7 @@ def run(
     publish_it: bool = True,
     keep: KeepScan | None = None,
     source: str = LISTING,
+    taken_ms: int | None = None,
 ) -> WatermarkResult:
     """Compute M from what the other system tells, and publish it.
 
@@ -83,7 +84,8 @@ def run(
         read_histogram: None to leave the listing out.
         publish_it: False to look only.
         keep: keeps what the scan saw, for people.
-        source: what `read_histogram` reads.
+        source: what `read_histogram` reads: LISTING or INVENTORY.
+        taken_ms: when that was so, by the store's clock; None for now, or if nobody knows.
 
     Raises:
         OwnLogError: the cluster was not founded with `l0gc init --own-log`, or there are no partitions.
@@ -112,7 +114,8 @@ def run(
     scan: ScanSnapshot | None = None
     kept: KeptScan | None = None
     if rows is not None:
-        scan = scan_of(rows, watermark, holders_of(partitions, reports), state.cluster_id, at, source)
+        holders = holders_of(partitions, reports)
+        scan = scan_of(rows, watermark, holders, state.cluster_id, at, source=source, taken_ms=taken_ms)
     if publish_it:
         published = publish_m(
             cluster, state.cluster_id, watermark.watermark, theirs.cluster_epoch, at, scan, own_log=True

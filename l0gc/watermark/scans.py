@@ -56,7 +56,7 @@ class ScanRow(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: None for keys that are no L0 keys.
-        oldest_ms: when the oldest of the objects was written, by the store's clock.
+        oldest_ms: when the oldest of the objects was written, by the store's clock; 0 if an inventory does not tell.
         held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
         holders: how many partitions still may need it. Of none, an epoch is eligible, or newer than the run's snapshot.
     """
@@ -73,17 +73,22 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A scan in a line.
 
     Attributes:
-        taken_ms: when it ended, by the store's clock.
+        run_ms: when the run had read it, by the store's clock; its key begins with it, and scans sort by it.
+        taken_ms: when the bucket was so: `run_ms` for a listing, and for an inventory when that was made, or `run_ms` if it
+            does not tell.
         watermark: the M that the run computed; eligible is what lies at or below it.
         cluster_epoch: that of the run's snapshot.
         source: what was read: `listing` or `inventory`.
         unparsable: keys that are no L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
-        oldest_eligible_ms: when the oldest eligible object was written; None if there is none. So is `oldest_held_ms`, of
-            those that are L0 objects and not eligible.
+        oldest_eligible_ms: when the oldest eligible object was written; None if there is none, or if an inventory does not
+            tell. So is `oldest_held_ms`, of those that are L0 objects and not eligible.
+        noncurrent_objects: versions that a delete or another version covers. Only an inventory tells of them; they are
+            counted nowhere else.
         merged_epochs: of so many epochs the first row is the sum; 0 if each has its own.
     """
 
     cluster_id: str
+    run_ms: int
     taken_ms: int
     watermark: int
     cluster_epoch: int
@@ -97,6 +102,8 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
     unparsable_samples: list[str] = []
     oldest_eligible_ms: int | None = None
     oldest_held_ms: int | None = None
+    noncurrent_objects: int = 0
+    noncurrent_bytes: int = 0
     merged_epochs: int = 0
 
 
@@ -110,6 +117,11 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
     def epochs(self) -> list[ScanRow]:
         """The rows of L0 objects."""
         return [r for r in self.rows if r.epoch is not None]
+
+
+def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
+    """When the oldest object was written; None for no objects, and where an inventory does not tell."""
+    return min((r.oldest_ms for r in rows), default=0) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +156,14 @@ def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptS
     key = ""
     try:
         key = write_scan(store, runtime, scan)
-        return KeptScan(key, expire_scans(store, scan.totals.taken_ms - KEEP_DAYS * _DAY_MS))
+        return KeptScan(key, expire_scans(store, scan.totals.run_ms - KEEP_DAYS * _DAY_MS))
     except (StoreError, NotFoundError) as e:
         return KeptScan(key, 0, str(e))
 
 
 def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
     """Write a snapshot and return its key."""
-    key = f"{SCANS}{scan.totals.taken_ms:015}-{runtime.new_id()}.parquet"
+    key = f"{SCANS}{scan.totals.run_ms:015}-{runtime.new_id()}.parquet"
     store.put(key, encode_scan(key, scan))
     return key
 
@@ -263,9 +275,9 @@ def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: in
 
 
 def expire_scans(store: ObjectStore, before_ms: int, keep: int = KEEP_SCANS) -> int:
-    """Remove snapshots taken before `before_ms`, and all but the `keep` newest; returns how many are gone."""
+    """Remove snapshots of runs before `before_ms`, and all but the `keep` newest; returns how many are gone."""
     keys = list_scans(store)
-    old = [k for i, k in enumerate(keys) if i < len(keys) - keep or _taken_ms(k) < before_ms]
+    old = [k for i, k in enumerate(keys) if i < len(keys) - keep or _run_ms(k) < before_ms]
     return sum(_removed(store, old[at : at + PAGE_SIZE]) for at in range(0, len(old), PAGE_SIZE))
 
 
@@ -273,7 +285,7 @@ def _removed(store: ObjectStore, keys: Sequence[str]) -> int:
     return len(keys) - len(store.delete(keys))
 
 
-def _taken_ms(key: str) -> int:
+def _run_ms(key: str) -> int:
     m = _KEY.fullmatch(key)
     assert m is not None
     return int(m[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 
 from l0gc.cli.compute_watermark import print_result
@@ -16,8 +17,9 @@ from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
 DAY_MS = 86_400_000
 SCAN = ScanSnapshot(
     ScanTotals(
-        cluster_id="c", taken_ms=9 * DAY_MS, watermark=3, cluster_epoch=8, source="listing", objects=25, bytes=2500,
-        eligible_objects=10, eligible_bytes=1000, unparsable=2, unparsable_samples=["data/README", "data/x"],
+        cluster_id="c", run_ms=9 * DAY_MS, taken_ms=9 * DAY_MS, watermark=3, cluster_epoch=8, source="listing",
+        objects=25, bytes=2500, eligible_objects=10, eligible_bytes=1000, unparsable=2,
+        unparsable_samples=["data/README", "data/x"],
         oldest_eligible_ms=2 * DAY_MS, oldest_held_ms=9 * DAY_MS - 90_000,
     ),
     [
@@ -31,9 +33,9 @@ SCAN = ScanSnapshot(
 )  # fmt: skip
 
 
-def printed(kept: KeptScan | None = None) -> Result:
+def printed(kept: KeptScan | None = None, scan: ScanSnapshot = SCAN) -> Result:
     with taking_results() as results:
-        result = WatermarkResult(Watermark(3, 8, 4, []), 2, SCAN, True, kept=kept)
+        result = WatermarkResult(Watermark(3, 8, 4, []), 2, scan, True, kept=kept)
         print_result(Output(Settings()), result)
     return results[0]
 
@@ -50,6 +52,21 @@ def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
         "  data/x",
     ]
     assert all(len(line) <= 80 for line in text)
+
+
+def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
+    def told(age_ms: int) -> list[str]:
+        t = msgspec.structs.replace(
+            SCAN.totals, source="inventory", run_ms=9 * DAY_MS + age_ms, noncurrent_objects=1, noncurrent_bytes=1000
+        )
+        return printed(scan=ScanSnapshot(t, SCAN.rows)).text
+
+    assert told(3 * DAY_MS)[:-2] == printed().text
+    assert told(3 * DAY_MS)[-2:] == [
+        "not counted above, but paid for: 1 noncurrent version (1000 B)",
+        "that is by an inventory made 3 d ago, and not of now",
+    ]
+    assert told(0)[-1] == "that is by an inventory of an unknown time, and not of now"
 
 
 def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:

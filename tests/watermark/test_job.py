@@ -11,7 +11,7 @@ from l0gc.partition.state import PartitionState
 from l0gc.watermark import job
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow
-from l0gc.watermark.publication import read_published
+from l0gc.watermark.publication import PublishedWatermark, read_published
 from l0gc.watermark.reports import report_of
 from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan, list_scans, read_scan
 from tests.support.memory_store import memory_cluster
@@ -22,7 +22,7 @@ def report(cluster: Cluster, topic: str, revision: int) -> PartitionReport:
     return report_of(cluster_id, PartitionId(topic, revision, 0), PartitionState.new(revision), 0)
 
 
-def published(cluster: Cluster) -> object:
+def published(cluster: Cluster) -> PublishedWatermark | None:
     return read_published(cluster.store, cluster.controller.snapshot().cluster_id)[0]
 
 
@@ -128,8 +128,22 @@ def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
     with pytest.raises(EpochRegressionError):
         job.run(cluster, list, lambda layout: [EpochRow(9, 1, 1, "k")], keep=keep)
     assert list_scans(cluster.store) == []
-    ran = job.run(cluster, list, scan, keep=keep, source="inventory")
+    ran = job.run(cluster, list, scan, keep=keep)
     assert ran.kept is not None
     assert list_scans(cluster.store) == [ran.kept.key]
-    read = read_scan(cluster.store, ran.kept.key, cluster.controller.snapshot().cluster_id)
-    assert (read, read.totals.source) == (ran.listing, "inventory")
+    assert read_scan(cluster.store, ran.kept.key, cluster.controller.snapshot().cluster_id) == ran.listing
+
+
+def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> None:
+    cluster = memory_cluster()
+    rows = [EpochRow(0, 1, 10, "a", noncurrent_objects=2, noncurrent_bytes=7), EpochRow(None, 0, 0, "x", 5, (), 1, 3)]
+    for source, taken_ms, counts in (("inventory", 5, (-1, -1, -1)), ("listing", None, (1, 10, 1))):
+        scan = job.run(cluster, list, lambda layout: rows, source=source, taken_ms=taken_ms).listing
+        assert scan is not None
+        t = scan.totals
+        assert (t.source, t.taken_ms) == (source, t.run_ms if taken_ms is None else taken_ms)
+        assert (t.objects, t.unparsable, t.noncurrent_objects, t.noncurrent_bytes) == (1, 0, 3, 10)
+        assert (t.oldest_eligible_ms, len(scan.rows)) == (None, 1)  # nobody told when; what is covered is no object
+        told = published(cluster)
+        assert told is not None
+        assert (told.eligible_objects, told.eligible_bytes, told.listed_objects) == counts
