@@ -186,10 +186,10 @@ def _spark(
     signals: list[int],
     open_session: OpenSpark,
 ) -> SweepResult:
-    with out.progress("sweeping"), open_session(()) as spark:
+    with out.progress("sweeping") as show, open_session(()) as spark:
         from l0gc.spark.sweep_job import SparkSweep
 
-        sweep = SparkSweep(cluster, store.config, options)
+        sweep = SparkSweep(cluster, store.config, options, progress=_task_reporter(out, show))
         with _measured(out, sweep), stopping(sweep.stop, signals):
             return sweep.run(spark)
 
@@ -245,6 +245,21 @@ def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
                 out.note(
                     text, "progress", deleted=p.deleted, bytes=p.bytes, listed=p.listed, shard=p.shard, rate=p.rate
                 )
+
+    return report
+
+
+def _task_reporter(out: Output, show: Advance) -> Callable[[int, int], None]:
+    """The same of a sweep on Spark, whose executors tell what they have deleted when a task ends."""
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        text = f"{done} of {count(total, 'range')} of shards"
+        show(text, done=done, total=total)
+        if time.monotonic() - last >= _NOTE_EVERY_S and not out.follows:
+            last = time.monotonic()
+            out.note(text, "progress", done=done, total=total)
 
     return report
 

@@ -8,9 +8,9 @@ A run that is stopped is settled in the same way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ _TASKS_PER_SLOT: Final = 4
 _DELETERS: Final = 4
 """Threads that delete, of one task; it scans in its own."""
 
+_LOOK_EVERY_S: Final = 1.0
+
 _TALLY: Final = msgspec.json.Decoder(Tally)
 
 
@@ -48,10 +50,18 @@ class SparkSweep:
 
     Args:
         config: where the bucket is, as the executors will look for it.
+        progress: told every second how many of how many ranges of shards are done.
     """
 
-    def __init__(self, cluster: Cluster, config: StoreConfig, options: SweepOptions | None = None) -> None:
-        self._cluster, self._config = cluster, config
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: StoreConfig,
+        options: SweepOptions | None = None,
+        *,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self._cluster, self._config, self._progress = cluster, config, progress
         self._options = options or SweepOptions()
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
@@ -106,13 +116,34 @@ class SparkSweep:
         told: set[str] = set()
         try:
             rows = tasks.mapInArrow(_task(store_options(self._config), plan, ranges), "worker string, tally binary")
-            for row in rows.collect() if not self._stop.is_set() else ():
-                result.tally.add(_TALLY.decode(row.tally))
-                told.add(row.worker)
+            with following(spark, len(ranges), self._progress):
+                for row in rows.collect() if not self._stop.is_set() else ():
+                    result.tally.add(_TALLY.decode(row.tally))
+                    told.add(row.worker)
         except PySparkException as e:
             if not self._stop.is_set():
                 raise cause_of(e) from e
         _settle(self._cluster, result, told)
+
+
+@contextmanager
+def following(spark: SparkSession, total: int, progress: Callable[[int, int], None]) -> Iterator[None]:
+    """Tell how many of the tasks of the job that runs meanwhile have ended, by Spark's own count."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(_LOOK_EVERY_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            progress(sum(s.numCompletedTasks for s in stages if s is not None), total)
+
+    thread = threading.Thread(target=follow, name="l0gc-follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _settle(cluster: Cluster, result: SweepResult, told: set[str]) -> None:
