@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "l0gc"
 
 LEVELS: list[set[str]] = [
-    {"__init__", "columns", "epoch", "errors", "events", "keys", "metrics", "runtime", "settings"},
+    {"__init__", "columns", "epoch", "errors", "events", "figures", "keys", "metrics", "runtime", "settings"},
     {"storage"},
     {"controller"},
     {"partition"},
@@ -60,7 +60,7 @@ HOMES: dict[str, set[str]] = {
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},
     "pyspark": {"spark/", "cli/spark_options.py"},
-    "py4j": {"spark/session.py", "spark/ship.py"},
+    "py4j": {"spark/remote.py", "spark/session.py", "spark/ship.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py"},
     "prometheus_client": {"cli/metrics_options.py"},
@@ -96,6 +96,7 @@ PURE = [
     "epoch.py",
     "keys.py",
     "errors.py",
+    "figures.py",
     "metrics.py",
     "upkeep/gc_steps.py",
     "controller/state.py",

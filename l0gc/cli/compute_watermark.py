@@ -10,10 +10,11 @@ import msgspec
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, duration, epoch, held_back, size
+from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
+from l0gc.figures import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -247,4 +248,4 @@ def _age_s(t: ScanTotals, written_ms: int | None) -> float | None:
 
 def _oldest(t: ScanTotals, written_ms: int | None) -> str:
     age = _age_s(t, written_ms)
-    return "" if age is None else f", oldest {duration(age)}"
+    return "" if age is None else f", oldest {span(age * 1000)}"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,28 @@ def test_ctrl_c_while_spark_works_ends_the_run_and_leaves_no_marker(loaded: S3St
     done = ended.data
     assert (done["housekeep"]["partitions"], done["compute_watermark"], done["sweep"]) == (2, None, None)
     assert {e["run_id"] for e in events[1:]} == {done["run_id"]}
+    assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+def java_of(process: subprocess.Popen[bytes]) -> int:
+    """The JVM that a run has started."""
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if (path.parent / "comm").read_text() == "java\n" and f"PPid:\t{process.pid}\n" in path.read_text():
+                return int(path.parent.name)
+    raise AssertionError("there is no Java")
+
+
+@pytest.mark.slow
+def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(loaded: S3Store) -> None:
+    process, _ = begun_with_spark("--barrier")
+    os.kill(java_of(process), signal.SIGKILL)
+    ended = end(process)
+    assert ended.code == 1, ended.stderr
+    assert [(e["step"], e["exit_code"]) for e in ended.data["errors"]] == [("reconcile", 1), ("compute-watermark", 1)]
+    assert {e["message"].partition(",")[0] for e in ended.data["errors"]} == {"the Spark job failed: its Java has gone"}
+    assert ended.data["sweep"] is None
+    assert l0_objects(loaded)
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
 
 

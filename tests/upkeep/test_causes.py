@@ -14,7 +14,7 @@ from l0gc.keys import KeyLayout, PartitionId
 from l0gc.sweep.pause import Pause
 from l0gc.upkeep import causes
 from l0gc.upkeep.attempts import Attempt
-from l0gc.upkeep.causes import CODES, DamagedObject, Facts, find_causes, find_warnings, next_step, span
+from l0gc.upkeep.causes import CODES, DamagedObject, Facts, find_causes, find_warnings, next_step
 from l0gc.watermark.compute import PartitionReport
 from tests.support.reports import a_report
 
@@ -173,9 +173,3 @@ def test_a_local_clock_that_is_off_is_a_warning(minutes: int) -> None:
     (warning,) = find_warnings(f)
     assert warning.cause == "local_clock"
     assert ("120 s ahead of" if minutes > 0 else "120 s behind") in warning.detail
-
-
-def test_lengths_of_time_for_people() -> None:
-    assert [span(int(s * 1000)) for s in (-5, 40, 12 * 60, 3.5 * 3600, 9 * 86400)] == [
-        "0 s", "40 s", "12 min", "3.5 h", "9 days",
-    ]  # fmt: skip
