@@ -101,7 +101,8 @@ def test_every_code_is_in_the_operators_table_and_no_other() -> None:
 CODES_IN_ORDER = [
     "foreign_watermark", "damaged_watermark", "old_controller", "poisoned_key", "broken_log", "damaged_object",
     "damaged_report", "store_clock", "housekeep_overdue", "housekeep_failed", "unreconciled", "reconcile_failed",
-    "idle_window", "no_report", "stale_report", "not_computed", "compute_failed", "paused", "sweep_failed", "local_clock",
+    "idle_window", "no_report", "stale_report", "not_computed", "compute_failed", "paused", "sweep_failed", "damaged_record",
+    "local_clock",
 ]  # fmt: skip
 
 
@@ -164,6 +165,11 @@ def test_of_a_system_with_its_own_log_only_what_is_published_counts() -> None:
 )
 def test_without_a_cause_the_loop_goes_on(expected: str, f: Facts) -> None:
     assert (codes(f), next_step(f, [])) == ([], expected)
+
+
+def test_a_record_of_a_sweep_that_cannot_be_read_is_a_warning() -> None:
+    f = facts(damaged_record="l0gc/runs/r/run.json cannot be read")
+    assert (codes(f), [w.cause for w in find_warnings(f)]) == ([], ["damaged_record"])
 
 
 @pytest.mark.parametrize("minutes", [2, -2])
