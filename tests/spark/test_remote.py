@@ -32,8 +32,8 @@ def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
 def test_what_java_throws_is_one_line() -> None:
     with shared_spark() as spark:
         jvm: Any = spark.sparkContext._jvm
-        nothing = jvm.java.util.ArrayList().iterator()
+        empty = jvm.java.util.ArrayDeque()
         with pytest.raises(L0gcError) as told, telling_causes():
-            nothing.next()
+            empty.removeFirst()
     assert isinstance(told.value.__cause__, Py4JJavaError)
     assert str(told.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")
