@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from l0gc.cluster import Cluster
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
 from l0gc.keys import GC_UNDER_WAY, partition_log
+from l0gc.metrics import METRICS
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
@@ -82,6 +84,14 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
         assert set(done[step]) == set(l0gc(command))
     assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
+    options = ("--metrics-file", str(tmp_path / "all.prom"))
+    for command in (("upload", "events", str(tmp_path / "lines")), ("gc", "--barrier"), ("status",)):
+        l0gc(*command, *options)
+    told = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
+    assert set(told) == {(m.name, step) for m in METRICS for step in m.steps}
 
 
 def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
