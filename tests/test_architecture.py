@@ -19,7 +19,19 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "l0gc"
 
 LEVELS: list[set[str]] = [
-    {"__init__", "columns", "epoch", "errors", "events", "key_columns", "keys", "metrics", "runtime", "settings"},
+    {
+        "__init__",
+        "columns",
+        "epoch",
+        "errors",
+        "events",
+        "figures",
+        "key_columns",
+        "keys",
+        "metrics",
+        "runtime",
+        "settings",
+    },
     {"storage"},
     {"controller"},
     {"partition"},
@@ -97,6 +109,7 @@ PURE = [
     "epoch.py",
     "keys.py",
     "errors.py",
+    "figures.py",
     "metrics.py",
     "upkeep/gc_steps.py",
     "controller/state.py",

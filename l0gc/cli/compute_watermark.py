@@ -12,10 +12,11 @@ import msgspec
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, duration, epoch, held_back, size
+from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import ObjectNotFoundError, UsageError
+from l0gc.figures import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -290,8 +291,8 @@ def _listing_lines(scan: ScanSnapshot) -> list[str]:
         versions = count(t.noncurrent_objects, "noncurrent version")
         lines.append(f"not counted above, but paid for: {versions} ({size(t.noncurrent_bytes)})")
     if t.source != "listing":
-        age = (t.run_ms - t.taken_ms) / 1000
-        made = f"made {duration(age)} ago" if age else "of an unknown time"
+        age = t.run_ms - t.taken_ms
+        made = f"made {span(age)} ago" if age else "of an unknown time"
         lines.append(f"that is by an {t.source} {made}, and not of now")
     return lines
 
@@ -303,4 +304,4 @@ def _age_s(t: ScanTotals, written_ms: int | None) -> float | None:
 
 def _oldest(t: ScanTotals, written_ms: int | None) -> str:
     age = _age_s(t, written_ms)
-    return "" if age is None else f", oldest {duration(age)}"
+    return "" if age is None else f", oldest {span(age * 1000)}"

@@ -16,8 +16,9 @@ from typing import Any
 import click
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count, size, taking_results
+from l0gc.cli.output import Output, taking_results
 from l0gc.errors import L0gcError
+from l0gc.figures import count, size
 from l0gc.settings import Settings
 
 _TOPIC = "flights"

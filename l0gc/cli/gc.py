@@ -21,11 +21,11 @@ from l0gc.cli.pause import whoever
 from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OneSession, open_spark, spark_options
-from l0gc.cli.sweep import eligible, limits, run_sweep
+from l0gc.cli.sweep import Limits, eligible, limits, run_sweep
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
-from l0gc.sweep.plan import SweepOptions, choose_engine, run_id
+from l0gc.sweep.plan import choose_engine, run_id
 from l0gc.upkeep.gc_steps import COMPUTE, HOUSEKEEP, RECONCILE, STEPS, SWEEP, is_final, is_left_out, worst
 from l0gc.upkeep.under_way import UnderWay, announced, describe
 
@@ -47,12 +47,7 @@ def command(
     dry_run: bool,
     no_reconcile: bool,
     barrier: bool,
-    min_age: int,
-    max_objects: int | None,
-    max_rate: float | None,
-    max_delete_ratio: float | None,
-    keep_runs: int,
-    engine: str,
+    bounds: Limits,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
@@ -71,18 +66,11 @@ def command(
         now_ms = store.now_ms()
         name = run_id(now_ms, cluster.runtime.new_id())
         logs.set_run_id(name)
-        options = SweepOptions(
-            dry_run=dry_run,
-            min_age_ms=min_age * 1000,
-            max_objects=max_objects,
-            max_rate=max_rate,
-            max_delete_ratio=max_delete_ratio,
-            run_id=name,
-        )
+        options = bounds.options(dry_run=dry_run, run_id=name)
 
         def sweep() -> None:
-            chosen, why = choose_engine(engine, master, lambda: eligible(cluster))
-            run_sweep(out, cluster, store, options, session, chosen, why, keep_runs)
+            chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster))
+            run_sweep(out, cluster, store, options, session, chosen, why, bounds.keep_runs)
 
         work: dict[str, Callable[[], None]] = {
             HOUSEKEEP: lambda: run_housekeep(out, cluster, barrier=barrier),

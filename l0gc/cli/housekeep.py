@@ -9,9 +9,10 @@ import msgspec
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count
+from l0gc.cli.output import Output
 from l0gc.cluster import Cluster
 from l0gc.errors import PartialFailureError
+from l0gc.figures import count
 from l0gc.settings import Settings
 from l0gc.upkeep.attempts import Noted
 

@@ -125,7 +125,7 @@ def main() -> None:
 def _log_format(args: list[str]) -> str:
     """The format that is asked for, as far as it can be told without the command."""
     asked = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
-    for option, value in zip(args, [*args[1:], ""], strict=True):
+    for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")
         if name == "--log-format":
             asked = inline if given else value

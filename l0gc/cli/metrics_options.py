@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import click
 
@@ -120,13 +120,24 @@ def push(gateway: str, new: Iterable[Sample]) -> None:
         OSError, ValueError, HTTPException: they were not taken.
     """
     from prometheus_client import pushadd_to_gateway
+    from prometheus_client.exposition import basic_auth_handler
 
-    if urlsplit(gateway).scheme not in {"http", "https"}:
+    place = urlsplit(gateway)
+    if place.scheme not in {"http", "https"}:
         raise ValueError("the URL must look like http://host:9091")
+
+    def send(
+        url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+    ) -> Callable[[], None]:
+        """A user and a password in the URL go into a header: urllib takes them for a part of the host."""
+        user, password = (unquote(part) if part is not None else None for part in (place.username, place.password))
+        return basic_auth_handler(url, method, timeout, headers, data, user, password)
+
+    bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2]))
     told = {key_of(s.metric.last_run_name, s.labels): s.value for s in new}
     first = next(iter(told))[1]
     group = {name: value for name, value in first if name != "step"}
-    pushadd_to_gateway(gateway, _JOB, _registry(_families(told)), group, timeout=_PUSH_SECONDS)
+    pushadd_to_gateway(bare, _JOB, _registry(_families(told)), group, timeout=_PUSH_SECONDS, handler=send)
 
 
 def _families(values: Mapping[Key, float]) -> list[Family]:

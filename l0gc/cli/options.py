@@ -13,6 +13,7 @@ import click
 from l0gc.cli.logs import FORMATS, logging_command
 from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
+from l0gc.figures import STANDARD_PRICE
 from l0gc.runtime import Runtime
 from l0gc.settings import Settings, load_file
 from l0gc.storage.config import StoreConfig
@@ -74,6 +75,13 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
+
+
+price_option: Final = click.option(
+    "--price-gb-month", type=click.FloatRange(min=0), default=STANDARD_PRICE, show_default=True, metavar="DOLLARS",
+    help="What the store asks for a GB and month.",
+)  # fmt: skip
+"""Of what tells the cost of garbage."""
 
 
 def store_config(settings: Settings) -> StoreConfig:

@@ -19,6 +19,7 @@ import msgspec
 from l0gc.cli import logs
 from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.events import event
+from l0gc.figures import count
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
@@ -186,28 +187,6 @@ def _folded(text: Sequence[str], indent: int) -> list[str]:
     width = max(40, shutil.get_terminal_size().columns)
     fold = textwrap.TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return [line for t in text for line in (fold.wrap(t) if len(t) > width else [t])]
-
-
-def size(n: float) -> str:
-    """Bytes for people: `12.3 MiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(n) < 1024 or unit == "TiB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    raise AssertionError("unreachable")
-
-
-def count(n: int, noun: str, plural: str | None = None) -> str:
-    """`1 object`, `1,234 objects`."""
-    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
-
-
-def duration(seconds: float) -> str:
-    """A time for people, in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{int(seconds)} s"
 
 
 def epoch(value: int) -> str:

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch
+from l0gc.cli.output import Output, epoch
+from l0gc.figures import count
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import Final
 import click
 import msgspec
 
-from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, size, writing_stdout
+from l0gc.cli.options import common_options, open_cluster, price_option
+from l0gc.cli.output import Output, writing_stdout
 from l0gc.errors import UsageError
+from l0gc.figures import size
 from l0gc.settings import Settings
 
 _STDOUT: Final = "-"
@@ -22,10 +23,7 @@ _STDOUT: Final = "-"
     "-o", "--output", default="report.html", show_default=True, metavar="FILE", help="Where to write it; - for stdout."
 )
 @click.option("--findings", metavar="FILE", help="Show what l0gc verify --json printed into this file, too.")
-@click.option(
-    "--price-gb-month", type=click.FloatRange(min=0), default=0.023, show_default=True, metavar="DOLLARS",
-    help="What the store asks for a GB and month.",
-)  # fmt: skip
+@price_option
 @common_options
 def command(settings: Settings, output: str, findings: str | None, price_gb_month: float) -> None:
     """Write a page about the cluster: one HTML file that needs no network. Changes nothing in the bucket.

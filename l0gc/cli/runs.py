@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, size
+from l0gc.cli.output import Output, epoch
+from l0gc.figures import count, size
 from l0gc.settings import Settings
 from l0gc.sweep.runs import RunEntry, list_runs, show_run
 

@@ -93,15 +93,17 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
     pairs = _pairs(conf)
     send = {"true": True, "false": False}.get(pairs.pop(_SEND, ""))
     from l0gc.spark.credentials import for_executors
-    from l0gc.spark.session import get_session
+    from l0gc.spark.remote import telling_causes
+    from l0gc.spark.session import get_session, stop
     from l0gc.spark.ship import make_ready
 
     spark = get_session(app, master=master, conf=pairs, verbose=settings.verbose > 1)
     try:
         make_ready(spark, lambda: for_executors(S3Store(store_config(settings)), send))
-        yield spark
+        with telling_causes():
+            yield spark
     finally:
-        spark.stop()
+        stop(spark)
 
 
 class OneSession:
@@ -134,7 +136,10 @@ class OneSession:
                 signal.signal(signal.SIGINT, heard)  # Spark puts a handler of its own there
             seconds = round(time.monotonic() - began, 3)
             _log.info("Spark started after %.1f s", seconds, extra=event("spark_started", seconds=seconds))
-        for key, _, value in (item.partition("=") for item in defaults):
-            if key not in self._given:
-                self._spark.conf.set(key, value)
-        yield self._spark
+        from l0gc.spark.remote import telling_causes
+
+        with telling_causes():  # each step fails by itself
+            for key, _, value in (item.partition("=") for item in defaults):
+                if key not in self._given:
+                    self._spark.conf.set(key, value)
+            yield self._spark

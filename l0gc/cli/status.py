@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, open_cluster, price_option
 from l0gc.cli.output import Output, is_coloured
 from l0gc.settings import Settings
 
@@ -24,10 +24,7 @@ STOPPED: Final = 130
     "--watch", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
     help="Look again every so often (every 5 seconds), until Ctrl-C.",
 )  # fmt: skip
-@click.option(
-    "--price-gb-month", type=click.FloatRange(min=0), default=0.023, show_default=True, metavar="DOLLARS",
-    help="What the store asks for a GB and month.",
-)  # fmt: skip
+@price_option
 @common_options
 @metrics_options
 def command(settings: Settings, watch: float | None, price_gb_month: float) -> None:
@@ -65,9 +62,9 @@ def command(settings: Settings, watch: float | None, price_gb_month: float) -> N
 
 def _data(s: Status, price: float) -> dict[str, Any]:
     from l0gc.cli.runs import run_data
-    from l0gc.cli.status_text import dollars
+    from l0gc.cli.status_text import cost
 
-    cost = dollars(s, price)
+    amount = cost(s, price)
     return {
         "cluster_id": s.cluster_id,
         "own_log": s.own_log,
@@ -90,7 +87,7 @@ def _data(s: Status, price: float) -> dict[str, Any]:
         "eligible_as_of_ms": s.garbage.as_of_ms,
         "deleted_since": {"objects": s.garbage.deleted_objects, "bytes": s.garbage.deleted_bytes},
         "price_gb_month": price,
-        "dollars_month": None if cost is None else round(cost, 6),
+        "dollars_month": None if amount is None else round(amount, 6),
         "held_back_by": [msgspec.structs.asdict(h) for h in s.held],
         "errors": s.errors,
         "attempts": [{**msgspec.structs.asdict(a), "ok": a.ok} for a in s.attempts],

@@ -11,10 +11,11 @@ from typing import Final
 
 import click
 
-from l0gc.cli.output import count, epoch, size
+from l0gc.cli.output import epoch
 from l0gc.cli.runs import run_outcome
+from l0gc.figures import STANDARD_PRICE, count, dollars, dollars_month, size, span
 from l0gc.upkeep.attempts import JOBS
-from l0gc.upkeep.causes import NOTHING, span
+from l0gc.upkeep.causes import NOTHING
 from l0gc.upkeep.status import BY_DATA, Held, Status
 
 INDENT: Final = 11
@@ -22,9 +23,6 @@ LEAST_WIDTH: Final = 40
 PIPED_WIDTH: Final = 80
 _HELD_LINES: Final = 4
 _CAUSES: Final = 5
-GB: Final = 1 << 30
-"""What S3 bills as a GB."""
-STANDARD_PRICE: Final = 0.023
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """Stands for a space at which no line ends."""
 
@@ -115,22 +113,21 @@ def _epoch_and_m(s: Status) -> Iterator[Line]:
     yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0")
 
 
-def dollars(s: Status, price: float) -> float | None:
+def cost(s: Status, price: float) -> float | None:
     """What the garbage that is left costs a month, at `price` dollars for a GB and month; None if nobody knows."""
-    return s.garbage.left_bytes / GB * price if s.garbage.objects >= 0 else None
+    return dollars_month(s.garbage.left_bytes, price) if s.garbage.objects >= 0 else None
 
 
 def _garbage(s: Status, price: float) -> str:
-    g, cost = s.garbage, dollars(s, price)
-    if cost is None:
+    g, amount = s.garbage, cost(s, price)
+    if amount is None:
         return "not known: no listing was read when M was published" if s.published_ms >= 0 else "not known yet"
-    money = f"${cost:,.2f}" if cost >= 0.005 or not g.left_bytes else "under $0.01"
     name = " (S3 standard)" if price == STANDARD_PRICE else ""
     gone = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
     left = ", what is left of it" if g.deleted_objects else ","
     return (
-        f"{count(g.objects, 'object')} ({size(g.bytes)}) as of {_ago(s, g.as_of_ms)}{gone}{left} {money} a month at "
-        f"${price:g} a GB-month{name}"
+        f"{count(g.objects, 'object')} ({size(g.bytes)}) as of {_ago(s, g.as_of_ms)}{gone}{left} {dollars(amount)} "
+        f"a month at ${price:g} a GB-month{name}"
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Protocol
 
 import click
@@ -17,11 +18,12 @@ import click
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Advance, Output, count, epoch, size
+from l0gc.cli.output import Advance, Output, epoch
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
 from l0gc.errors import PartialFailureError, SafetyError, StoppedError, StoreError
+from l0gc.figures import count, size
 from l0gc.settings import Settings
 from l0gc.storage.history import ENABLED, SUSPENDED
 from l0gc.storage.s3 import S3Store
@@ -72,11 +74,40 @@ _LIMITS: Final = [
 ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a sweep, and where it runs; times are seconds."""
+
+    min_age: int
+    max_objects: int | None
+    max_rate: float | None
+    max_delete_ratio: float | None
+    keep_runs: int
+    engine: str
+
+    def options(self, **more: Any) -> SweepOptions:
+        """The same as options of a sweep, with `more` of them."""
+        return SweepOptions(
+            min_age_ms=self.min_age * 1000,
+            max_objects=self.max_objects,
+            max_rate=self.max_rate,
+            max_delete_ratio=self.max_delete_ratio,
+            **more,
+        )
+
+
 def limits(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the options that bound what a sweep does, and where it runs."""
+    """Give `command` the options that bound what a sweep does, and where it runs; it gets them as one `Limits`."""
+    names = [f.name for f in fields(Limits)]
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bounds = Limits(**{name: kwargs.pop(name) for name in names})
+        return command(*args, bounds=bounds, **kwargs)
+
     for option in reversed(_LIMITS):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.command("sweep")
@@ -90,14 +121,9 @@ def limits(command: Callable[..., Any]) -> Callable[..., Any]:
 def command(
     settings: Settings,
     dry_run: bool,
-    min_age: int,
-    max_objects: int | None,
-    max_rate: float | None,
-    max_delete_ratio: float | None,
+    bounds: Limits,
     shards: tuple[int, int] | None,
     purge_versions: bool,
-    keep_runs: int,
-    engine: str,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
@@ -108,19 +134,11 @@ def command(
       l0gc sweep --dry-run
       l0gc sweep --min-age 1h --max-rate 3000
     """
-    options = SweepOptions(
-        dry_run=dry_run,
-        min_age_ms=min_age * 1000,
-        max_objects=max_objects,
-        max_rate=max_rate,
-        shards=shards,
-        max_delete_ratio=max_delete_ratio,
-        purge_versions=purge_versions,
-    )
+    options = bounds.options(dry_run=dry_run, shards=shards, purge_versions=purge_versions)
     with open_cluster(settings) as (cluster, store):
         spark = lambda defaults: open_spark(settings, "sweep", master, (*defaults, *conf))  # noqa: E731
-        engine, why = choose_engine(engine, master, lambda: eligible(cluster))
-        run_sweep(Output(settings), cluster, store, options, spark, engine, why, keep_runs)
+        engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster))
+        run_sweep(Output(settings), cluster, store, options, spark, engine, why, bounds.keep_runs)
 
 
 def run_sweep(

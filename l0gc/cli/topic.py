@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, count
+from l0gc.cli.output import Output
 from l0gc.errors import PartialFailureError
+from l0gc.figures import count
 from l0gc.settings import Settings
 from l0gc.upkeep.topics import create_topic, delete_topic
 

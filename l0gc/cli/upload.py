@@ -11,8 +11,9 @@ import click
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import FILE, Size, common_options, open_cluster
-from l0gc.cli.output import Output, count, size
+from l0gc.cli.output import Output
 from l0gc.errors import L0gcError, UsageError
+from l0gc.figures import count, size
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import click
 import msgspec
 
 from l0gc.cli.options import Duration, common_options, open_cluster
-from l0gc.cli.output import Output, count, epoch, size
+from l0gc.cli.output import Output, epoch
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.errors import SafetyError
+from l0gc.figures import count, size
 from l0gc.settings import Settings
 from l0gc.verify.findings import VerifyResult
 

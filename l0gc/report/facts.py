@@ -1,7 +1,7 @@
 """What a report says, gathered from the bucket: the logs, the scan snapshots, the records of runs. Changes nothing.
 
 What can be missing or damaged without an end to everything (a partition's log, a scan, a run's record) is told on the page,
-and the rest is shown all the same. Only what M and the epoch come from must be readable: a page without them would mislead.
+and the rest is shown all the same. Only the controller's log must be readable: without it nothing is known.
 """
 
 from __future__ import annotations
@@ -14,22 +14,19 @@ import msgspec
 
 from l0gc.cluster import Cluster
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
+from l0gc.figures import STANDARD_PRICE, dollars_month
 from l0gc.keys import PartitionId
 from l0gc.report.series import DeletedBar, EpochBar, deleted_bars, epoch_bars, thinned
-from l0gc.sweep.pause import Pause, read_pause
+from l0gc.sweep.pause import Pause
 from l0gc.sweep.record import RunSummary
 from l0gc.sweep.runs import RunEntry, list_runs
+from l0gc.upkeep.causes import Cause
 from l0gc.upkeep.status import status
 from l0gc.verify.findings import Finding
 from l0gc.watermark.compute import PartitionReport, Watermark, compute, gc_epoch_of, reason_of
-from l0gc.watermark.publication import PublishedWatermark, read_published, watermark_of
 from l0gc.watermark.reports import report_of
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
 
-STANDARD_PRICE: Final = 0.023
-"""Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
-GB: Final = 1 << 30
-"""What S3 bills as a GB."""
 SHOWN_BEHIND: Final = 20
 SHOWN_RUNS: Final = 20
 SHOWN_FINDINGS: Final = 50
@@ -38,7 +35,6 @@ SCANS_READ: Final = 500
 RUNS_READ: Final = 1000
 _SCANS_TRIED: Final = 5
 
-_NEXT_OF_OWN_LOG: Final = "l0gc compute-watermark --reports ... --partitions ..., when that system has moved on"
 _HELD_BY_OWN_LOG: Final = "by that system's report when M was computed; it moves when that reports a higher gc epoch"
 
 
@@ -117,6 +113,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cluster_epoch: of a system that keeps its own log the one that was published with M; -1 if none was.
         watermark: the published M, -1 for none; `published_ms` is when.
+        causes, warnings: why M stands or L0 is not swept, and what is wrong and holds nothing; each with its remedy.
+        lag_ms: how long ago the epoch behind M began; None where nobody knows. `lag_at_least`: it is longer than that.
         computable_watermark: M as the partitions' logs have it now; None for a system that keeps its own log.
         lag_epochs: None where there is no M or no epoch to be behind.
         behind: the partitions with the most lag; `others_behind` counts the rest, of which none is more than
@@ -141,6 +139,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     published_ms: int | None
     computable_watermark: int | None
     lag_epochs: int | None
+    lag_ms: int | None
+    lag_at_least: bool
+    causes: list[Cause]
+    warnings: list[Cause]
     next: str
     paused: Pause | None
     held_back_by: list[HeldBack]
@@ -182,18 +184,15 @@ def gather(
 
     Raises:
         NotInitialisedError: there is no cluster.
-        ClusterMismatchError: the published watermark is another cluster's.
-        CorruptObjectError: the controller's log or the published watermark cannot be read.
+        CorruptObjectError: the controller's log cannot be read.
     """
     store, notes = cluster.store, list[str]()
     told = status(cluster)
     state = cluster.controller.snapshot()
-    published, _ = read_published(store, state.cluster_id)
-    epoch = _cluster_epoch(state.epoch, published, own_log=state.own_log)
-    watermark = watermark_of(published)
+    epoch, watermark = told.cluster_epoch, told.watermark
     partitions = state.partitions()
     reports, errors = _reports(cluster, state.cluster_id, partitions)
-    now = None if state.own_log else compute(state.epoch, partitions, reports)
+    now = None if state.own_log else compute(epoch, partitions, reports)
     runs, runs_total = _runs(cluster, notes)
     scan = _newest_scan(cluster, state.cluster_id, notes)
     trend = read_trend(store, cluster.parallel, state.cluster_id, SCANS_READ)
@@ -208,11 +207,15 @@ def gather(
         topics=len(state.topics),
         partitions=len(partitions),
         watermark=watermark,
-        published_ms=published.published_at_ms if published is not None else None,
+        published_ms=told.published_ms if told.published_ms >= 0 else None,
         computable_watermark=now.watermark if now is not None else None,
-        lag_epochs=max(0, epoch - watermark) if published is not None and epoch >= 0 else None,
-        next=_NEXT_OF_OWN_LOG if state.own_log else told.next_step,
-        paused=read_pause(store),
+        lag_epochs=max(0, told.lag_epochs) if told.published_ms >= 0 and epoch >= 0 else None,
+        lag_ms=told.lag_ms,
+        lag_at_least=told.lag_at_least,
+        causes=told.causes,
+        warnings=told.warnings,
+        next=told.next_step,
+        paused=told.pause,
         held_back_by=_held_back(now, scan, watermark),
         behind=behind[:SHOWN_BEHIND],
         others_behind=len(partitions) - len(behind[:SHOWN_BEHIND]),
@@ -228,12 +231,6 @@ def gather(
         errors=errors,
         notes=notes + _trend_notes(trend.skipped),
     )
-
-
-def _cluster_epoch(epoch: int, published: PublishedWatermark | None, *, own_log: bool) -> int:
-    if not own_log:
-        return epoch
-    return published.cluster_epoch if published is not None else -1
 
 
 def _reports(
@@ -302,10 +299,10 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
         deleted_bytes=deleted_bytes,
         left_objects=max(0, objects - deleted),
         left_bytes=left_bytes,
-        dollars_month=round(left_bytes / GB * price_gb_month, 6),
+        dollars_month=round(dollars_month(left_bytes, price_gb_month), 6),
         held_objects=sum(r.objects for r in held),
         held_bytes=held_bytes,
-        held_dollars_month=round(held_bytes / GB * price_gb_month, 6),
+        held_dollars_month=round(dollars_month(held_bytes, price_gb_month), 6),
         oldest_eligible_ms=oldest_ms(eligible),
         oldest_held_ms=oldest_ms(held),
         unparsable=totals.unparsable,

@@ -13,8 +13,9 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from l0gc import __version__
+from l0gc.figures import STANDARD_PRICE, count, dollars, size, span
 from l0gc.report.charts import Chart, deleted_chart, epochs_chart, trend_chart
-from l0gc.report.facts import STANDARD_PRICE, Facts
+from l0gc.report.facts import Facts
 from l0gc.report.series import DeletedBar, EpochBar
 from l0gc.watermark.scans import ScanTotals
 
@@ -22,7 +23,6 @@ SHOWN_ERRORS: Final = 20
 
 _UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _BINARY_UNITS: Final = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
-_SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,10 @@ def _charts(f: Facts) -> Charts:
 def _objects_trend(scans: list[ScanTotals]) -> Chart:
     values = [(t.run_ms, t.eligible_objects) for t in scans]
     return trend_chart(
-        "Eligible objects at each scan", values, lambda ms, n: f"{moment(ms)}: {_objects(n)} eligible", short_number
+        "Eligible objects at each scan",
+        values,
+        lambda ms, n: f"{moment(ms)}: {count(n, 'object')} eligible",
+        short_number,
     )
 
 
@@ -78,16 +81,12 @@ def _epoch_title(b: EpochBar) -> str:
     what = "eligible" if b.eligible else "held"
     if b.held_by:
         what += f" by {b.held_by}" + (f" and {b.holders - 1:,} more" if b.holders > 1 else "")
-    return f"{epochs(b)}: {_objects(b.objects)}, {size(b.bytes)}, {what}"
+    return f"{epochs(b)}: {count(b.objects, 'object')}, {size(b.bytes)}, {what}"
 
 
 def _deleted_title(b: DeletedBar) -> str:
     when = f"{moment(b.started_ms)[:10]}, {b.runs} runs" if b.is_day else moment(b.started_ms)
-    return f"{when}: {_objects(b.objects)}, {size(b.bytes)}"
-
-
-def _objects(n: int) -> str:
-    return "1 object" if n == 1 else f"{n:,} objects"
+    return f"{when}: {count(b.objects, 'object')}, {size(b.bytes)}"
 
 
 def epochs(b: EpochBar) -> str:
@@ -106,12 +105,6 @@ def short_number(n: int) -> str:
     return f"{n / unit:g}{name}"
 
 
-def size(n: int) -> str:
-    """Bytes: `12.3 MiB`."""
-    unit, name = next((u, name) for u, name in _BINARY_UNITS if n >= u or u == 1)
-    return f"{n}{name}" if unit == 1 else f"{n / unit:,.1f}{name}"
-
-
 def short_size(n: int) -> str:
     """`1.5 MiB`, `2 MiB`, for an axis."""
     unit, name = next((u, name) for u, name in _BINARY_UNITS if n >= u or u == 1)
@@ -121,18 +114,6 @@ def short_size(n: int) -> str:
 def moment(ms: int) -> str:
     """`2026-01-31 23:59 UTC`."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def span(ms: int) -> str:
-    """A time in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
-    seconds = max(0, ms) // 1000
-    unit, name = next(((u, name) for u, name in _SPANS if seconds >= 2 * u), (1, "s"))
-    return f"{seconds // unit} {name}"
-
-
-def dollars(amount: float) -> str:
-    """`$1.50`."""
-    return f"${amount:,.2f}" if amount >= 0.005 or amount == 0 else "under $0.01"
 
 
 def _environment() -> Environment:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
@@ -22,7 +21,7 @@ from l0gc.partition.entries import L1File
 from l0gc.reconcile.commit import Committed, commit_run, plan_run
 from l0gc.reconcile.plan import ObjectRead, PartitionPlan, Plan, split
 from l0gc.runtime import Runtime
-from l0gc.spark.remote import arrow_schema, cause_of, store_from_options, store_options
+from l0gc.spark.remote import JOB_ERRORS, arrow_schema, cause_of, store_from_options, store_options
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark.reports import publish_reports, report_of
 
@@ -121,7 +120,7 @@ def run(spark: SparkSession, cluster: Cluster, config: StoreConfig, topic: str |
             break
         try:
             files = _write_l1(spark, config, plan)
-        except PySparkException as e:
+        except JOB_ERRORS as e:
             if attempt < _TRIES and _moved(cluster, plan):
                 continue  # another reconciler was first, and a sweep took the L0 objects: plan again
             raise cause_of(e) from e

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Row = TypeVar("Row")
 
+JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
+"""What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
 _OPTION: Final = "store"
 _ROWS: Final = 10_000
 _CONFIG: Final = msgspec.json.Decoder(StoreConfig)
@@ -99,12 +102,12 @@ def collected(rdd: RDD[Row]) -> list[Row]:
     """What the tasks gave, all of it; of a task that failed, see `cause_of`."""
     try:
         return rdd.collect()
-    except (PySparkException, Py4JJavaError) as e:
+    except JOB_ERRORS as e:
         raise cause_of(e) from e
 
 
-def cause_of(error: PySparkException | Py4JJavaError) -> errors.L0gcError:
-    """What an executor's l0gc raised, as the same class; other failures of a job as an `L0gcError` that says which."""
+def cause_of(error: BaseException) -> errors.L0gcError:
+    """One of `JOB_ERRORS` as what an executor's l0gc raised, if it did; others as an `L0gcError` that says what failed."""
     first = ""
     for line in reversed(str(error).splitlines()):
         m = _ERROR_LINE.fullmatch(line.strip())
@@ -114,6 +117,21 @@ def cause_of(error: PySparkException | Py4JJavaError) -> errors.L0gcError:
         if isinstance(kind, type) and issubclass(kind, errors.L0gcError):
             return kind(m[3])
         first = first or line.strip()
+    if isinstance(error, Py4JJavaError):
+        first = str(error.java_exception.toString()).partition("\n")[0]
+    elif not isinstance(error, PySparkException):
+        return errors.L0gcError(
+            "the Spark job failed: its Java has gone, killed or out of memory (spark.driver.memory); run it again"
+        )
     return errors.L0gcError(
         f"the Spark job failed: {first or 'Spark gave no reason'} (run it with -v for the traceback)"
     )
+
+
+@contextmanager
+def telling_causes() -> Iterator[None]:
+    """Raises what fails inside as `cause_of` tells it."""
+    try:
+        yield
+    except JOB_ERRORS as e:
+        raise cause_of(e) from e

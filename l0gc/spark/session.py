@@ -7,12 +7,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import pyspark
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -105,6 +105,12 @@ def get_session(
         raise UsageError(f"Spark could not be started: {said} (run it with -vv for what Java says)") from e
     except (PySparkException, PySparkRuntimeError, OSError) as e:
         raise UsageError(f"Spark could not be started: {e} (run it with -vv for what Java says)") from e
+
+
+def stop(spark: SparkSession) -> None:
+    """End the session; where its Java has gone, there is nothing left to end."""
+    with suppress(Py4JError, ConnectionError):
+        spark.stop()
 
 
 def _submitted() -> dict[str, str]:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
@@ -23,7 +22,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import StoreError, UsageError
 from l0gc.keys import RUNS
 from l0gc.runtime import Runtime
-from l0gc.spark.remote import cause_of, store_from_options, store_options
+from l0gc.spark.remote import JOB_ERRORS, cause_of, store_from_options, store_options
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Inline
 from l0gc.sweep.local import SweepResult, finish_record
@@ -120,7 +119,7 @@ class SparkSweep:
                 for row in rows.collect() if not self._stop.is_set() else ():
                     result.tally.add(_TALLY.decode(row.tally))
                     told.add(row.worker)
-        except PySparkException as e:
+        except JOB_ERRORS as e:
             if not self._stop.is_set():
                 raise cause_of(e) from e
         _settle(self._cluster, result, told)

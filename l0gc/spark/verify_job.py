@@ -22,7 +22,6 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -34,7 +33,7 @@ from l0gc.partition.entries import L1File, Unreconciled
 from l0gc.runtime import Runtime
 from l0gc.spark import verify_sources as sources
 from l0gc.spark.listing import keys_of
-from l0gc.spark.remote import batches, cause_of
+from l0gc.spark.remote import JOB_ERRORS, batches, cause_of
 from l0gc.spark.verify_joins import (
     ELIGIBLE,
     NAMED,
@@ -119,7 +118,7 @@ def run(
             if job.suspects:
                 progress(f"looking again at {job.suspects:,} suspects")
                 job.confirm(result, max_findings)
-    except PySparkException as e:
+    except JOB_ERRORS as e:
         raise cause_of(e) from e
     result.seconds = time.monotonic() - started
     return result

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
@@ -18,7 +17,7 @@ from l0gc.keys import PartitionId
 from l0gc.spark.inventory import inventory_histogram
 from l0gc.spark.listing import epoch_histogram
 from l0gc.spark.logs import LogsSource
-from l0gc.spark.remote import cause_of, store_options
+from l0gc.spark.remote import JOB_ERRORS, cause_of, store_options
 from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
 from l0gc.spark.reports import reports_of
 from l0gc.storage.config import StoreConfig
@@ -123,7 +122,7 @@ def keeper(cluster: Cluster) -> Callable[[ScanSnapshot], KeptScan]:
 def _told(work: Callable[[], T]) -> T:
     try:
         return work()
-    except PySparkException as e:
+    except JOB_ERRORS as e:
         raise cause_of(e) from e
 
 

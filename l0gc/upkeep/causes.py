@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.figures import span
 from l0gc.keys import KeyLayout
 from l0gc.sweep.pause import Pause, describe
 from l0gc.upkeep.attempts import Attempt
@@ -46,11 +47,13 @@ NOT_COMPUTED: Final = "not_computed"
 PAUSED: Final = "paused"
 SWEEP_FAILED: Final = "sweep_failed"
 LOCAL_CLOCK: Final = "local_clock"
+DAMAGED_RECORD: Final = "damaged_record"
 
 CODES: Final = (
     FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, BROKEN_LOG, DAMAGED_OBJECT, DAMAGED_REPORT,
     STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED, UNRECONCILED, IDLE_WINDOW, COMPUTE_FAILED,
     NO_REPORT, STALE_REPORT, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
+    DAMAGED_RECORD,
 )  # fmt: skip
 
 COMPUTE: Final = "l0gc compute-watermark"
@@ -100,6 +103,7 @@ class Facts:
         stale, unreported: the partitions that `reported` is decided by, with a report or without.
         broken: why logs cannot be read.
         damaged_report: why a report cannot be read.
+        damaged_record: why the record of a sweep cannot be read.
         eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
     """
 
@@ -121,6 +125,7 @@ class Facts:
     broken: Sequence[str] = ()
     damaged: DamagedObject | None = None
     damaged_report: str = ""
+    damaged_record: str = ""
     unreconciled_records: int = 0
     eligible_objects: int = -1
     attempts: Mapping[str, Attempt] = field(default_factory=dict)
@@ -137,15 +142,19 @@ def find_causes(f: Facts) -> list[Cause]:
 
 def find_warnings(f: Facts) -> list[Cause]:
     """What is wrong and holds nothing."""
+    found = []
+    if f.damaged_record:
+        remedy = "remove that record, or restore it; until then no past sweep is shown"
+        found.append(Cause(DAMAGED_RECORD, f.damaged_record, remedy))
     skew_s = (f.local_ms - f.now_ms) / 1000
     if abs(skew_s) * 1000 <= SKEW_MS:
-        return []
+        return found
     side = "ahead of" if skew_s > 0 else "behind"
     detail = (
         f"this machine's clock is {abs(skew_s):,.0f} s {side} the store's; ticks and ages go by the store's, so it does "
         "not hold M, but S3 refuses requests from 15 minutes on"
     )
-    return [Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")]
+    return [*found, Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")]
 
 
 def next_step(f: Facts, causes: Sequence[Cause]) -> str:
@@ -229,16 +238,6 @@ def _ran(f: Facts, command: str) -> str:
         return f"no {command} is on record"
     how = "ended" if attempt.ok else "failed"
     return f"the last {command} {how} {span(f.now_ms - attempt.ended_ms)} ago"
-
-
-def span(ms: int) -> str:
-    """A length of time for people: `40 s`, `12 min`, `3.5 h`, `9 days`."""
-    s = max(0, ms) / 1000
-    if s < 100:
-        return f"{s:.0f} s"
-    if s < 100 * 60:
-        return f"{s / 60:.0f} min"
-    return f"{s / 3600:.1f} h" if s < 48 * 3600 else f"{s / 86400:.0f} days"
 
 
 # -- partitions ---------------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def status(cluster: Cluster) -> Status:
     layout = KeyLayout(state.key_template, state.shards)
     attempts = read_attempts(cluster.store, cluster.parallel)
     pause = read_pause(cluster.store)
-    runs = newest_runs(cluster.store, RUNS_SHOWN, now_ms)
+    runs, damaged_record = _runs(cluster, now_ms)
     garbage = _garbage(published, runs)
     facts = Facts(
         layout,
@@ -145,6 +145,7 @@ def status(cluster: Cluster) -> Status:
         own_log=state.own_log,
         watermark=published.watermark if published is not None else -1,
         watermark_error=watermark_error,
+        damaged_record=damaged_record,
         eligible_objects=-1 if garbage.objects < 0 else max(0, garbage.objects - garbage.deleted_objects),
         attempts=attempts,
         pause=pause,
@@ -189,6 +190,16 @@ def _published(cluster: Cluster, cluster_id: str) -> tuple[PublishedWatermark | 
         return None, (FOREIGN, str(e))
     except CorruptObjectError as e:
         return None, (DAMAGED, str(e))
+
+
+def _runs(cluster: Cluster, now_ms: int) -> tuple[list[RunEntry], str]:
+    """The last sweeps; none, and why, if a record of one cannot be read."""
+    try:
+        return newest_runs(cluster.store, RUNS_SHOWN, now_ms), ""
+    except ObjectNotFoundError:
+        return [], ""  # a record has expired since it was listed
+    except CorruptObjectError as e:
+        return [], str(e)
 
 
 def _garbage(published: PublishedWatermark | None, runs: Iterable[RunEntry]) -> Garbage:

@@ -54,7 +54,7 @@ def test_completing_a_command_imports_no_other() -> None:
         "print([m for m in sys.modules if m.startswith('l0gc.cli.')])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "['l0gc.cli.output', 'l0gc.cli.main']"
+    assert ended.stdout.strip() == "['l0gc.cli.exit_codes', 'l0gc.cli.logs', 'l0gc.cli.main']"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from l0gc.cli.compute_watermark import print_result
-from l0gc.cli.output import Output, Result, duration, taking_results
+from l0gc.cli.output import Output, Result, taking_results
 from l0gc.settings import Settings
 from l0gc.watermark.compute import Watermark
 from l0gc.watermark.job import WatermarkResult
@@ -85,11 +85,3 @@ def test_a_snapshot_that_was_not_kept_is_told_and_no_failure(caplog: pytest.LogC
     assert caplog.messages == [
         "M is published, but the scan snapshots are not as they should be: the store refused access"
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (119.9, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (172_800, "2 d")],
-)
-def test_a_duration_has_two_of_its_unit_at_least(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -78,7 +78,7 @@ def test_wrong_arguments_are_an_event_too_if_events_are_asked_for() -> None:
 
 def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
     ended = l0gc_process("status", "--url", "s3://b/p", "--endpoint-url", "http://ann:hush@127.0.0.1:1", "-vv")
-    assert ended.code == 1
+    assert ended.code == 2
     assert "Traceback" in ended.stderr
     assert "hush" not in ended.stderr
     handler = logs.LogHandler()

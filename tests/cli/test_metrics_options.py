@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ class Gateway(HTTPServer):
     def __init__(self, status: int) -> None:
         self.status = status
         self.heard: list[tuple[str, str, str]] = []
+        self.authorised: list[str | None] = []
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -91,6 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, Gateway)
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.heard.append((self.command, self.path, body))
+        self.server.authorised.append(self.headers["Authorization"])
         self.send_response(self.server.status)
         self.end_headers()
 
@@ -119,6 +122,12 @@ def test_a_pushgateway_gets_gauges_of_the_last_run_in_a_group_of_its_own() -> No
     assert f"l0gc_watermark{{{LABELS}}} 7.0\n" in body
     assert "_total" not in body
     assert " counter\n" not in body
+
+
+def test_a_user_and_a_password_in_the_url_of_a_pushgateway_are_a_header() -> None:
+    with gateway() as server:
+        push(server.url.replace("//", "//ann:hush%40home@"), samples(a_sweep(3), "s3://b/p"))
+    assert server.authorised == [f"Basic {base64.b64encode(b'ann:hush@home').decode()}"]
 
 
 @pytest.mark.weed

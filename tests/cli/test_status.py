@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from l0gc.cli.output import Output
-from l0gc.cli.status_text import GB, dollars, folded, lines_of
+from l0gc.cli.status_text import cost, folded, lines_of
+from l0gc.figures import GB
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.housekeep import housekeep
@@ -64,14 +65,14 @@ def test_colours_are_added_and_change_no_word(held: Status) -> None:
 
 def test_the_garbage_is_priced_and_the_price_is_named() -> None:
     s = status(memory_cluster())
-    assert dollars(s, 0.023) is None
+    assert cost(s, 0.023) is None
     assert "garbage    not known yet" in text(s)
     s.garbage = Garbage(10, 200 * GB, s.as_of_ms - 600_000)
-    assert dollars(s, 0.023) == pytest.approx(4.60)
+    assert cost(s, 0.023) == pytest.approx(4.60)
     assert "10 objects (200.0 GiB) as of 10 min ago, $4.60 a month at $0.023 a" in text(s)
     assert "(S3 standard)" in text(s)
     s.garbage.deleted_objects, s.garbage.deleted_bytes = 5, 100 * GB
-    assert dollars(s, 0.01) == pytest.approx(1.0)
+    assert cost(s, 0.01) == pytest.approx(1.0)
     assert "S3 standard" not in text(s, 0.01)
 
 

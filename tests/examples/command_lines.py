@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import pytest
 
 from l0gc.cli.main import cli
 
 
 def parse(line: str | Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The command and its options. Raises `click.UsageError` if l0gc would refuse the line.
-
-    Skips the test where the line is of `l0gc gc` and that is not part of this version.
-    """
+    """The command and its options. Raises `click.UsageError` if l0gc would refuse the line."""
     words = shlex.split(line) if isinstance(line, str) else ["l0gc", *line]
     assert words[0].rsplit("/")[-1] == "l0gc"
-    if words[1] == "gc":
-        pytest.importorskip("l0gc.cli.gc")
     context = click.Context(cli, info_name="l0gc")
     command: click.Command = cli
     rest = words[1:]

@@ -42,8 +42,19 @@ NOT_TRIED = {
     ("housekeeper", "s3:DeleteObject", "l0gc/controller/*"): "log entries are truncated when they are 15 minutes old",
     ("housekeeper", "s3:DeleteObject", "l0gc/partition/*"): "the same",
     ("computer", "s3:DeleteObject", "l0gc/watermarks/reports/*"): "there are too few reports to put one in their place",
+    ("computer", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
+    ("collector", "s3:DeleteObject", "l0gc/controller/*"): "as of the housekeeper",
+    ("collector", "s3:DeleteObject", "l0gc/partition/*"): "the same",
+    ("collector", "s3:DeleteObject", "level_one/data/*"): "as of the reconciler",
+    ("collector", "s3:AbortMultipartUpload", "level_one/data/*"): "the same",
+    ("collector", "s3:DeleteObject", "l0gc/watermarks/reports/*"): "as of the computer",
+    ("collector", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "the same",
+    ("collector", "s3:DeleteObject", "l0gc/runs/*"): "as of the sweeper",
+    ("collector", "s3:AbortMultipartUpload", "level_zero/data/*"): "the same",
     ("reconciler", "s3:DeleteObject", "level_one/data/*"): "for objects of a run that another one overtook",
     ("reconciler", "s3:AbortMultipartUpload", "level_one/data/*"): "for uploads that fail in the middle",
+    ("looker", "s3:GetObject", "level_zero/data/*"): "a range of the object that has held M for some epochs",
+    ("reporter", "s3:GetObject", "level_zero/data/*"): "the same",
     ("sweeper", "s3:AbortMultipartUpload", "level_zero/data/*"): "there is no unfinished upload",
     ("sweeper", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
 }
@@ -165,21 +176,22 @@ def test_the_files_are_the_table() -> None:
     assert {p.stem: p.read_text() for p in FOLDER.glob("*.json")} == told, "run: python -m tests.examples.iam"
 
 
-def test_by_its_policy_only_the_sweeper_can_delete_l0_and_nobody_can_delete_versions() -> None:
+def test_by_its_policy_only_the_sweeper_and_the_collector_can_delete_l0_and_nobody_can_delete_versions() -> None:
     def may(policy: dict[str, Any], action: str, path: str) -> bool:
         asked = IAMPolicy(json.dumps(policy)).is_action_permitted(action, f"arn:aws:s3:::BUCKET/PREFIX/{path}")
         return asked is PermissionResult.PERMITTED
 
     key = "level_zero/data/000/000000000000000001/x"
-    assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", key)} == {"sweeper"}
+    assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", key)} == {"sweeper", "collector"}
     assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", key)} == {"uploader"}
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObjectVersion", key)} == set()
-    assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")} == {"computer"}
+    published = {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")}
+    assert published == {"computer", "collector"}
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_each_role_does_its_work_and_nobody_elses(account: Account) -> None:
+def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Path) -> None:
     account.l0gc("founder", "init", "--shards", "4")
     account.l0gc("administrator", "topic", "create", "events", "--partitions", "2")
     account.l0gc("administrator", "epoch", "advance")
@@ -198,11 +210,10 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account) -> None:
         "compute-watermark --refresh --profile computer",
         "verify --deep --profile verifier",
     )
-    for_spark = {**os.environ, **account.environment}
-    subprocess.run([sys.executable, "-c", IN_ONE, "\n".join(jobs)], env=for_spark, check=True, timeout=200)
+    run_in_one(account, *jobs)
 
     full = f"some/prefix/{written['key']}"
-    for role in POLICIES.keys() - {"sweeper"}:
+    for role in POLICIES.keys() - {"sweeper", "collector"}:
         client = account.client(role)
         with pytest.raises(ClientError, match="AccessDenied"):
             client.delete_object(Bucket=account.bucket, Key=full)
@@ -222,9 +233,26 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account) -> None:
     assert swept.data["deleted"] == 1
     assert swept.stderr == ""
     account.l0gc("sweeper", "runs", "show", swept.data["run_id"])
+    assert account.l0gc("looker", "status", "--json").data["runs"]
+    assert account.l0gc("reporter", "report", "-o", str(tmp_path / "page.html"), "--json").data["runs_total"] == 1
     assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"  # from L1
+    account.l0gc("uploader", "upload", "events", "-", "--producer", "q", stdin=b"three\n")
+    run_in_one(account, "gc --barrier --profile collector")
+    assert account.l0gc("reader", "read", "events").stdout.count(b"\n") == 3
+    assert not [k for k in listed(account) if "/level_zero/" in k]
     account.l0gc("administrator", "topic", "delete", "events")
     _nothing_is_granted_for_nothing(account)
+
+
+def run_in_one(account: Account, *jobs: str) -> None:
+    """Run commands with Spark in one process."""
+    for_spark = {**os.environ, **account.environment}
+    subprocess.run([sys.executable, "-c", IN_ONE, "\n".join(jobs)], env=for_spark, check=True, timeout=200)
+
+
+def listed(account: Account) -> list[str]:
+    page = account.client("verifier").list_objects_v2(Bucket=account.bucket)
+    return [o["Key"] for o in page["Contents"]]
 
 
 def _nothing_is_granted_for_nothing(account: Account) -> None:

@@ -21,7 +21,8 @@ from tests.examples.command_lines import parse
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CRON_LINES = [
     line.lstrip("# ")
-    for line in (EXAMPLES / "cron/l0gc.crontab").read_text().splitlines()
+    for crontab in ("l0gc.crontab", "separate.crontab")
+    for line in (EXAMPLES / "cron" / crontab).read_text().splitlines()
     if re.match(r"(# )?[*\d][\d*/,-]* +", line)
 ]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from l0gc.cluster import Cluster
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
 from l0gc.keys import GC_UNDER_WAY, partition_log
+from l0gc.metrics import METRICS
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
@@ -81,6 +84,14 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
         assert set(done[step]) == set(l0gc(command))
     assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
+    options = ("--metrics-file", str(tmp_path / "all.prom"))
+    for command in (("upload", "events", str(tmp_path / "lines")), ("gc", "--barrier"), ("status",)):
+        l0gc(*command, *options)
+    told = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
+    assert set(told) == {(m.name, step) for m in METRICS for step in m.steps}
 
 
 def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,6 +203,28 @@ def test_ctrl_c_while_spark_works_ends_the_run_and_leaves_no_marker(loaded: S3St
     done = ended.data
     assert (done["housekeep"]["partitions"], done["compute_watermark"], done["sweep"]) == (2, None, None)
     assert {e["run_id"] for e in events[1:]} == {done["run_id"]}
+    assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+def java_of(process: subprocess.Popen[bytes]) -> int:
+    """The JVM that a run has started."""
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if (path.parent / "comm").read_text() == "java\n" and f"PPid:\t{process.pid}\n" in path.read_text():
+                return int(path.parent.name)
+    raise AssertionError("there is no Java")
+
+
+@pytest.mark.slow
+def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(loaded: S3Store) -> None:
+    process, _ = begun_with_spark("--barrier")
+    os.kill(java_of(process), signal.SIGKILL)
+    ended = end(process)
+    assert ended.code == 1, ended.stderr
+    assert [(e["step"], e["exit_code"]) for e in ended.data["errors"]] == [("reconcile", 1), ("compute-watermark", 1)]
+    assert {e["message"].partition(",")[0] for e in ended.data["errors"]} == {"the Spark job failed: its Java has gone"}
+    assert ended.data["sweep"] is None
+    assert l0_objects(loaded)
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
 
 

@@ -24,6 +24,7 @@ from l0gc.storage.s3 import S3Store
 from tests.support.cli import Ended, l0gc_process
 
 TOKEN = "FakeSessionToken0123456789abcdefghijklmnop"
+PASSWORD = "hush-of-the-pushgateway"
 WRONG = {"AWS_ACCESS_KEY_ID": "WRONGID0123456789", "AWS_SECRET_ACCESS_KEY": "wrong-secret-0123456789abcdefghij"}
 
 IN_ONE = """
@@ -93,13 +94,12 @@ init --create-bucket --shards 4 -vv
 topic create events --partitions 2 -vv
 upload events {file} --producer nightly -vv
 explain --epoch 1 -vv
-reconcile -vv
-housekeep --barrier -vv
+gc --barrier --log-format json --json --metrics-file {folder}/l0gc.prom -vv
 compute-watermark --refresh -vv
 verify --deep -vv
 sweep --dry-run -vv
-sweep -vv
 runs list -vv
+report -o {folder}/report.html -vv
 read events -vv
 status -vv
 status --json
@@ -115,18 +115,21 @@ producer describe nightly -vv
 def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     (tmp_path / "records").write_bytes(b"one\ntwo\nthree\n")
-    loop = LOOP.format(file=tmp_path / "records").strip()
+    loop = LOOP.format(file=tmp_path / "records", folder=tmp_path).strip()
     with seen.watching():
         ended = subprocess.run(
             [sys.executable, "-c", IN_ONE, loop],
-            env={**os.environ, **seen.environment({})},
+            env={**os.environ, **seen.environment({"L0GC_PUSHGATEWAY": f"http://ann:{PASSWORD}@127.0.0.1:9"})},
             capture_output=True,
             check=False,
             timeout=200,
         )
     seen.keep("the loop", ended.stdout + ended.stderr)
     assert ended.returncode == 0, ended.stderr.decode()
-    assert b"M = 2: 1 object" in ended.stdout
+    assert b'"deleted":1,' in ended.stdout
+    assert b"the metrics were not sent to http" in ended.stderr
+    for name in ("l0gc.prom", "report.html"):
+        seen.keep(name, (tmp_path / name).read_bytes())
 
     seen.run("status", "-v", code=1, **WRONG)
     seen.run("sweep", "-v", code=1, **WRONG, AWS_SESSION_TOKEN=TOKEN)
@@ -140,7 +143,7 @@ def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_
     assert any("level_one" in where for where in seen.found)
     assert any(b"java" in data for where, data in seen.found.items() if where.startswith("/proc"))
     assert any("log4j" in where for where in seen.found)
-    assert seen.places_of(weed.secret_key, weed.access_key, TOKEN, *WRONG.values()) == []
+    assert seen.places_of(weed.secret_key, weed.access_key, TOKEN, PASSWORD, *WRONG.values()) == []
 
 
 class _Echo(http.server.BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.cluster import Cluster
 from l0gc.errors import NotInitialisedError, UsageError
-from l0gc.keys import SCANS, PartitionId, partition_log
+from l0gc.keys import PUBLISHED_WATERMARK, SCANS, PartitionId, partition_log
 from l0gc.report.facts import SHOWN_BEHIND, Facts, findings_of, garbage_of, gather, lags
 from l0gc.report.page import render
 from l0gc.sweep.pause import set_pause
@@ -148,11 +148,32 @@ def test_a_damaged_log_scan_or_record_is_told_and_the_rest_is_shown() -> None:
     store.put(summary_key("20260131T235959Z-0123abcd"), b"no record")
     facts = look(cluster)
     assert [broken in e for e in facts.errors] == [True]
+    assert ["broken_log" in [c.cause for c in facts.causes], [w.cause for w in facts.warnings]] == [
+        True,
+        ["damaged_record"],
+    ]
     assert "cannot be read" in facts.behind[0].reason
     assert facts.garbage is not None
     assert facts.garbage.eligible_objects == 5
     assert [damaged in facts.notes[1], "no run is shown" in facts.notes[0]] == [True, True]
     assert "1 scan snapshot" in facts.notes[2]
+
+
+@pytest.mark.parametrize("cause", ["foreign_watermark", "damaged_watermark"])
+def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(cause: str) -> None:
+    cluster = memory_cluster()
+    publish_m(cluster, 0)
+    if cause == "damaged_watermark":
+        store_of(cluster).put(PUBLISHED_WATERMARK, b"no watermark")
+    else:
+        published = PublishedWatermark("another", 0, 1, NOW)
+        store_of(cluster).objects.pop(PUBLISHED_WATERMARK)
+        publish(cluster.store, cluster.runtime, published)
+    facts = look(cluster)
+    assert (facts.watermark, facts.published_ms, facts.lag_epochs) == (-1, None, None)
+    assert [c.cause for c in facts.causes] == [cause]
+    assert facts.next.startswith("remove l0gc/watermarks/published.json")
+    assert cause in render(facts)
 
 
 def test_only_scans_that_cannot_be_read_are_as_none() -> None:

@@ -14,7 +14,7 @@ from l0gc.keys import KeyLayout, PartitionId
 from l0gc.sweep.pause import Pause
 from l0gc.upkeep import causes
 from l0gc.upkeep.attempts import Attempt
-from l0gc.upkeep.causes import CODES, DamagedObject, Facts, find_causes, find_warnings, next_step, span
+from l0gc.upkeep.causes import CODES, DamagedObject, Facts, find_causes, find_warnings, next_step
 from l0gc.watermark.compute import PartitionReport
 from tests.support.reports import a_report
 
@@ -101,7 +101,8 @@ def test_every_code_is_in_the_operators_table_and_no_other() -> None:
 CODES_IN_ORDER = [
     "foreign_watermark", "damaged_watermark", "old_controller", "poisoned_key", "broken_log", "damaged_object",
     "damaged_report", "store_clock", "housekeep_overdue", "housekeep_failed", "unreconciled", "reconcile_failed",
-    "idle_window", "no_report", "stale_report", "not_computed", "compute_failed", "paused", "sweep_failed", "local_clock",
+    "idle_window", "no_report", "stale_report", "not_computed", "compute_failed", "paused", "sweep_failed", "damaged_record",
+    "local_clock",
 ]  # fmt: skip
 
 
@@ -166,6 +167,11 @@ def test_without_a_cause_the_loop_goes_on(expected: str, f: Facts) -> None:
     assert (codes(f), next_step(f, [])) == ([], expected)
 
 
+def test_a_record_of_a_sweep_that_cannot_be_read_is_a_warning() -> None:
+    f = facts(damaged_record="l0gc/runs/r/run.json cannot be read")
+    assert (codes(f), [w.cause for w in find_warnings(f)]) == ([], ["damaged_record"])
+
+
 @pytest.mark.parametrize("minutes", [2, -2])
 def test_a_local_clock_that_is_off_is_a_warning(minutes: int) -> None:
     f = facts(local_ms=NOW + minutes * MINUTE)
@@ -173,9 +179,3 @@ def test_a_local_clock_that_is_off_is_a_warning(minutes: int) -> None:
     (warning,) = find_warnings(f)
     assert warning.cause == "local_clock"
     assert ("120 s ahead of" if minutes > 0 else "120 s behind") in warning.detail
-
-
-def test_lengths_of_time_for_people() -> None:
-    assert [span(int(s * 1000)) for s in (-5, 40, 12 * 60, 3.5 * 3600, 9 * 86400)] == [
-        "0 s", "40 s", "12 min", "3.5 h", "9 days",
-    ]  # fmt: skip

@@ -1,0 +1,43 @@
+"""Numbers as people read them, in one form for the terminal and for the page; and what garbage costs (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STANDARD_PRICE: Final = 0.023
+"""Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
+GB: Final = 1 << 30
+"""What S3 bills as a GB."""
+
+_SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """`1 object`, `1,234 objects`."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def size(n: float) -> str:
+    """Bytes: `12.3 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:,.1f} TiB"
+
+
+def span(ms: float) -> str:
+    """A length of time in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
+    seconds = int(max(0, ms) // 1000)
+    unit, name = next(((u, name) for u, name in _SPANS if seconds >= 2 * u), (1, "s"))
+    return f"{seconds // unit} {name}"
+
+
+def dollars(amount: float) -> str:
+    """`$1.50`."""
+    return f"${amount:,.2f}" if amount >= 0.005 or amount == 0 else "under $0.01"
+
+
+def dollars_month(size: int, price: float) -> float:
+    """What `size` bytes cost a month, at `price` dollars for a GB and month."""
+    return size / GB * price

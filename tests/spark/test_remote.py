@@ -1,0 +1,39 @@
+"""What went wrong in a job is told in one sentence, by whoever it failed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from l0gc.errors import CorruptObjectError, L0gcError
+from l0gc.spark.remote import cause_of, telling_causes
+from tests.support.spark import shared_spark
+
+
+def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
+    told = "Job aborted\nTraceback\nl0gc.errors.CorruptObjectError: a/key is damaged\n\tat org.apache.spark"
+    cause = cause_of(PySparkException(told))
+    assert isinstance(cause, CorruptObjectError)
+    assert str(cause) == "a/key is damaged"
+
+
+@pytest.mark.parametrize(
+    "lost", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")]
+)
+def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
+    with pytest.raises(L0gcError, match=r"^the Spark job failed: its Java has gone"), telling_causes():
+        raise lost
+
+
+@pytest.mark.spark
+def test_what_java_throws_is_one_line() -> None:
+    with shared_spark() as spark:
+        jvm: Any = spark.sparkContext._jvm
+        empty = jvm.java.util.ArrayDeque()
+        with pytest.raises(L0gcError) as told, telling_causes():
+            empty.removeFirst()
+    assert isinstance(told.value.__cause__, Py4JJavaError)
+    assert str(told.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")

@@ -1,0 +1,19 @@
+"""Numbers for people: one form each."""
+
+from __future__ import annotations
+
+from l0gc.figures import count, dollars, dollars_month, size, span
+
+
+def test_figures_for_people() -> None:
+    assert [size(n) for n in (0, 1023, 1024, 5 << 30, 3000 << 40)] == [
+        "0 B", "1023 B", "1.0 KiB", "5.0 GiB", "3,000.0 TiB",
+    ]  # fmt: skip
+    assert [span(s * 1000) for s in (-5, 119.9, 120, 7199, 7200, 172_799, 172_800)] == [
+        "0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 d",
+    ]  # fmt: skip
+    assert [count(1, "object"), count(1234, "object"), count(0, "entry", "entries")] == [
+        "1 object", "1,234 objects", "0 entries",
+    ]  # fmt: skip
+    assert [dollars(d) for d in (0, 0.004, 0.005, 1234.5)] == ["$0.00", "under $0.01", "$0.01", "$1,234.50"]
+    assert dollars_month(2 << 30, 0.5) == 1.0
