@@ -123,7 +123,7 @@ def test_the_page_says_what_an_operator_asks() -> None:
         "Next: l0gc reconcile && l0gc compute-watermark",
         "unreconciled t/0 at 6: 7 records are not in L1 yet l0gc reconcile && l0gc compute-watermark",
         "local_clock this machine's clock is 99 s behind set the clock (NTP)",
-        "two are normal. What was uploaded in the last 2 h (or longer) cannot go yet",
+        "epochs, or 2 h at least; two are normal",
         "Garbage now 21.0 MiB 210 objects, under $0.01 a month",
         "published 60 s ago",
         "t/0 and 1 more 6 7 unreconciled records",
