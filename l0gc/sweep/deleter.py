@@ -15,7 +15,7 @@ from typing import Final
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.history import VersionedKey, VersionsDeleted
-from l0gc.storage.objectstore import DeleteFailure, ObjectStore
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
 from l0gc.sweep.pacing import Pacer
 from l0gc.sweep.scan import EligibleObject
 
@@ -83,11 +83,11 @@ class Deleter:
         began = self._runtime.clock.monotonic()
         unsure: set[str] = set()  # keys that an unanswered request may have deleted: a second try makes a second marker
         while todo:
-            size = self._pacer.batch()
-            batch, rest = todo[:size], todo[size:]
-            if self._stop.is_set() or not self._pacer.wait(len(batch)):
+            size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), PAGE_SIZE))
+            if not size:
                 outcome.left = todo
                 break
+            batch, rest = todo[:size], todo[size:]
             try:
                 reply = self._send(batch, outcome)
             except L0gcError as e:

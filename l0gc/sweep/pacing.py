@@ -28,8 +28,8 @@ WINDOW_S: Final = 5.0
 FIRST_RATE: Final = 1000.0
 """Where to begin if the store objects before it has taken anything."""
 LEAST_RATE: Final = 1.0
-BATCH_S: Final = 1.0
-"""A batch holds no more than so many seconds' worth of objects; else nobody could say what the store takes in a second."""
+BATCH_S: Final = 0.25
+"""A batch holds no more than so many seconds' worth of objects: when the store refuses one, so much time is lost."""
 LEAST_BATCH: Final = 1
 SHRINK_AFTER: Final = 3
 """If the rate was lowered so often, and still no batch was taken whole, batches get smaller: a store may take only so many
@@ -78,13 +78,11 @@ class Pacer:
         with self._lock:
             return self._rate_at(self._clock.monotonic())
 
-    def batch(self) -> int:
-        """How many objects one request may hold as of now."""
-        with self._lock:
-            return self._size(self._clock.monotonic())
+    def wait(self, objects: int) -> int:
+        """Wait until some of `objects` may be sent, behind those who wait already; how many, 0 if the run is to end.
 
-    def wait(self, objects: int) -> bool:
-        """Wait until `objects` may be sent, behind those who wait already; False if the run is to end."""
+        How many is decided at the end of the wait: a batch of a pace that was too fast would hold up the others.
+        """
         mine = [objects]
         with self._lock:
             self._queue.append(mine)
@@ -98,11 +96,12 @@ class Pacer:
                         self.backpressure_s += slept
                     due = self._due(now, mine)
                     if due <= now:
-                        self._pay(now, objects)
-                        return True
+                        granted = min(objects, self._size(now))
+                        self._pay(now, granted)
+                        return granted
                 slept = min(due - now, _SLICE_S)
                 self._clock.sleep(slept)
-            return False
+            return 0
         finally:
             with self._lock:
                 self._queue.remove(mine)
@@ -188,9 +187,9 @@ class Pacer:
         rate = self._rate_at(now)
         if rate is None:
             return now
-        ahead = 0
+        ahead, most = 0, self._size(now)
         for other in self._queue:
-            ahead += other[0]
+            ahead += min(other[0], most)
             if other is mine:
                 break
         return self._paid + ahead / rate

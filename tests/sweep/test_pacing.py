@@ -15,7 +15,7 @@ from l0gc.errors import ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
 from l0gc.sweep.deleter import Deleter
-from l0gc.sweep.pacing import SHRINK_AFTER, SHRUNK_S, Pacer
+from l0gc.sweep.pacing import BATCH_S, SHRINK_AFTER, SHRUNK_S, Pacer
 from l0gc.sweep.scan import EligibleObject
 from tests.support.memory_store import FakeClock
 from tests.support.virtual_time import VirtualClock
@@ -97,7 +97,7 @@ def test_a_store_that_takes_little_at_once_gets_smaller_batches(limit: float, bu
     server, pacer, failed = sweep_against(limit, burst_s, by_key=by_key, workers=8, seconds=60)
     assert failed == 0
     assert server.per_second(20, 60) / limit >= 0.4
-    assert pacer.batch() <= limit * burst_s * 2
+    assert pacer._size(server._clock.now) <= limit * burst_s * 2
 
 
 def test_a_store_that_was_away_gets_its_pace_back() -> None:
@@ -156,10 +156,10 @@ def test_without_an_objection_there_is_no_rate() -> None:
     pacer = Pacer(Runtime(clock))
     began = clock.ms
     for _ in range(100):
-        assert pacer.wait(PAGE_SIZE)
+        assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
         pacer.answered(clock.monotonic(), PAGE_SIZE, PAGE_SIZE, slower=False)
     assert clock.ms == began
-    assert (pacer.rate(), pacer.batch(), pacer.throttled, pacer.backpressure_s) == (None, PAGE_SIZE, 0, 0)
+    assert (pacer.rate(), pacer.throttled, pacer.backpressure_s) == (None, 0, 0)
 
 
 def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
@@ -196,13 +196,22 @@ def test_a_batch_that_was_made_smaller_stays_so_for_a_while_and_grows_again() ->
     for _ in range(SHRINK_AFTER):
         clock.ms += 1
         pacer.answered(clock.monotonic(), 1000, 0, slower=True)
-    assert pacer.batch() == 500
+    assert pacer._batch == 500
     for _ in range(20):
         pacer.answered(clock.monotonic(), 500, 500, slower=False)
-    assert pacer.batch() == 500
+    assert pacer._batch == 500
     clock.ms += int(SHRUNK_S * 1000) + 1000
     pacer.answered(clock.monotonic(), 500, 500, slower=False)
-    assert pacer.batch() > 500
+    assert pacer._batch > 500
+
+
+def test_how_many_may_go_is_decided_when_it_is_their_turn() -> None:
+    """Else a batch of a pace that was too fast would hold up all that wait behind it."""
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
+    pacer.answered(clock.monotonic(), PAGE_SIZE, 0, slower=True)
+    assert 900 * BATCH_S <= pacer.wait(PAGE_SIZE) < 1000 * BATCH_S
 
 
 def test_the_small_rest_of_a_batch_makes_no_batch_smaller() -> None:
@@ -211,14 +220,14 @@ def test_the_small_rest_of_a_batch_makes_no_batch_smaller() -> None:
     for _ in range(10):
         clock.ms += 1
         pacer.answered(clock.monotonic(), 20, 0, slower=True)
-    assert pacer.batch() == pacer.rate() == 900
+    assert (pacer._batch, pacer.rate()) == (PAGE_SIZE, 900)
 
 
 @pytest.mark.parametrize("waiting", ["for the rate", "in a pause"])
 def test_a_stop_is_heard_by_whoever_waits(waiting: str) -> None:
     stop = threading.Event()
     clock = FakeClock()
-    pacer = Pacer(Runtime(clock), 1.0, stop)
+    pacer = Pacer(Runtime(clock), 0.1, stop)
     began, sleep = clock.ms, clock.sleep
 
     def watched(seconds: float) -> None:
