@@ -1,8 +1,10 @@
 # Each target sets up what it needs: a clean checkout, Python 3.11 or later and a package index are enough.
-# PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`.
+# PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`. JOBS is how many
+# processes the tests run in; each may start a Spark of its own, of 1 GiB.
 
 PYTHON ?=
 SEEDS ?= 300
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -18,7 +20,7 @@ demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sam
 	$(BIN)/l0gc demo
 
 test: $(VENV)/.dev java ## Run the tests
-	$(BIN)/python -m pytest -q -m 'not thorough'
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -m thorough
