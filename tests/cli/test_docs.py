@@ -140,7 +140,7 @@ def test_a_section_shows_real_json_and_explains_each_of_its_fields(name: str) ->
     assert fields == {key for example in examples for key in example}
 
 
-@pytest.mark.parametrize("name", [*LEAVES, *{n.split(" ")[0] for n in LEAVES if " " in n}])
+@pytest.mark.parametrize("name", [*LEAVES, *sorted({n.split(" ")[0] for n in LEAVES if " " in n})])
 def test_a_commands_help_has_an_example(name: str) -> None:
     first, _, sub = name.partition(" ")
     command = importlib.import_module(COMMANDS[first][0]).command
