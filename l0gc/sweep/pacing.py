@@ -30,6 +30,8 @@ FIRST_RATE: Final = 1000.0
 LEAST_RATE: Final = 1.0
 BATCH_S: Final = 0.25
 """A batch holds no more than so many seconds' worth of objects: when the store refuses one, so much time is lost."""
+ASKED_BATCH_S: Final = 1.0
+"""The same of the rate that was asked for, which no store refuses."""
 LEAST_BATCH: Final = 1
 SHRINK_AFTER: Final = 3
 """If the rate was lowered so often, and still no batch was taken whole, batches get smaller: a store may take only so many
@@ -158,8 +160,13 @@ class Pacer:
         return min(rates) if rates else None
 
     def _size(self, now: float) -> int:
-        rate = self._rate_at(now)
-        return self._batch if rate is None else min(self._batch, int(max(LEAST_BATCH, rate * BATCH_S)))
+        sizes = [float(self._batch)]
+        store = self._store_rate(now)
+        if store is not None:
+            sizes.append(store * BATCH_S)
+        if self._max_rate is not None:
+            sizes.append(self._max_rate * ASKED_BATCH_S)
+        return int(max(LEAST_BATCH, min(sizes)))
 
     def _held_by_store(self, now: float) -> bool:
         store = self._store_rate(now)
