@@ -107,13 +107,13 @@ def _check_records(jobs: list[int]) -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_the_loop_survives_a_store_that_fails(seed: int, weed: SeaweedFS, store: S3Store, tmp_path: Path) -> None:
-    jobs = list(range(6))
+    jobs = list(range(4))
     with shared_spark() as spark, Proxy(weed.endpoint_url, Faults(seed, RATE, OUTAGES)) as proxy:
         cron = Cron(proxy)
         cron.process("init", "--create-bucket", "--shards", "4")
         cron.process("topic", "create", "events", "--partitions", str(PARTITIONS))
         cron.process("topic", "create", "spare", "--partitions", "1")
-        for half in (jobs[:3], jobs[3:]):
+        for half in (jobs[:2], jobs[2:]):
             _uploads(cron, half, tmp_path)
             cron.here("reconcile")
             cron.process("housekeep", "--barrier")
