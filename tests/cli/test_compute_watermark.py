@@ -9,10 +9,12 @@ import pytest
 
 from l0gc.cli.compute_watermark import print_result
 from l0gc.cli.output import Output, Result, taking_results
+from l0gc.errors import UsageError
 from l0gc.settings import Settings
 from l0gc.watermark.compute import Watermark
 from l0gc.watermark.job import WatermarkResult
 from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
+from tests.support.cli import l0gc
 
 DAY_MS = 86_400_000
 SCAN = ScanSnapshot(
@@ -69,6 +71,12 @@ def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
     assert told(0)[-1] == "that is by an inventory of an unknown time, and not of now"
 
 
+def test_no_age_is_told_of_objects_of_which_an_inventory_tells_no_time() -> None:
+    t = msgspec.structs.replace(SCAN.totals, source="inventory", oldest_eligible_ms=None, oldest_held_ms=None)
+    rows = [msgspec.structs.replace(r, oldest_ms=0) for r in SCAN.rows]
+    assert not [line for line in printed(scan=ScanSnapshot(t, rows)).text if "oldest" in line]
+
+
 def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
     data = printed(KeptScan("the/key")).data
     listing = data["listing"]
@@ -85,3 +93,19 @@ def test_a_snapshot_that_was_not_kept_is_told_and_no_failure(caplog: pytest.LogC
     assert caplog.messages == [
         "M is published, but the scan snapshots are not as they should be: the store refused access"
     ]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--snapshot-age", "1h"], "belong to --reports and --partitions"),
+        (["--cluster-epoch", "9"], "belong to --reports and --partitions"),
+        (["--allow-no-partitions"], "belong to --reports and --partitions"),
+        (["--reports", "r.csv"], "--reports and --partitions belong together"),
+        (["--reports", "r.csv", "--partitions", "p.csv", "--refresh"], "reads l0gc's own logs"),
+        (["--inventory", "manifest.json", "--no-scan"], "give one of the two"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(args: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        l0gc("compute-watermark", "--url", "s3://bucket", *args)
