@@ -21,6 +21,7 @@ from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.attempts import Noted
+from l0gc.watermark.compute import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
     from l0gc.watermark.inventory import Inventory
@@ -237,7 +238,8 @@ def print_result(out: Output, result: WatermarkResult) -> None:
     if listing is not None:
         data["listing"] = _listing_data(listing)
         lines += _listing_lines(listing)
-    lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
+    cut = len(w.held_back_by) == HELD_BACK_SHOWN
+    lines += [f"held back by {line}" for line in held_back(w.held_back_by, cut=cut)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     out.result(data, lines)

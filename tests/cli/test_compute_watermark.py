@@ -11,7 +11,7 @@ from l0gc.cli.compute_watermark import print_result
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.errors import UsageError
 from l0gc.settings import Settings
-from l0gc.watermark.compute import Watermark
+from l0gc.watermark.compute import HeldBackBy, Watermark
 from l0gc.watermark.job import WatermarkResult
 from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
 from tests.support.cli import l0gc
@@ -54,6 +54,14 @@ def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
         "  data/x",
     ]
     assert all(len(line) <= 80 for line in text)
+
+
+@pytest.mark.parametrize(("holding", "told"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
+def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, told: str) -> None:
+    held = [HeldBackBy("events", n, 3, "it is idle") for n in range(holding)]
+    with taking_results() as results:
+        print_result(Output(Settings()), WatermarkResult(Watermark(3, 8, 100, held), 2, None, True))
+    assert results[0].text[-1] == f"held back by events/0 {told}: it is idle"
 
 
 def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
