@@ -21,6 +21,7 @@ from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.attempts import Noted
+from l0gc.watermark.compute import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
     from l0gc.watermark.inventory import Inventory
@@ -42,9 +43,7 @@ _PLAIN = ("spark.sql.adaptive.enabled=false",)
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
 @click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")
-@click.option(
-    "--snapshot-age", type=Duration(), default="1h", show_default=True, help="How old that snapshot is at most."
-)
+@click.option("--snapshot-age", type=Duration(), help="How old that snapshot is at most.  [default: 1h]")
 @click.option("--allow-no-partitions", is_flag=True, help="That system has no partitions: all up to E may go.")
 @spark_options
 @common_options
@@ -58,7 +57,7 @@ def command(
     reports: str | None,
     partitions: str | None,
     cluster_epoch: int | None,
-    snapshot_age: int,
+    snapshot_age: int | None,
     allow_no_partitions: bool,
     master: str | None,
     conf: tuple[str, ...],
@@ -75,8 +74,10 @@ def command(
     out = Output(settings)
     if (reports is None) != (partitions is None):
         raise UsageError("--reports and --partitions belong together")
-    if reports is None and (cluster_epoch is not None or allow_no_partitions):
-        raise UsageError("--cluster-epoch and --allow-no-partitions belong to --reports and --partitions")
+    if reports is None and (cluster_epoch is not None or snapshot_age is not None or allow_no_partitions):
+        raise UsageError(
+            "--cluster-epoch, --snapshot-age and --allow-no-partitions belong to --reports and --partitions"
+        )
     if reports is not None and refresh:
         raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
     if inventory is not None and not scan:
@@ -139,11 +140,12 @@ def _own_log(
     reports: str,
     partitions: str,
     cluster_epoch: int | None,
-    snapshot_age: int,
+    snapshot_age: int | None,
     *,
     allow: bool,
 ) -> OwnLog:
     from l0gc.watermark.own_files import read_own_log
+    from l0gc.watermark.own_log import SNAPSHOT_AGE_MS
 
     def open_store(url: str) -> S3Store:
         place = {"endpoint_url": settings.endpoint_url, "region": settings.region, "profile": settings.profile}
@@ -156,7 +158,7 @@ def _own_log(
         open_store,
         cluster.parallel,
         allow_no_partitions=allow,
-        snapshot_age_ms=snapshot_age * 1000,
+        snapshot_age_ms=SNAPSHOT_AGE_MS if snapshot_age is None else snapshot_age * 1000,
     )
 
 
@@ -236,7 +238,8 @@ def print_result(out: Output, result: WatermarkResult) -> None:
     if listing is not None:
         data["listing"] = _listing_data(listing)
         lines += _listing_lines(listing)
-    lines += [f"held back by {line}" for line in held_back(w.held_back_by)]
+    cut = len(w.held_back_by) == HELD_BACK_SHOWN
+    lines += [f"held back by {line}" for line in held_back(w.held_back_by, cut=cut)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     out.result(data, lines)
@@ -280,7 +283,7 @@ def _listing_lines(scan: ScanSnapshot) -> list[str]:
     for (held_by, holders), (objects, so_far, oldest) in most[:_HELD_LINES]:
         others = f" and {holders - 1:,} more" if holders > 1 else ""
         by = f"by {held_by}{others}" if held_by else "until the next run: newer than its snapshot"
-        lines.append(f"held {by}: {count(objects, 'object')} ({size(so_far)}{_oldest(t, oldest)})")
+        lines.append(f"held {by}: {count(objects, 'object')} ({size(so_far)}{_oldest(t, oldest or None)})")
     if rest := most[_HELD_LINES:]:
         objects, so_far = sum(n for _, (n, _, _) in rest), sum(n for _, (_, n, _) in rest)
         lines.append(f"held by others: {count(objects, 'object')} ({size(so_far)}; --json has them)")

@@ -194,14 +194,14 @@ def epoch(value: int) -> str:
     return str(value) if value >= 0 else "none"
 
 
-def held_back(held: Sequence[HeldBackBy]) -> list[str]:
-    """Who holds M back, a line for each reason: `events/0 and 7 more: ...`."""
+def held_back(held: Sequence[HeldBackBy], *, cut: bool = False) -> list[str]:
+    """Who holds M back, a line for each reason: `events/0 and 7 more: ...`; there may be others if they were `cut`."""
     by_reason: dict[tuple[int, str], list[HeldBackBy]] = {}
     for h in held:
         by_reason.setdefault((h.gc_epoch, h.reason), []).append(h)
     lines = []
     for (gc_epoch, reason), group in by_reason.items():
-        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        others = f" and {'at least ' if cut else ''}{len(group) - 1} more" if len(group) > 1 else ""
         lines.append(f"{group[0].topic}/{group[0].partition}{others} at {epoch(gc_epoch)}: {reason}")
     more = len(lines) - _HELD_BACK_LINES
     return (

@@ -12,6 +12,7 @@ from l0gc.errors import SafetyError
 from l0gc.figures import count, size
 from l0gc.settings import Settings
 from l0gc.verify.findings import VerifyResult
+from l0gc.verify.rules import check_log_is_ours
 
 
 @click.command("verify")
@@ -34,7 +35,7 @@ def command(settings: Settings, deep: bool, min_age: int, master: str | None, co
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
-        cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
+        check_log_is_ours(cluster.controller.snapshot())  # what is wrong with the arguments is said before Spark starts
         with out.progress("verifying") as advance, open_spark(settings, "verify", master, conf) as spark:
             from l0gc.spark import verify_job
 

@@ -27,7 +27,7 @@ from l0gc.controller.state import (
     decide_create_topic,
     decide_init_producer,
 )
-from l0gc.errors import NotInitialisedError, ObjectNotFoundError
+from l0gc.errors import NotInitialisedError, ObjectNotFoundError, TopicNotFoundError
 from l0gc.keys import CONTROLLER_LOG, DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
@@ -158,11 +158,20 @@ class Controller:
             return self.replica.state.topic(name), created
 
     def delete_topic(self, name: str) -> Topic:
-        """Delete the topic; its partitions are then to be closed. Raises `TopicNotFoundError`."""
+        """Delete the topic; its partitions are then to be closed.
+
+        Raises:
+            TopicNotFoundError: there is none, or it was deleted meanwhile and created again: the new one stays.
+        """
         topics: list[Topic] = []
 
         def decide(state: ControllerState) -> DeleteTopic:
             topics.append(state.topic(name))
+            if topics[-1].revision != topics[0].revision:
+                raise TopicNotFoundError(
+                    f"topic {name!r} (revision {topics[0].revision}) was deleted meanwhile, and created again with "
+                    f"revision {topics[-1].revision}; that one was left as it is"
+                )
             return DeleteTopic(name, topics[-1].revision)
 
         self._propose(decide)

@@ -19,16 +19,19 @@ def cluster(handles: Cluster) -> Iterator[Check]:
         return
     n = len(state.topics)
     topics = f"{n} topic{'' if n == 1 else 's'}"
-    yield ok("cluster", f"{state.cluster_id}, epoch {state.epoch}, {topics}, {state.shards} shards")
+    log = "the log of another system" if state.own_log else f"epoch {state.epoch}, {topics}"
+    yield ok("cluster", f"{state.cluster_id}, {log}, {state.shards} shards")
     try:
         published, _ = read_published(handles.store, state.cluster_id)
     except SafetyError as e:
         yield failure("watermark", str(e), "stop sweeps until it is known who wrote it")
         return
-    if watermark_of(published) > state.epoch:
+    # Of another system's log the epoch that it told last is all that is known; it is published beside M.
+    epoch = published.cluster_epoch if state.own_log and published is not None else state.epoch
+    if watermark_of(published) > epoch:
         yield failure(
             "watermark",
-            f"M = {watermark_of(published)} is above the cluster epoch {state.epoch}",
+            f"M = {watermark_of(published)} is above the cluster epoch {epoch}",
             "the controller log is older than M: restore the newest one (docs/operations.md)",
         )
     elif published is None:

@@ -33,15 +33,20 @@ PYTHONPATH=$rest exec {python} "$@"
 """
 
 
+def own_folder(purpose: str) -> Path:
+    """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
+    folder = Path(tempfile.mkdtemp(prefix=f"l0gc-{purpose}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @functools.cache
 def without_zips() -> str:
     """A program to start instead of this interpreter, gone at this process's end; this one if pyspark is in a zip."""
     home = Path(pyspark.__file__).parent
     if not home.is_dir():
         return sys.executable
-    folder = Path(tempfile.mkdtemp(prefix="l0gc-python-"))  # ours alone: nobody else may say what Spark starts
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    script = folder / "python"
+    script = own_folder("python") / "python"
     script.write_text(_SCRIPT.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable)))
     script.chmod(0o700)
     return str(script)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
-from l0gc.spark.interpreter import without_zips
+from l0gc.spark.interpreter import own_folder, without_zips
 from l0gc.spark.master import MasterUnreachableError, check_master, is_local, is_standalone
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -156,11 +156,11 @@ def _quiet_stderr(verbose: bool) -> Iterator[None]:
         os.close(nowhere)
 
 
+@functools.cache
 def _log4j(verbose: bool) -> str:
-    path = Path(tempfile.gettempdir()) / f"l0gc-log4j2-{os.getuid()}-{'warn' if verbose else 'off'}.properties"
-    text = _LOG4J.replace("= off", "= warn") if verbose else _LOG4J
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+    """The URL of Java's logging settings, gone at this process's end."""
+    path = own_folder("log4j2") / "log4j2.properties"
+    path.write_text(_LOG4J.replace("= off", "= warn") if verbose else _LOG4J)
     return path.as_uri()
 
 

@@ -7,13 +7,10 @@ is there, and what is missing is told in one sentence before any work begins.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import importlib.metadata
 import re
-import shutil
 import sys
-import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +24,7 @@ from pyspark.sql import SparkSession
 
 import l0gc
 from l0gc.errors import L0gcError
+from l0gc.spark.interpreter import own_folder
 from l0gc.spark.master import is_local
 
 if TYPE_CHECKING:
@@ -107,9 +105,7 @@ def package_zip() -> Path | None:
     digest = hashlib.sha256()
     for name, body in bodies.items():
         digest.update(f"{name} {len(body)} ".encode() + body)
-    folder = Path(tempfile.mkdtemp(prefix="l0gc-package-"))  # ours alone: nobody else may say what executors run
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / f"l0gc-{l0gc.__version__}-{digest.hexdigest()[:12]}.zip"
+    path = own_folder("package") / f"l0gc-{l0gc.__version__}-{digest.hexdigest()[:12]}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
         for name, body in bodies.items():
             package.writestr(zipfile.ZipInfo(name, _ZIP_TIME), body, zipfile.ZIP_DEFLATED)

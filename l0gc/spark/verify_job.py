@@ -56,7 +56,7 @@ from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.verify import findings as kinds
 from l0gc.verify.findings import Suspect, VerifyResult, finding_of, suspect
-from l0gc.verify.rules import Basis, basis_of
+from l0gc.verify.rules import Basis, basis_of, check_log_is_ours
 from l0gc.watermark.publication import read_published, watermark_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def run(
 
     Raises:
         NotInitialisedError, ClusterMismatchError: there is no cluster here, or another one.
+        OwnLogError: its log is another system's.
         CorruptObjectError: the controller log cannot be read.
         StoreError: the store failed; nothing is known.
     """
@@ -106,6 +107,7 @@ def run(
     young_after_ms = cluster.store.now_ms() - min_age_ms
     first, watermark = _published(cluster)
     state = cluster.controller.snapshot()
+    check_log_is_ours(state)
     if watermark > state.epoch:
         text = f"M = {watermark} is published, and the cluster epoch is {state.epoch}"
         first.append(suspect(kinds.WATERMARK_AHEAD, None, PUBLISHED_WATERMARK, -1, text))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from l0gc.cluster import Cluster
-from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, OwnLogError, UsageError
 from l0gc.keys import KeyLayout, PartitionId
 from l0gc.partition.entries import Unreconciled
 from l0gc.partition.state import PartitionState
-from l0gc.upkeep.causes import BARRIER, COMPUTE, RECONCILE, SWEEP
+from l0gc.upkeep.causes import BARRIER, COMPUTE, RECONCILE, SWEEP, THEIR_COMPUTE
 from l0gc.watermark.publication import read_published, watermark_of
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,6})")
@@ -73,13 +74,19 @@ def holder_of(p: PartitionId, state: PartitionState) -> Holder:
 
 
 class _Look:
-    """Every partition's state, read once."""
+    """Every partition's state, read once.
+
+    `epoch` is the cluster's; of another system's log the one that it told last, -1 if it told none.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.snapshot = cluster.controller.snapshot()
         self.layout = KeyLayout(self.snapshot.key_template, self.snapshot.shards)
         published, _ = read_published(cluster.store, self.snapshot.cluster_id)
         self.watermark = watermark_of(published)
+        self.epoch = self.snapshot.epoch
+        if self.snapshot.own_log:
+            self.epoch = published.cluster_epoch if published is not None else -1
         self.broken: list[str] = []
         ids = self.snapshot.partitions()
         states = cluster.parallel.map(lambda p: self._state(cluster, p), ids)
@@ -93,7 +100,11 @@ class _Look:
             return None
 
     def explanation(self, subject: str, epoch: int | None = None) -> Explanation:
-        return Explanation(subject, "", [], "", epoch, self.watermark, self.snapshot.epoch, broken=sorted(self.broken))
+        return Explanation(subject, "", [], "", epoch, self.watermark, self.epoch, broken=sorted(self.broken))
+
+    def naming(self, key: str) -> list[tuple[PartitionId, Unreconciled]]:
+        """The partitions whose logs need the L0 object `key`, with the placeholders that do."""
+        return [(p, u) for p, s in self.states.items() for u in s.placeholders if u.placeholder.key == key]
 
     def holders(self, epoch: int) -> list[Holder]:
         """The partitions that may still need `epoch`, the lowest first."""
@@ -105,13 +116,17 @@ def explain_key(cluster: Cluster, key: str) -> Explanation:
     """Why the object `key` (relative to the URL) is kept, or that it may go."""
     look = _Look(cluster)
     parsed = look.layout.parse(key)
-    there = key in cluster.store.list(key).modified_ms
+    there = any(key in page.keys for page in islice(cluster.store.scan(key), 1))  # before all keys that go on behind it
     if parsed is None:
         return _foreign(look, key, there=there)
     e = look.explanation(key, parsed.epoch)
     if not there:
         e.sentences.append("There is no such object: it was deleted, or never written.")
-    naming = [(p, u) for p, s in look.states.items() for u in s.placeholders if u.placeholder.key == key]
+    naming = look.naming(key)
+    if naming and not there:  # perhaps reconciled since the logs were read, and then swept
+        for p, _ in naming:
+            look.states[p] = cluster.partition(p).catch_up()
+        naming = look.naming(key)
     if naming:
         e.sentences += [_names(p, u) for p, u in naming[:SHOWN]]
         e.verdict = "needed" if there else "missing"
@@ -123,7 +138,7 @@ def explain_key(cluster: Cluster, key: str) -> Explanation:
     _of_epoch(e, look, parsed.epoch)
     if not there:
         e.verdict, e.next_step = "gone", "nothing"
-    elif e.verdict == "held":
+    elif e.verdict == "held" and not look.broken and not look.snapshot.own_log:
         e.sentences.insert(0, "No partition's log refers to it any more; it goes when M reaches its epoch.")
     return e
 
@@ -159,16 +174,20 @@ def explain_epoch(cluster: Cluster, epoch: int) -> Explanation:
 
 
 def _of_epoch(e: Explanation, look: _Look, epoch: int) -> None:
-    if epoch > look.snapshot.epoch:
+    if epoch > look.epoch and not look.snapshot.own_log:
         e.verdict, e.next_step = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
         e.sentences.append(
-            f"Epoch {epoch} is above the cluster epoch {look.snapshot.epoch}: nothing is published or deleted while such "
-            "an object is there."
+            f"Epoch {epoch} is above the cluster epoch {look.epoch}: nothing is published or deleted while such an object "
+            "is there."
         )
         return
     if epoch <= look.watermark:
         e.verdict, e.next_step = "eligible", SWEEP
         e.sentences.append(f"M = {look.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
+        return
+    if look.snapshot.own_log:
+        e.verdict, e.next_step = "held", THEIR_COMPUTE
+        e.sentences.append("The log is another system's, so who still needs it is not known here: its reports tell.")
         return
     held = look.holders(epoch)
     e.holders, e.held_by = held[:SHOWN], len(held)
@@ -201,15 +220,21 @@ def explain_partition(cluster: Cluster, name: str) -> Explanation:
     Raises:
         UsageError: the name is of another form.
         NotFoundError: there is no such topic or partition.
+        OwnLogError: partitions are another system's.
         CorruptObjectError: its log cannot be read.
     """
     m = _PARTITION.fullmatch(name)
     if m is None:
         raise UsageError(f"{name!r} is no partition; write TOPIC/NUMBER, e.g. events/0")
-    look_at = cluster.controller.snapshot().topic(m[1])
-    if int(m[2]) >= look_at.partitions:
-        raise NotFoundError(f"topic {m[1]!r} has the partitions 0 to {look_at.partitions - 1}, not {int(m[2])}")
-    p = PartitionId(m[1], look_at.revision, int(m[2]))
+    snapshot = cluster.controller.snapshot()
+    if snapshot.own_log:
+        raise OwnLogError(
+            f"partition {name} is another system's, whose log l0gc cannot read: its reports tell what it holds"
+        )
+    topic = snapshot.topic(m[1])
+    if int(m[2]) >= topic.partitions:
+        raise NotFoundError(f"topic {m[1]!r} has the partitions 0 to {topic.partitions - 1}, not {int(m[2])}")
+    p = PartitionId(m[1], topic.revision, int(m[2]))
     state = cluster.partition(p).catch_up()
     look = _Look(cluster)
     h = holder_of(p, state)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from l0gc.controller.state import ControllerState, Topic
+from l0gc.errors import OwnLogError
 from l0gc.keys import JUMP, KeyLayout, PartitionId, level_one, partition_log
 from l0gc.partition.entries import L1File, Unreconciled
 from l0gc.partition.state import PartitionState
@@ -56,6 +57,15 @@ class Basis(msgspec.Struct, frozen=True):
     def partitions(self) -> list[PartitionId]:
         """Every partition, in the order of their folders."""
         return sorted((p for t in self.topics for p in t.ids()), key=lambda p: p.path)
+
+
+def check_log_is_ours(state: ControllerState) -> None:
+    """Raises `OwnLogError` where another system keeps the log: nothing in the bucket could be compared with it."""
+    if state.own_log:
+        raise OwnLogError(
+            "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
+            "with: verify it with that system's own means"
+        )
 
 
 def basis_of(state: ControllerState, watermark: int, young_after_ms: int) -> Basis:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -143,7 +144,8 @@ def _listed(url: str, body: bytes, folder: str, read: Read) -> Inventory:
 
 def _linked(url: str, body: bytes, folder: str, read: Read) -> Inventory:
     """What `symlink.txt` says, and more if the manifest of the same inventory is found: it names the same files."""
-    files = [InventoryFile(line) for line in body.decode(errors="replace").split()]
+    lines = (line.strip() for line in body.decode(errors="replace").split("\n"))
+    files = [InventoryFile(line) for line in lines if line]
     strange = [f.url for f in files if not f.url.startswith("s3://") or _format(f.url) is None]
     if strange:
         raise CorruptObjectError(f"{url} names {strange[0]!r}, which is no s3:// URL of a CSV, ORC or Parquet file")
@@ -151,8 +153,9 @@ def _linked(url: str, body: bytes, folder: str, read: Read) -> Inventory:
     taken_ms = None
     folders = [folder]
     if hive is not None:
-        taken = datetime.strptime(f"{hive[2]}-{hive[3]}", "%Y-%m-%d-%H-%M").replace(tzinfo=UTC)
-        taken_ms = int(taken.timestamp() * 1000)
+        with suppress(ValueError):  # digits that are no time: nobody tells it then
+            taken = datetime.strptime(f"{hive[2]}-{hive[3]}", "%Y-%m-%d-%H-%M").replace(tzinfo=UTC)
+            taken_ms = int(taken.timestamp() * 1000)
         folders.append(f"{hive[1] or ''}{hive[2]}T{hive[3]}Z/")
     for beside in folders:
         manifest = read(beside + _MANIFEST)

@@ -113,8 +113,14 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
     files = list(_files(path, open_store))
     if not files:
         raise NotFoundError(f"there is no file {path}, nor any .parquet, .csv or .ndjson in a folder of that name")
-    tables = parallel.map(lambda f: read_table(f.name, f.read(), needed), files)
-    return pa.concat_tables(tables)
+    return pa.concat_tables(parallel.map(lambda f: read_table(f.name, _body_of(f), needed), files))
+
+
+def _body_of(file: _File) -> bytes:
+    try:
+        return file.read()
+    except OSError as e:  # of this machine: gone since it was listed, or not ours to read
+        raise CorruptObjectError(f"{file.name} cannot be read: {e.strerror or e}") from e
 
 
 def _files(path: str, open_store: OpenStore) -> Iterable[_File]:
@@ -167,6 +173,7 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
         missing = [c for c in needed if c not in table.schema.names]
         if missing:
             raise UsageError(f"{name} has no column {missing[0]!r}, but {', '.join(table.schema.names)}")
+        _check_columns(name, table.schema)
         nothing = {c: pa.nulls(table.num_rows, t) for c, t in _TYPES.items()}
         table = pa.table({c: table[c].cast(t) if c in table.schema.names else nothing[c] for c, t in _TYPES.items()})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError, zlib.error) as e:
@@ -175,6 +182,16 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
         if table[column].null_count:
             raise CorruptObjectError(f"{name} has rows whose {column} is empty")
     return table
+
+
+def _check_columns(name: str, schema: pa.Schema) -> None:
+    """Refuse what a cast would make a number of, though nobody meant one, and a column that is there twice."""
+    for column in (c for c in schema.names if c in _TYPES):
+        if schema.names.count(column) > 1:
+            raise UsageError(f"{name} has more than one column {column!r}")
+        kind = schema.field(column).type
+        if _TYPES[column] == pa.int64() and (pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
+            raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, where whole numbers belong")
 
 
 def _parsed(kind: str, body: bytes, name: str) -> pa.Table:

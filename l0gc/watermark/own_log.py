@@ -224,7 +224,7 @@ def _check_reports(cluster_epoch: int, reports: pa.Table) -> None:
 
 
 def _matched(cluster_id: str, theirs: OwnLog) -> tuple[pa.Table, pa.Table]:
-    """Partitions and their best reports, with the same revisions.
+    """Partitions and their best reports, with the same revisions; other reports are left out.
 
     A partition without a known revision stands at 0, the lowest that there is: without a report it holds everything. Where
     the files do not both tell revisions, a report counts for the one partition of its name.
@@ -244,8 +244,9 @@ def _matched(cluster_id: str, theirs: OwnLog) -> tuple[pa.Table, pa.Table]:
         row = pc.index_in(key_of(matched, name), value_set=names)
         revisions = partitions["revision"].combine_chunks().take(row)
         matched = matched.set_column(matched.schema.get_field_index("revision"), "revision", revisions)
-        matched = matched.filter(pc.is_valid(row))
-    return _numbered(partitions), _full(cluster_id, _numbered(matched))
+    partitions, matched = _numbered(partitions), _numbered(matched)
+    listed = pc.is_in(key_of(matched, KEY), value_set=key_of(partitions, KEY))
+    return partitions, _full(cluster_id, matched.filter(listed))
 
 
 def _numbered(table: pa.Table) -> pa.Table:

@@ -127,10 +127,15 @@ def publish(
         ClusterMismatchError: another cluster's watermark is published.
         EpochRegressionError: the published watermark is above the cluster epoch (hazard 10).
     """
+    before: PublishedWatermark | None = None
+    unsure: PublishedWatermark | None = None
     for attempt in range(_TRIES):
         if attempt:
             runtime.clock.sleep(runtime.jitter(0.05 * attempt))
         current, etag = read_published(store, new.cluster_id)
+        if current is not None and current == unsure:
+            return before  # the try whose reply was lost has landed
+        before = current
         if current is not None:
             check_epochs(new.cluster_epoch, current.watermark, f"the watermark in {PUBLISHED_WATERMARK}")
             if own_log:
@@ -147,7 +152,10 @@ def publish(
                 store.put_if_absent(PUBLISHED_WATERMARK, body)
             else:
                 store.put_if_match(PUBLISHED_WATERMARK, body, etag)
-        except (PreconditionFailedError, AmbiguousWriteError):
+        except AmbiguousWriteError:
+            unsure = new
+            continue
+        except PreconditionFailedError:
             continue
         return current
     raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to publish; run it again")

@@ -9,10 +9,12 @@ import pytest
 
 from l0gc.cli.compute_watermark import print_result
 from l0gc.cli.output import Output, Result, taking_results
+from l0gc.errors import UsageError
 from l0gc.settings import Settings
-from l0gc.watermark.compute import Watermark
+from l0gc.watermark.compute import HeldBackBy, Watermark
 from l0gc.watermark.job import WatermarkResult
 from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
+from tests.support.cli import l0gc
 
 DAY_MS = 86_400_000
 SCAN = ScanSnapshot(
@@ -54,6 +56,14 @@ def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
     assert all(len(line) <= 80 for line in text)
 
 
+@pytest.mark.parametrize(("holding", "told"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
+def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, told: str) -> None:
+    held = [HeldBackBy("events", n, 3, "it is idle") for n in range(holding)]
+    with taking_results() as results:
+        print_result(Output(Settings()), WatermarkResult(Watermark(3, 8, 100, held), 2, None, True))
+    assert results[0].text[-1] == f"held back by events/0 {told}: it is idle"
+
+
 def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
     def told(age_ms: int) -> list[str]:
         t = msgspec.structs.replace(
@@ -67,6 +77,12 @@ def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
         "that is by an inventory made 3 d ago, and not of now",
     ]
     assert told(0)[-1] == "that is by an inventory of an unknown time, and not of now"
+
+
+def test_no_age_is_told_of_objects_of_which_an_inventory_tells_no_time() -> None:
+    t = msgspec.structs.replace(SCAN.totals, source="inventory", oldest_eligible_ms=None, oldest_held_ms=None)
+    rows = [msgspec.structs.replace(r, oldest_ms=0) for r in SCAN.rows]
+    assert not [line for line in printed(scan=ScanSnapshot(t, rows)).text if "oldest" in line]
 
 
 def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
@@ -85,3 +101,19 @@ def test_a_snapshot_that_was_not_kept_is_told_and_no_failure(caplog: pytest.LogC
     assert caplog.messages == [
         "M is published, but the scan snapshots are not as they should be: the store refused access"
     ]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--snapshot-age", "1h"], "belong to --reports and --partitions"),
+        (["--cluster-epoch", "9"], "belong to --reports and --partitions"),
+        (["--allow-no-partitions"], "belong to --reports and --partitions"),
+        (["--reports", "r.csv"], "--reports and --partitions belong together"),
+        (["--reports", "r.csv", "--partitions", "p.csv", "--refresh"], "reads l0gc's own logs"),
+        (["--inventory", "manifest.json", "--no-scan"], "give one of the two"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(args: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        l0gc("compute-watermark", "--url", "s3://bucket", *args)

@@ -157,6 +157,23 @@ def test_a_topic_is_created_deleted_and_created_again_as_another() -> None:
     assert another(cluster).controller.snapshot().partitions() == [PartitionId("t", 3, 0), PartitionId("t", 3, 1)]
 
 
+def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one_that_goes() -> None:
+    a = memory_cluster()
+    b = another(a)
+    a.controller.create_topic("t", 1)
+
+    def anew() -> None:
+        b.controller.delete_topic("t")
+        b.controller.create_topic("t", 1)
+
+    store_of(a).fault = during_next_append(anew)
+    with pytest.raises(
+        TopicNotFoundError, match=r"revision 1\) was deleted meanwhile, and created again with revision 3"
+    ):
+        a.controller.delete_topic("t")
+    assert a.controller.snapshot().topic("t").revision == 3
+
+
 def test_two_that_create_one_topic_at_once_get_the_same() -> None:
     a = memory_cluster()
     b = another(a)

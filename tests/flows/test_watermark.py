@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
+from l0gc.errors import OwnLogError
 from l0gc.keys import KeyLayout, PartitionId
 from l0gc.runtime import Runtime
 from l0gc.spark import listing, watermark_job
@@ -291,6 +292,10 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
     assert (shown["lag_epochs"], shown["causes"]) == (computed["cluster_epoch"] - computed["watermark"], [])
     assert l0gc("sweep")["deleted"] == written["garbage"]
     assert example("verify")["missing"] == 0
+
+    with pytest.raises(OwnLogError, match="nothing to compare the bucket"):
+        l0gc("verify")
+    assert l0gc("explain", "--epoch", str(computed["cluster_epoch"]))["verdict"] == "held"
 
     refused = l0gc_process("compute-watermark")
     assert refused.code == 4

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from l0gc.cluster import Cluster
-from l0gc.errors import NotFoundError, UsageError
+from l0gc.errors import NotFoundError, OwnLogError, UsageError
 from l0gc.keys import PartitionId
 from l0gc.storage.parallel import Inline
 from l0gc.sweep.local import LocalSweep
 from l0gc.upkeep.explain import explain_epoch, explain_key, explain_partition
 from l0gc.upkeep.housekeep import housekeep
-from l0gc.watermark import job
+from l0gc.watermark import job, own_log
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.reports import report_of
 from tests.support.ingest import upload
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
 from tests.support.reconcile import reconcile
 
 
@@ -119,3 +119,75 @@ def test_a_log_that_cannot_be_read_is_named(needed: tuple[Cluster, str]) -> None
     assert entry in e.broken[0]
     assert e.next_step.startswith("restore")
     assert explain_key(fresh, key).verdict == "needed"
+
+
+def test_while_a_log_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+    for entry in [k for k in store.objects if k.startswith("l0gc/partition/") and "/log/" in k]:
+        store.put(entry, b"nonsense")
+    e = explain_key(memory_cluster(store, bootstrap=False), key)
+    assert (e.verdict, len(e.broken)) == ("held", 2)
+    assert not [s for s in e.sentences if "No partition's log" in s]
+
+
+def test_an_object_that_is_reconciled_and_swept_behind_the_look_at_the_logs_is_not_missing(
+    needed: tuple[Cluster, str],
+) -> None:
+    cluster, key = needed
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+
+    def collect(call: Call) -> None:
+        if call.kind in {"list", "scan"} and call.key == key:
+            store.fault = lambda call: None
+            other = memory_cluster(store, seed=1, bootstrap=False)
+            reconcile(other)
+            housekeep(other, barrier=True)
+            compute_m(other)
+            assert LocalSweep(other).run(Inline()).deleted == 1
+
+    store.fault = collect
+    assert explain_key(cluster, key).verdict == "gone"
+    assert key not in store.objects
+
+
+def test_an_object_that_is_lost_is_missing(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    cluster.store.delete([key])
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.held_by) == ("missing", 2)
+    assert e.next_step.startswith("restore it")
+
+
+def test_a_folder_is_no_object_and_one_page_tells(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    store, folder = cluster.store, key.rpartition("/")[0] + "/"
+    assert isinstance(store, MemoryStore)
+    store.page_size = 1
+    store.put(f"{key}.tmp", b"x")
+    asked: list[Call] = []
+    store.fault = asked.append
+    with pytest.raises(NotFoundError, match="no L0 key"):
+        explain_key(cluster, folder)
+    assert [c.kind for c in asked if c.key == folder] == ["scan"]
+    assert explain_key(cluster, key).verdict == "needed"
+    assert explain_key(cluster, f"{key}.tmp").verdict == "foreign"
+
+
+def test_of_another_systems_log_only_m_is_known() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, own_log=True)
+    key = cluster.controller.layout().format(1, 41, cluster.runtime.new_id())
+    cluster.store.put(key, b"x")
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.watermark, e.cluster_epoch, e.sentences[1:]) == ("held", -1, -1, [])
+    assert e.next_step.startswith("l0gc compute-watermark --reports")
+    own_log.publish(cluster, cluster_epoch=50, partitions={("t", 0): 1}, gc_epochs={("t", 0): 40})
+    assert explain_key(cluster, key).verdict == "held"
+    assert explain_epoch(cluster, 51).verdict == "held"
+    e = explain_epoch(cluster, 40)
+    assert (e.verdict, e.cluster_epoch) == ("eligible", 50)
+    with pytest.raises(OwnLogError, match="t/0 is another system's"):
+        explain_partition(cluster, "t/0")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.controller.state import ControllerState, DeletedTopic, Topic
+from l0gc.errors import OwnLogError
 from l0gc.keys import KeyLayout, PartitionId, level_one
 from l0gc.partition.entries import L1File, Placeholder, Unreconciled
 from l0gc.partition.state import PartitionState
@@ -21,6 +22,7 @@ from l0gc.verify.rules import (
     ReportTop,
     Topics,
     basis_of,
+    check_log_is_ours,
     check_partition,
     l1_ranges,
     orphan_text,
@@ -146,6 +148,13 @@ def test_a_closed_partition_of_a_live_topic_a_short_log_and_a_high_window_are_fo
     assert check(msgspec.structs.replace(healthy(), closed=True)) == [(kinds.STATE_BROKEN, -1)]
     assert check(healthy(), beyond=True) == [(kinds.CHECKPOINT_AHEAD, -1)]
     assert check(healthy(), epoch=5) == [(kinds.EPOCH_AHEAD, -1)]
+
+
+def test_another_systems_log_is_not_compared_with() -> None:
+    """Its epoch is not the controller's, so every object would seem to be above it."""
+    check_log_is_ours(ControllerState("ours", 4, epoch=9))
+    with pytest.raises(OwnLogError, match="another system's"):
+        check_log_is_ours(ControllerState("ours", 4, epoch=0, own_log=True))
 
 
 # -- reports --------------------------------------------------------------------------------------------------------------

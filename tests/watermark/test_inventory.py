@@ -141,6 +141,17 @@ def test_a_symlink_alone_tells_the_files_and_the_time() -> None:
         at(inventory, SYMLINK)
 
 
+def test_a_symlink_in_a_folder_of_no_time_tells_none() -> None:
+    at = "hive/dt=2026-13-45-99-00/symlink.txt"
+    assert read_inventory(at, "data-bucket", {at: b"s3://inventories/a.orc\n"}.get).taken_ms is None
+
+
+def test_a_symlink_may_name_files_in_a_folder_with_spaces() -> None:
+    body = b"s3://inventories/my inventories/a.parquet\r\ns3://inventories/my inventories/b.parquet\n"
+    told = read_inventory("symlink.txt", "data-bucket", {"symlink.txt": body, "./symlink.txt": body}.get)
+    assert [f.url.rpartition("/")[2] for f in told.files] == ["a.parquet", "b.parquet"]
+
+
 def test_a_symlink_to_csv_files_needs_the_manifest_that_names_their_columns() -> None:
     inventory = made("CSV", ROWS)
     del inventory.objects[MANIFEST]

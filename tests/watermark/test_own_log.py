@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from pathlib import Path
 
@@ -140,7 +141,8 @@ def test_a_report_of_a_former_incarnation_lets_nothing_go_that_the_new_one_needs
     """Hazard 6: with revisions it does not count; without, it is below the new revision anyway."""
     listed = partitions_of([("t", 30, 0)])
     exact = OwnLog(50, listed, reports_of([("t", 3, 0, 20)]))
-    assert own_log.run(own_cluster(), exact).watermark.watermark == 29
+    found = own_log.run(own_cluster(), exact).watermark
+    assert (found.watermark, found.held_back_by[0].reason) == (29, own_log._UNREPORTED)
     by_name = OwnLog(50, listed, reports_of([("t", None, 0, 20)]))
     assert own_log.run(own_cluster(), by_name).watermark.watermark == 20
 
@@ -315,6 +317,8 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
         ("r.csv", "topic,partition,gc_epoch\nt,0,1.5\n"),
         ("r.csv", "topic,partition,gc_epoch\nt,0,many\n"),
         ("r.csv", "topic,partition,gc_epoch\nt,0\n"),
+        ("r.csv", "topic,partition,gc_epoch\nt,0,true\n"),
+        ("r.csv", "topic,partition,gc_epoch,gc_epoch\nt,0,7,9\n"),
         ("r.ndjson", '{"topic":"t","partition":0,"gc_epoch":1.5}\n'),
         ("r.ndjson", '{"topic":"t","partition":0}\n'),
         ("r.ndjson", '{"topic":"t","partition":0,"gc_epoch":"7"}\n'),
@@ -327,3 +331,23 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_for_certain_is_refused_by_name(name: str, body: str) -> None:
     with pytest.raises((UsageError, CorruptObjectError), match=name.replace(".", r"\.")):
         read_table(name, body.encode(), ("topic", "partition", "gc_epoch"))
+
+
+@pytest.mark.parametrize("gc_epoch", [True, datetime.date(2026, 11, 21), datetime.datetime(2026, 11, 21)])
+def test_what_is_no_number_is_not_made_one(gc_epoch: object, tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"topic": "t", "partition": 0, "gc_epoch": gc_epoch}]), tmp_path / "r.parquet")
+    with pytest.raises(CorruptObjectError, match=r"r\.parquet has .* in the column 'gc_epoch'"):
+        read_table("r.parquet", (tmp_path / "r.parquet").read_bytes(), ("topic", "partition", "gc_epoch"))
+
+
+def test_a_file_that_vanishes_while_the_folder_is_read_is_told_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,7\n", p_csv="topic,partition\nt,0\n")
+
+    def gone(path: Path) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "read_bytes", gone)
+    with pytest.raises(CorruptObjectError, match=r"r\.csv cannot be read: No such file"):
+        read(tmp_path)

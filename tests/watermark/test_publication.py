@@ -137,8 +137,9 @@ def test_a_watermark_that_cannot_be_read_is_refused_with_its_remedy(store: Memor
 
 
 def test_a_publication_without_a_reply_is_looked_up(store: MemoryStore) -> None:
+    put(store, a_watermark(3))
     store.fault = lose_reply(PUBLISHED_WATERMARK)
-    put(store, a_watermark(5))
+    assert put(store, a_watermark(5)) == a_watermark(3)  # and not what it published itself
     assert published(store) == 5
 
 
