@@ -160,6 +160,19 @@ def test_a_plain_delete_tells_which_markers_it_made_and_their_removal_brings_bac
     assert any_store.get("k").body == b"body"
 
 
+def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names(
+    moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the sweep would not find it among what it asked for."""
+    errors = [
+        {"Key": f"a/prefix/{k}", "VersionId": v, "Code": "AccessDenied", "Message": "no"}
+        for k, v in (("plain", "null"), ("versioned", "v1"))
+    ]
+    monkeypatch.setattr(moto_store.once, "delete_objects", lambda **asked: {"Errors": errors})
+    failures = moto_store.history.delete([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
+    assert [(f.key, f.version_id) for f in failures] == [("plain", ""), ("versioned", "v1")]
+
+
 # -- sweeps ---------------------------------------------------------------------------------------------------------------
 
 
