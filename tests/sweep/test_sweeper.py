@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -246,6 +247,39 @@ def test_a_record_that_cannot_be_written_ends_the_run_before_anything_of_it_goes
     with pytest.raises(StoreError, match="no space"), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
         LocalSweep(cluster).run(scanners, 4, deleters)
     assert level_zero(cluster) == before
+
+
+class Panic(BaseException):
+    """As PyO3 raises where Rust panics."""
+
+
+@pytest.mark.timeout(30)
+def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    before = level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete":
+            raise Panic
+
+    store_of(cluster).fault = fault
+    with pytest.raises(Panic), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+        LocalSweep(cluster).run(scanners, 4, deleters)
+    assert level_zero(cluster) == before
+
+
+def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does where l0gc is a library."""
+
+    class Interrupted(Inline):
+        def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+            raise KeyboardInterrupt
+
+    sweep = LocalSweep(a_cluster())
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(Interrupted())
+    assert sweep.stop.is_set()
 
 
 def test_progress_tells_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
