@@ -237,7 +237,18 @@ class S3Store:
             self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
-        self.call("put", key, lambda: self.client.upload_file(str(path), self.config.bucket, self._key(key)))
+        from boto3.exceptions import S3UploadFailedError
+        from botocore.exceptions import ClientError
+
+        def call() -> None:
+            try:
+                self.client.upload_file(str(path), self.config.bucket, self._key(key))
+            except S3UploadFailedError as e:
+                if isinstance(e.__context__, ClientError):  # which boto3 has put into words here, secrets and all
+                    raise e.__context__ from None
+                raise
+
+        self.call("put", key, call)
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         return self._delete(self.client, keys)

@@ -300,6 +300,7 @@ def calls(store: S3Store) -> list[Callable[[], object]]:
         store.now_ms,
         lambda: store.get("k"),
         lambda: store.put("k", b""),
+        lambda: store.put_file("k", Path(__file__)),
         lambda: store.put_if_absent("k", b""),
         lambda: store.put_if_match("k", b"", '"e"'),
         lambda: store.delete(["k"]),
@@ -404,7 +405,7 @@ def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_one_attempt")
 def test_refused_credentials_are_told_from_other_errors_and_not_shown(status: int, code: str) -> None:
     with Scripted(status, code, message=f"<AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId>{SECRET_KEY}{TOKEN}") as server:
-        for call in calls(server.store)[1:7]:
+        for call in calls(server.store)[1:8]:
             with pytest.raises(AccessDeniedError, match=code) as e:
                 call()
             assert_no_secrets(e.value)
