@@ -257,8 +257,16 @@ class Sweeper:
                 self._places.release()
         if under_way is None:
             return
-        for batch in batches:
-            self._deleters.submit(self._delete, under_way, batch)
+        for number, batch in enumerate(batches):
+            try:
+                self._deleters.submit(self._delete, under_way, batch)
+            except RuntimeError:  # no thread could be started: the rest of the segment stays planned
+                with self._lock:
+                    under_way.left -= len(batches) - number
+                    last = under_way.left == 0
+                if last:
+                    self._places.release()
+                raise
 
     def _paused(self) -> bool:
         """Whether sweeps are paused, which ends the run; it does not go on, though the pause may be gone again."""
