@@ -4,7 +4,7 @@ One tree, so that a caller can catch by concern and the command line can turn an
 right exit code. A message names the thing, the value and the way out; it never holds a secret.
 
 Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is done), 4 refused for safety,
-5 not initialised or not found, 6 the store lacks something that l0gc needs.
+5 not initialised or not found, 6 the store lacks something that l0gc needs; 130 and 143 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class UsageError(L0gcError):
 
 class BadRecordError(UsageError):
     """An input record that cannot be placed, named by its source and line."""
+
+
+class TopicExistsError(UsageError):
+    """A topic of that name exists with other settings."""
 
 
 # -- 3: partly done ---------------------------------------------------------------------------------------------------
@@ -157,6 +161,9 @@ class StoreTimeoutError(StoreError):
     """The store did not answer in time; like `ThrottledError`, a reason to ask for less."""
 
 
+# -- a code of its own -------------------------------------------------------------------------------------------------
+
+
 class CheckFailedError(L0gcError):
     """Something that the doctor looked at is not fit for l0gc; the exit code says what kind of thing."""
 
@@ -179,10 +186,6 @@ class StepsFailedError(L0gcError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # the worst of the steps'
-
-
-class TopicExistsError(UsageError):
-    """A topic of that name exists with other settings."""
 
 
 # -- 1: the protocol says no ------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def command(
         options = bounds.options(dry_run=dry_run, run_id=name)
 
         def sweep() -> None:
-            chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster))
+            chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
             run_sweep(out, cluster, store, options, session, chosen, why, bounds.keep_runs)
 
         work: dict[str, Callable[[], None]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -128,6 +129,16 @@ class Duration(click.ParamType[int]):
         if not text.isdecimal():
             self.fail(f"{value!r} is no duration; write 30s, 15m, 2h or 7d", param, ctx)
         return int(text)
+
+
+class Number(click.FloatRange):
+    """A number within bounds. `nan` would pass any of them, since it compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 class Size(click.ParamType[int]):

@@ -17,7 +17,7 @@ import click
 
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import Duration, common_options, open_cluster
+from l0gc.cli.options import Duration, Number, common_options, open_cluster
 from l0gc.cli.output import Advance, Output, epoch
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
@@ -58,10 +58,10 @@ _LIMITS: Final = [
     click.option("--min-age", type=Duration(), default="0s", show_default=True, help="Leave objects younger than this."),
     click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects."),
     click.option(
-        "--max-rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
+        "--max-rate", type=Number(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
     ),
     click.option(
-        "--max-delete-ratio", type=click.FloatRange(0, 1), metavar="R",
+        "--max-delete-ratio", type=Number(0, 1), metavar="R",
         help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
     ),
     click.option(
@@ -84,6 +84,11 @@ class Limits:
     max_delete_ratio: float | None
     keep_runs: int
     engine: str
+
+    @property
+    def limited(self) -> bool:
+        """Whether one of them is a limit that only one process can keep."""
+        return self.max_objects is not None or self.max_delete_ratio is not None
 
     def options(self, **more: Any) -> SweepOptions:
         """The same as options of a sweep, with `more` of them."""
@@ -137,7 +142,7 @@ def command(
     options = bounds.options(dry_run=dry_run, shards=shards, purge_versions=purge_versions)
     with open_cluster(settings) as (cluster, store):
         spark = lambda defaults: open_spark(settings, "sweep", master, (*defaults, *conf))  # noqa: E731
-        engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster))
+        engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
         run_sweep(Output(settings), cluster, store, options, spark, engine, why, bounds.keep_runs)
 
 
@@ -166,7 +171,7 @@ def run_sweep(
             out.note(f"the spark engine sweeps: {why}")
             result = _spark(out, cluster, store, options, signals, open_session)
         if not options.dry_run and result.deleted:
-            _expire(out, store, result.plan.started_ms - keep_runs * 1000)
+            _expire(out, store, result.plan.run_id, keep_runs)
         out.result(_data(result, why), _lines(result))
         _raise_what_went_wrong(result, signals)
 
@@ -233,11 +238,12 @@ def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
             out.measure(_data(sweep.result, "") | more)
 
 
-def _expire(out: Output, store: S3Store, before_ms: int) -> None:
-    from l0gc.sweep.runs import expire
+def _expire(out: Output, store: S3Store, run: str, keep_runs: int) -> None:
+    """Remove the records of runs that began so many seconds before `run`, whose own record stays."""
+    from l0gc.sweep.runs import expire, started_ms
 
     try:
-        expire(store, before_ms)
+        expire(store, started_ms(run) - keep_runs * 1000)
     except StoreError as e:
         out.note(f"old run records were not removed: {e}")
 
@@ -363,7 +369,13 @@ def _lines(r: SweepResult) -> list[str]:
         lines.append(
             f"the store asked to slow down {count(t.throttled, 'time')}; {t.backpressure_s:.1f} s were waited for it"
         )
-    if plan.versioning in {ENABLED, SUSPENDED} and not plan.purge_versions and t.deleted:
+    if plan.versioning == SUSPENDED and not plan.purge_versions and t.deleted:
+        lines.append(
+            "the bucket's versioning is suspended: what was written since is gone for good; the bytes of what was written "
+            "before stay until a lifecycle rule or l0gc sweep --purge-versions removes them, and l0gc undelete "
+            f"--run {plan.run_id} brings those back until then"
+        )
+    if plan.versioning == ENABLED and not plan.purge_versions and t.deleted:
         lines.append(
             "the bucket keeps versions: the bytes stay until a lifecycle rule or l0gc sweep --purge-versions removes "
             f"them; l0gc undelete --run {plan.run_id} brings them back until then"

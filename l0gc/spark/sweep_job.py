@@ -115,7 +115,7 @@ class SparkSweep:
         told: set[str] = set()
         try:
             rows = tasks.mapInArrow(_task(store_options(self._config), plan, ranges), "worker string, tally binary")
-            with following(spark, len(ranges), self._progress):
+            with following(spark, len(ranges), self._follow):
                 for row in rows.collect() if not self._stop.is_set() else ():
                     result.tally.add(_TALLY.decode(row.tally))
                     told.add(row.worker)
@@ -123,6 +123,11 @@ class SparkSweep:
             if not self._stop.is_set():
                 raise cause_of(e) from e
         _settle(self._cluster, result, told)
+
+    def _follow(self, done: int, total: int) -> None:
+        if self._stop.is_set():
+            self.stop()  # once more: while the job was about to begin there was nothing to cancel
+        self._progress(done, total)
 
 
 @contextmanager
@@ -133,8 +138,9 @@ def following(spark: SparkSession, total: int, progress: Callable[[int, int], No
     def follow() -> None:
         tracker = spark.sparkContext.statusTracker()
         while not ended.wait(_LOOK_EVERY_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            progress(sum(s.numCompletedTasks for s in stages if s is not None), total)
+            with suppress(*JOB_ERRORS):  # if Java has gone, the job says so
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                progress(sum(s.numCompletedTasks for s in stages if s is not None), total)
 
     thread = threading.Thread(target=follow, name="l0gc-follow", daemon=True)
     thread.start()
@@ -183,7 +189,7 @@ def _task(options: dict[str, str], plan: SweepPlan, ranges: list[tuple[int, int]
                 sweeper = Sweeper(
                     store,
                     Runtime(),
-                    plan,
+                    msgspec.structs.replace(plan, started_ms=store.now_ms()),
                     worker=f"{worker}-{n:05}",
                     deleters=deleters,
                     pacer=_pacer(plan.run_id, plan.max_rate),

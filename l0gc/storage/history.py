@@ -148,13 +148,16 @@ class S3History:
                 Delete={"Objects": named},  # type: ignore[typeddict-item]
             ),
         )
+        plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
         failures = [
             DeleteFailure(
-                e.get("Key", "")[self._cut :], e.get("Code", ""), e.get("Message", ""), e.get("VersionId", "")
+                key := e.get("Key", "")[self._cut :],
+                e.get("Code", ""),
+                e.get("Message", ""),
+                "" if key in plain else e.get("VersionId", ""),  # a store may call the object as it is `null`
             )
             for e in r.get("Errors", [])
         ]
-        plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
         made = {
             key: d["DeleteMarkerVersionId"]
             for d in r.get("Deleted", [])

@@ -75,13 +75,15 @@ def read_in_rounds(
     """Have everything below the data prefix read, by `readers` or more at once.
 
     Args:
-        ceiling: asked for only where something is left: the epoch that hardly any object is above.
+        ceiling: the epoch that hardly any object is above; asked once a round, and only where something is left.
     """
     ranges, pages = of_shards(layout, readers), first_pages
     while ranges:
         rests = list(read(ranges, pages))
-        parts = max(2, -(-readers // max(1, len(rests))))
-        ranges = [part for rest in rests for part in split(layout, rest, ceiling(), parts)]
+        if not rests:
+            return
+        top, parts = ceiling(), max(2, -(-readers // len(rests)))
+        ranges = [part for rest in rests for part in split(layout, rest, top, parts)]
         pages *= GROWTH
 
 

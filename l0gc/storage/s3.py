@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import email.utils
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -51,6 +53,7 @@ _DENIED: Final = {
     "403",
 }
 _CONNECT_SECONDS: Final = 5
+_OF_AWS: Final = re.compile(r"https://s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 
 
 class S3Store:
@@ -93,7 +96,16 @@ class S3Store:
                     s3={"addressing_style": "path"} if self.config.endpoint_url else None,
                 ),
             )
-            return client
+        self._refuse_an_endpoint_of_its_own(client.meta.endpoint_url)
+        return client
+
+    def _refuse_an_endpoint_of_its_own(self, endpoint: str) -> None:
+        """One that boto3 knows and nobody gave us: obstore, and executors, would go to AWS's bucket of that name."""
+        if not self.config.endpoint_url and not _OF_AWS.fullmatch(endpoint):
+            raise UsageError(
+                f"the AWS configuration names an endpoint of its own for S3 ({urlsplit(endpoint).hostname}); give it as "
+                "--endpoint-url or AWS_ENDPOINT_URL_S3, so that every request goes there"
+            )
 
     @cached_property
     def client(self) -> S3Client:
@@ -110,6 +122,7 @@ class S3Store:
         """The same bucket through obstore."""
         if self.session.get_credentials() is None:
             raise self._no_credentials()
+        self._refuse_an_endpoint_of_its_own(self.config.endpoint_url or self.client.meta.endpoint_url)
         with self._lock:
             return Bulk(self.config, self.session, self._count)
 
@@ -237,7 +250,18 @@ class S3Store:
             self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
-        self.call("put", key, lambda: self.client.upload_file(str(path), self.config.bucket, self._key(key)))
+        from boto3.exceptions import S3UploadFailedError
+        from botocore.exceptions import ClientError
+
+        def call() -> None:
+            try:
+                self.client.upload_file(str(path), self.config.bucket, self._key(key))
+            except S3UploadFailedError as e:
+                if isinstance(e.__context__, ClientError):  # which boto3 has put into words here, secrets and all
+                    raise e.__context__ from None
+                raise
+
+        self.call("put", key, call)
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         return self._delete(self.client, keys)

@@ -37,7 +37,7 @@ class DeleteOutcome:
     """What became of a batch.
 
     Attributes:
-        left: those that the end of the run left alone.
+        left: those that the end of the run left alone. One that an unanswered request may have deleted is none of them.
         markers: the delete marker that hides a key, where it is known to be the only one of this run.
         error: why nothing more was tried; what is in none of the lists may be gone or not.
     """
@@ -81,11 +81,11 @@ class Deleter:
         todo = list(objects)
         tries = 0
         began = self._runtime.clock.monotonic()
-        unsure: set[str] = set()  # keys that an unanswered request may have deleted: a second try makes a second marker
+        unsure: set[str] = set()  # keys that may have a marker nobody told of: a second try makes a second one
         while todo:
             size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), PAGE_SIZE))
             if not size:
-                outcome.left = todo
+                outcome.left = _without(todo, unsure)
                 break
             batch, rest = todo[:size], todo[size:]
             try:
@@ -93,7 +93,8 @@ class Deleter:
             except L0gcError as e:
                 outcome.error = e
                 # Of a request that was refused as a whole nothing is gone; of another one nobody knows.
-                outcome.left = todo if isinstance(e, AccessDeniedError | NotFoundError) else rest
+                untouched = todo if isinstance(e, AccessDeniedError | NotFoundError) else rest
+                outcome.left = _without(untouched, unsure)
                 break
             lost = {(f.key, f.version_id): f for f in reply.failures}
             failed = [(o, f) for o in batch if (f := lost.get((o.key, o.version_id)) or lost.get((o.key, "")))]
@@ -102,8 +103,7 @@ class Deleter:
                 gone = [o for o in batch if (o.key, o.version_id) not in lost and (o.key, "") not in lost]
             outcome.deleted += gone
             outcome.markers |= {k: v for k, v in reply.markers.items() if k not in unsure}
-            if reply.unanswered:
-                unsure |= {o.key for o in batch}
+            unsure |= {o.key for o, f in failed if reply.unanswered or f.code in _AGAIN}
             again = [(o, f) for o, f in failed if f.code in _SLOWER | _AGAIN]
             outcome.failures += [f for _, f in failed if f.code not in _SLOWER | _AGAIN]
             tries = 0 if gone else tries + 1
@@ -126,7 +126,7 @@ class Deleter:
         sent_at = self._runtime.clock.monotonic()
         try:
             done = self._ask(batch)
-            failures = [f for f in done.failures if f.code not in _GONE]
+            failures = _of_batch(batch, [f for f in done.failures if f.code not in _GONE])
             reply = _Reply(failures, done.markers, any(f.code in _SLOWER for f in failures))
         except AccessDeniedError:
             outcome.errors += 1
@@ -145,3 +145,20 @@ class Deleter:
         if self._keep_history:
             return self._store.history.delete([VersionedKey(o.key, o.version_id) for o in batch])
         return VersionsDeleted(self._store.delete_once([o.key for o in batch]))
+
+
+def _without(objects: list[EligibleObject], keys: set[str]) -> list[EligibleObject]:
+    return [o for o in objects if o.key not in keys] if keys else objects
+
+
+def _of_batch(batch: list[EligibleObject], failures: list[DeleteFailure]) -> list[DeleteFailure]:
+    """The failures, if each names an object of the batch; else nobody knows whom they mean, and all of it has failed."""
+    if failures:
+        asked = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
+        for f in failures:
+            if (f.key, f.version_id) not in asked:
+                why = (
+                    f"the store tells of a failure of {f.key!r}, which it was not asked to delete: {f.code} {f.message}"
+                )
+                return [DeleteFailure(o.key, _UNANSWERED, why) for o in batch]
+    return failures

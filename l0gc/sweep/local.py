@@ -107,7 +107,7 @@ class LocalSweep:
             result.tally = sweeper.run(plan.ranges(ranges), scanners)
             if not result.over_ratio:
                 result.uploads = abort_uploads(self._cluster.store, plan, self.stop)
-        except Exception:
+        except Exception:  # not what kills the process: then the record says so by having no end
             result.tally = sweeper.tally
             with suppress(StoreError):  # the error that ended the run is the one to hear of
                 self._finish(result, began, "failed")

@@ -7,13 +7,17 @@ segment: once a pause is set, no other segment is put on record, and only what i
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from l0gc.errors import ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
+from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
 from l0gc.keys import PAUSED
 from l0gc.storage.objectstore import ObjectStore
+
+_TRIES: Final = 5
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last one that is written in four digits."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -21,7 +25,7 @@ class Pause(msgspec.Struct, frozen=True):
 
     why: str
     by: str
-    since_ms: int
+    since_ms: Annotated[int, msgspec.Meta(ge=0, le=_LAST_MS)]
 
 
 _PAUSE: Final = msgspec.json.Decoder(Pause)
@@ -35,18 +39,28 @@ def read_pause(store: ObjectStore) -> Pause | None:
         return None
     try:
         return _PAUSE.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Pause("(the flag cannot be read)", "unknown", 0)
 
 
 def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
-    """Pause sweeps; returns the pause, and whether it is a new one: who was first keeps it."""
+    """Pause sweeps; returns the pause that is set, and whether it is this one: who was first keeps it.
+
+    Raises:
+        StoreError: nobody knows of a pause that is set.
+    """
     pause = Pause(why, by, store.now_ms())
-    try:
-        store.put_if_absent(PAUSED, msgspec.json.encode(pause))
-    except PreconditionFailedError:
-        return read_pause(store) or pause, False
-    return pause, True
+    for _ in range(_TRIES):
+        try:
+            store.put_if_absent(PAUSED, msgspec.json.encode(pause))
+        except (PreconditionFailedError, AmbiguousWriteError) as e:
+            error: StoreError = e
+            there = read_pause(store)
+            if there is not None:
+                return there, there == pause
+        else:
+            return pause, True
+    raise StoreError(f"sweeps are not paused: {error}") from error
 
 
 def clear_pause(store: ObjectStore) -> Pause | None:

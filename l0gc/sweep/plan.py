@@ -180,12 +180,21 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
     return int(published.listed_objects * ratio)
 
 
-def choose_engine(asked: str, master: str | None, eligible: Callable[[], int]) -> tuple[str, str]:
-    """The engine, and why; `eligible` tells what the last scan saw, -1 if nobody looked."""
+def choose_engine(
+    asked: str, master: str | None, eligible: Callable[[], int], *, limited: bool = False
+) -> tuple[str, str]:
+    """The engine, and why.
+
+    Args:
+        eligible: tells what the last scan saw, -1 if nobody looked.
+        limited: whether there is a limit that only one process can keep.
+    """
     if asked != "auto":
         return asked, "asked for"
     if master is None or master.startswith("local"):
         return "local", "no Spark cluster is given (--master)"
+    if limited:
+        return "local", "--max-objects and --max-delete-ratio need one process that counts"
     n = eligible()
     if n < 0:
         return "local", "the last compute-watermark did not count what is eligible"

@@ -217,6 +217,9 @@ def undelete(cluster: Cluster, run_id: str) -> UndeleteResult:
         found = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
         markers = [m for m in (*known, *(m for of_key in found for m in of_key)) if m not in done]
         done |= {m for m in markers if m.key not in sure}
+        hidden = {m.key for of_key in found for m in of_key}
+        lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
+        result.gone += cluster.parallel.map(lambda k: k in store.list(k).modified_ms, lost).count(False)
         for at in range(0, len(markers), PAGE_SIZE):
             some = markers[at : at + PAGE_SIZE]
             failures = store.history.delete(some).failures

@@ -92,6 +92,7 @@ class Sweeper:
     """One worker's sweep of the shards `first` to `end` (end excluded).
 
     Args:
+        plan: its `started_ms` is now; the times on record are told from there on.
         worker: what this worker's segments are called.
         deleters: where the DELETE requests run.
         stop: set to end the run: what is under way is finished and recorded, the rest is left.
@@ -144,6 +145,9 @@ class Sweeper:
         except Exception:
             self._stop.set()
             self._drain()
+            raise
+        except BaseException:
+            self._stop.set()  # the process is to die: nobody waits, and scanners on other threads end, too
             raise
         if self._error is not None:
             raise self._error
@@ -253,8 +257,16 @@ class Sweeper:
                 self._places.release()
         if under_way is None:
             return
-        for batch in batches:
-            self._deleters.submit(self._delete, under_way, batch)
+        for number, batch in enumerate(batches):
+            try:
+                self._deleters.submit(self._delete, under_way, batch)
+            except RuntimeError:  # no thread could be started: the rest of the segment stays planned
+                with self._lock:
+                    under_way.left -= len(batches) - number
+                    last = under_way.left == 0
+                if last:
+                    self._places.release()
+                raise
 
     def _paused(self) -> bool:
         """Whether sweeps are paused, which ends the run; it does not go on, though the pause may be gone again."""
@@ -270,9 +282,12 @@ class Sweeper:
     def _delete(self, under_way: _UnderWay, batch: list[EligibleObject]) -> None:
         try:
             outcome = self._deleter.delete(batch)
-        except Exception as e:  # noqa: BLE001 - raised by `run`, which would not hear of it from here
-            outcome = DeleteOutcome()
+        except BaseException as e:  # raised by `run`, which would not hear of it from here
             self._fail(e)
+            if not isinstance(e, Exception):  # a kill, or a panic of obstore's Rust: write no more, and let nobody wait
+                self._places.release()
+                raise
+            outcome = DeleteOutcome()
         if outcome.error is not None:
             self._fail(outcome.error)
         with self._lock:

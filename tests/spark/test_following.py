@@ -1,4 +1,4 @@
-"""What a sweep on Spark tells while it runs: the tasks that have ended, by Spark's own count."""
+"""What a sweep on Spark does beside the work: it tells which tasks have ended, hears a stop, and knows the time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyspark
 import pytest
+from py4j.protocol import Py4JError
 
 import l0gc.spark.sweep_job
-from l0gc.spark.sweep_job import following
+from l0gc.spark.sweep_job import SparkSweep, _task, following
+from l0gc.storage.config import StoreConfig
+from l0gc.sweep.plan import SweepOptions, make_plan
+from tests.sweep.test_local import a_cluster, on_record, store_of
 
 
 def test_the_tasks_that_have_ended_are_told_until_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +36,65 @@ def test_the_tasks_that_have_ended_are_told_until_the_job_has(monkeypatch: pytes
     assert set(told) == {(2, 5)}
     assert not any(t.name == "l0gc-follow" for t in threading.enumerate())
     assert len(told) == after
+
+
+def test_a_stop_is_heard_though_the_job_began_only_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is not there yet cannot be cancelled, and would run to its end."""
+    monkeypatch.setattr(l0gc.spark.sweep_job, "_LOOK_EVERY_S", 0.001)
+    running, cancelled = threading.Event(), threading.Event()
+
+    def cancel() -> None:
+        if running.is_set():
+            cancelled.set()
+
+    def collect() -> list[Any]:
+        sweep.stop()
+        running.set()
+        if not cancelled.wait(10):
+            raise AssertionError("nobody has cancelled the job")
+        raise Py4JError("cancelled")
+
+    context = SimpleNamespace(
+        defaultParallelism=1,
+        statusTracker=lambda: SimpleNamespace(getActiveStageIds=list),
+        cancelAllJobs=cancel,
+    )
+    rows = SimpleNamespace(collect=collect)
+    tasks = SimpleNamespace(mapInArrow=lambda task, schema: rows)
+    spark: Any = SimpleNamespace(sparkContext=context, range=lambda *numbers: tasks)
+    sweep = SparkSweep(a_cluster(), StoreConfig("bucket"))
+    assert sweep.run(spark).stopped
+
+
+def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may wait for hours until an executor is free."""
+    cluster = a_cluster()
+    store = store_of(cluster)
+    plan = make_plan(cluster, SweepOptions())
+    store.clock.sleep(3600)
+    monkeypatch.setattr(l0gc.spark.sweep_job, "store_from_options", lambda options: store)
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
+    task = _task({}, plan, [(plan.first_shard, plan.end_shard)])
+    (told,) = list(task(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+    assert told.num_rows == 1
+    assert {f.deleted_ms // 60_000 for f in on_record(cluster)} == {store.clock.ms // 60_000}
+
+
+def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's traceback would stand beside the sentence that tells it."""
+    monkeypatch.setattr(l0gc.spark.sweep_job, "_LOOK_EVERY_S", 0.001)
+    asked = threading.Semaphore(0)
+    lost: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lost.append)
+
+    def gone() -> list[int]:
+        asked.release()
+        raise Py4JError("no connection")
+
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(statusTracker=lambda: SimpleNamespace(getActiveStageIds=gone))
+    )
+    with following(spark, 1, lambda done, total: None):
+        assert asked.acquire(timeout=10)
+        asked.acquire(timeout=1)
+    assert lost == []

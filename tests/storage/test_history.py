@@ -160,6 +160,19 @@ def test_a_plain_delete_tells_which_markers_it_made_and_their_removal_brings_bac
     assert any_store.get("k").body == b"body"
 
 
+def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names(
+    moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the sweep would not find it among what it asked for."""
+    errors = [
+        {"Key": f"a/prefix/{k}", "VersionId": v, "Code": "AccessDenied", "Message": "no"}
+        for k, v in (("plain", "null"), ("versioned", "v1"))
+    ]
+    monkeypatch.setattr(moto_store.once, "delete_objects", lambda **asked: {"Errors": errors})
+    failures = moto_store.history.delete([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
+    assert [(f.key, f.version_id) for f in failures] == [("plain", ""), ("versioned", "v1")]
+
+
 # -- sweeps ---------------------------------------------------------------------------------------------------------------
 
 
@@ -337,3 +350,22 @@ def test_what_was_purged_meanwhile_is_told_as_gone(any_store: S3Store) -> None:
     LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
     back = undelete(cluster, swept.plan.run_id)
     assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])
+
+
+def test_what_is_gone_is_told_though_its_marker_was_never_known(moto_store: S3Store) -> None:
+    """As after a second try, or where versioning is suspended."""
+    moto_store.create_bucket()
+    set_versioning(moto_store, "Enabled")
+    cluster = a_cluster(moto_store)
+    garbage = sorted(garbage_of(there(moto_store)))
+    run = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
+    record = RunRecord(moto_store, run, "local")
+    segment = record.plan([EligibleObject(k, 1, 10) for k in garbage])
+    kept = garbage[0]
+    record.write(segment, [DELETED] * len(garbage), [""] * len(garbage), 1)
+    purged = [VersionedKey(k, v) for p in moto_store.history.versions("level_zero/data/")
+              for k, v in zip(p.keys, p.version_ids, strict=True) if k in garbage[1:]]  # fmt: skip
+    moto_store.history.delete(purged)
+    assert kept in there(moto_store)  # nobody hides it: it was brought back before
+    back = undelete(cluster, run)
+    assert (back.restored, back.gone, back.failures) == (0, len(garbage) - 1, [])

@@ -166,3 +166,20 @@ def test_a_bucket_that_is_small_takes_one_round_and_asks_for_no_epoch() -> None:
     read_in_rounds(layout, 4, ceiling, reader)
     assert len(reader.rounds) == 1
     assert reader.keys == keys
+
+
+def test_the_epoch_is_asked_for_once_a_round_however_many_ranges_are_left() -> None:
+    """It is a request, and there may be a thousand of them."""
+    layout = KeyLayout(shards=SHARDS)
+    keys = [layout.format(s, e, name_of(n)) for s in range(SHARDS) for e in range(6) for n in range(20)]
+    reader = Reader(a_store(keys, 10), layout)
+    asked: list[int] = []
+
+    def ceiling() -> int:
+        asked.append(len(reader.rounds))
+        return 5
+
+    read_in_rounds(layout, 4, ceiling, reader, first_pages=1)
+    assert sorted(reader.keys) == sorted(keys)
+    assert asked == list(range(1, len(reader.rounds)))
+    assert asked

@@ -96,6 +96,40 @@ def test_a_profile_that_does_not_exist_is_a_usage_error() -> None:
         S3Store(StoreConfig.from_url("s3://b", profile="nobody")).now_ms()
 
 
+@pytest.mark.parametrize("where", ["profile", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_endpoint_that_only_boto3_would_go_to_is_refused(
+    where: str, endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """M would be read there, and what is at or below it deleted in a bucket of that name at AWS."""
+    profile = "x" if where == "profile" else None
+    if profile:
+        (tmp_path / "config").write_text(
+            f"[profile x]\nendpoint_url = {endpoint}\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = x\n"
+        )
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    else:
+        monkeypatch.setenv(where, endpoint)
+    for number in (0, -1):  # boto3's, and obstore's
+        with pytest.raises(UsageError, match=r"\(127\.0\.0\.1\); give it as --endpoint-url"):
+            calls(S3Store(StoreConfig("bucket", profile=profile)))[number]()
+    assert S3Store(StoreConfig(f"bucket-{uuid.uuid4()}", "", endpoint, profile=profile)).create_bucket()
+
+
+@pytest.mark.parametrize(
+    ("region", "kind"),
+    [
+        ("us-east-1", ""),
+        ("cn-north-1", ""),
+        ("us-east-1", "AWS_USE_FIPS_ENDPOINT"),
+        ("eu-west-1", "AWS_USE_DUALSTACK_ENDPOINT"),
+    ],
+)
+def test_aws_itself_is_no_endpoint_of_its_own(monkeypatch: pytest.MonkeyPatch, region: str, kind: str) -> None:
+    if kind:
+        monkeypatch.setenv(kind, "true")
+    assert S3Store(StoreConfig("bucket", region=region)).client.meta.endpoint_url
+
+
 def test_the_endpoint_that_is_given_goes_before_the_environments_for_every_request(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +334,7 @@ def calls(store: S3Store) -> list[Callable[[], object]]:
         store.now_ms,
         lambda: store.get("k"),
         lambda: store.put("k", b""),
+        lambda: store.put_file("k", Path(__file__)),
         lambda: store.put_if_absent("k", b""),
         lambda: store.put_if_match("k", b"", '"e"'),
         lambda: store.delete(["k"]),
@@ -404,7 +439,7 @@ def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_one_attempt")
 def test_refused_credentials_are_told_from_other_errors_and_not_shown(status: int, code: str) -> None:
     with Scripted(status, code, message=f"<AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId>{SECRET_KEY}{TOKEN}") as server:
-        for call in calls(server.store)[1:7]:
+        for call in calls(server.store)[1:8]:
             with pytest.raises(AccessDeniedError, match=code) as e:
                 call()
             assert_no_secrets(e.value)

@@ -11,11 +11,12 @@ import pytest
 
 from l0gc.errors import AccessDeniedError, BucketNotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
+from l0gc.storage.history import VersionsDeleted
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.sweep.deleter import PATIENCE_S, TRIES, DeleteOutcome, Deleter
 from l0gc.sweep.pacing import Pacer
 from l0gc.sweep.scan import EligibleObject
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.memory_store import Call, MemoryHistory, MemoryStore
 
 OBJECTS = [EligibleObject(f"k{i}", i, 10) for i in range(5)]
 
@@ -35,10 +36,12 @@ class Stubborn(MemoryStore):
         return [DeleteFailure(k, self.failing[k][1], "why") for k in failed]
 
 
-def a_deleter(store: MemoryStore, stop: threading.Event | None = None) -> tuple[Deleter, Pacer]:
+def a_deleter(
+    store: MemoryStore, stop: threading.Event | None = None, *, keep_history: bool = False
+) -> tuple[Deleter, Pacer]:
     runtime, stop = Runtime(store.clock, random.Random(0)), stop or threading.Event()
     pacer = Pacer(runtime, None, stop)
-    return Deleter(store, runtime, pacer, stop), pacer
+    return Deleter(store, runtime, pacer, stop, keep_history=keep_history), pacer
 
 
 def run(store: MemoryStore, stop: threading.Event | None = None) -> DeleteOutcome:
@@ -193,6 +196,58 @@ def test_a_stop_ends_it_behind_the_request_that_is_under_way() -> None:
     outcome = run(store, stop)
     assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
     assert (outcome.left, outcome.failures, outcome.requests) == ([OBJECTS[2]], [], 1)
+
+
+@pytest.mark.parametrize("then", ["a stop", "a refusal"])
+def test_what_an_unanswered_request_may_have_deleted_is_not_told_as_left(then: str) -> None:
+    """Of what was left, nobody looks for a delete marker when the run is taken back."""
+    stop = threading.Event()
+    store = MemoryStore()
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and call.when == "after":
+            if then == "a stop":
+                stop.set()
+            raise StoreError("cut")
+        if call.kind == "delete" and store.requests["delete"] == 2:
+            raise AccessDeniedError("expired")
+
+    store.fault = fault
+    outcome = run(store, stop)
+    assert list(store.objects) == ["k5"]
+    assert (outcome.left, outcome.deleted, outcome.failures) == ([], [], [])
+
+
+def test_a_key_whose_first_answer_told_nothing_for_sure_has_no_known_marker() -> None:
+    """It may have been deleted, marker and all, before the store answered that something went wrong inside."""
+
+    class Versioned(Stubborn):
+        @property
+        def history(self) -> MemoryHistory:
+            history = MemoryHistory(self)
+            history.delete = lambda objects: VersionsDeleted(  # type: ignore[method-assign]
+                failures := self.delete([o.key for o in objects]),
+                {o.key: "marker" for o in objects if o.key not in {f.key for f in failures}},
+            )
+            return history
+
+    store = Versioned({"k2": (1, "InternalError"), "k3": (1, "SlowDown")})
+    outcome = a_deleter(store, keep_history=True)[0].delete(OBJECTS)
+    assert len(outcome.deleted) == 5
+    assert set(outcome.markers) == {"k0", "k1", "k3", "k4"}
+
+
+@pytest.mark.parametrize("named", ["", "k2/", "somebody/else"])
+def test_a_failure_that_names_no_key_of_the_request_is_taken_for_a_failure_of_all(named: str) -> None:
+    class Confused(MemoryStore):
+        def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+            return [DeleteFailure(named, "InternalError", "lost")]
+
+    store = Confused()
+    outcome = run(store)
+    assert (outcome.deleted, [f.key for f in outcome.failures]) == ([], [o.key for o in OBJECTS])
+    assert repr(named) in outcome.failures[0].message
+    assert len(store.objects) == 6
 
 
 def test_a_stop_is_heard_while_waiting_for_a_slow_store() -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from l0gc.errors import PausedError, StoreError
+from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.storage.history import UnfinishedUpload
 from l0gc.storage.objectstore import DeleteFailure
@@ -18,7 +18,7 @@ from l0gc.sweep.plan import SweepOptions
 from l0gc.sweep.record import DELETED, LEFT
 from l0gc.sweep.runs import list_runs
 from l0gc.sweep.sweeper import _SEGMENTS_UNDER_WAY, Tally
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.memory_store import Call, MemoryStore, lose_reply
 from tests.sweep.test_local import a_cluster, expected_garbage, level_zero, numbers, on_record, store_of, sweep
 from tests.sweep.test_sweeper import pages_of
 
@@ -39,6 +39,39 @@ def test_whoever_pauses_first_keeps_it() -> None:
     assert read_pause(store) == first
 
 
+def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_told_as_set() -> None:
+    store = MemoryStore()
+    first, _ = set_pause(store, "disk audit", "ann")
+
+    def fault(call: Call) -> None:
+        if call.kind == "get":  # bob has just been told that there is one
+            store.fault = lambda call: None
+            del store.objects[PAUSED]
+
+    store.fault = fault
+    store.clock.sleep(60)
+    second, new = set_pause(store, "another reason", "bob")
+    assert new
+    assert first != second == read_pause(store)
+
+
+def test_a_pause_whose_reply_was_lost_is_told_as_set() -> None:
+    store = MemoryStore(fault=lose_reply(PAUSED))
+    pause, new = set_pause(store, "disk audit", "ann")
+    assert new
+    assert read_pause(store) == pause
+
+
+def test_a_pause_that_could_not_be_set_is_not_told_as_set() -> None:
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent":
+            raise AmbiguousWriteError("500")
+
+    store = MemoryStore(fault=fault)
+    with pytest.raises(StoreError, match="not paused: 500"):
+        set_pause(store, "disk audit", "ann")
+
+
 def test_a_pause_that_is_cleared_is_told_and_is_gone() -> None:
     store = MemoryStore()
     pause, _ = set_pause(store, "disk audit", "ann")
@@ -55,7 +88,14 @@ def test_a_pause_that_the_store_does_not_remove_is_not_told_as_cleared(monkeypat
         clear_pause(store)
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"{}", b"no json", b'{"why": 3, "by": "x", "since_ms": 0}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"\xff", b"{}", b"no json", b'{"why": 3, "by": "x", "since_ms": 0}',
+        b'{"why": "x", "by": "x", "since_ms": -1}', b'{"why": "x", "by": "x", "since_ms": 1767225600000000}',
+        b'{"x": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
 def test_a_flag_that_cannot_be_read_is_a_pause(body: bytes) -> None:
     cluster = a_cluster()
     cluster.store.put(PAUSED, body)

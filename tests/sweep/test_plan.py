@@ -164,6 +164,12 @@ def test_nobody_is_asked_what_is_eligible_where_it_does_not_matter() -> None:
     assert choose_engine("auto", None, never)[0] == "local"
 
 
+def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
+    """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
+    chosen, reason = choose_engine("auto", "spark://x", lambda: SPARK_FROM, limited=True)
+    assert (chosen, "one process" in reason) == ("local", True)
+
+
 def test_a_sweep_without_a_watermark_asks_for_nothing_more() -> None:
     cluster = a_cluster(watermark=None)
     calls: list[Call] = []

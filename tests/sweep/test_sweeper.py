@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -246,6 +248,62 @@ def test_a_record_that_cannot_be_written_ends_the_run_before_anything_of_it_goes
     with pytest.raises(StoreError, match="no space"), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
         LocalSweep(cluster).run(scanners, 4, deleters)
     assert level_zero(cluster) == before
+
+
+class Panic(BaseException):
+    """As PyO3 raises where Rust panics."""
+
+
+@pytest.mark.timeout(30)
+def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    before = level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete":
+            raise Panic
+
+    store_of(cluster).fault = fault
+    with pytest.raises(Panic), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+        LocalSweep(cluster).run(scanners, 4, deleters)
+    assert level_zero(cluster) == before
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("started", [0, 1, 4])
+def test_a_thread_that_cannot_be_started_ends_the_run(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    """As where a container may have only so many."""
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    before = level_zero(cluster)
+
+    submitted = itertools.count()
+
+    class Crowded(ThreadPoolExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            if next(submitted) >= started:
+                raise RuntimeError("can't start new thread")
+            return super().submit(fn, *args, **kwargs)
+
+    with pytest.raises(RuntimeError, match="new thread"), Threads(4) as scanners, Crowded(2) as deleters:
+        LocalSweep(cluster).run(scanners, 4, deleters)
+    gone = before - level_zero(cluster)
+    assert len(gone) <= 5 * started
+    assert gone <= {f.key for f in on_record(cluster)}
+
+
+def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does where l0gc is a library."""
+
+    class Interrupted(Inline):
+        def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+            raise KeyboardInterrupt
+
+    sweep = LocalSweep(a_cluster())
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(Interrupted())
+    assert sweep.stop.is_set()
 
 
 def test_progress_tells_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:

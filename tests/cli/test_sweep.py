@@ -1,0 +1,80 @@
+"""The sweep's command beside the sweep: what it takes, what it says, which records it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from l0gc.cli.main import cli
+from l0gc.cli.output import Output, taking_results
+from l0gc.cli.sweep import Limits, run_sweep
+from l0gc.keys import RUNS
+from l0gc.settings import Settings
+from l0gc.storage.history import ENABLED, OFF, SUSPENDED
+from l0gc.sweep.local import LocalSweep
+from l0gc.sweep.plan import SweepOptions
+from tests.support.memory_store import Call
+from tests.sweep.test_local import a_cluster, publish_m, store_of
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--max-rate", "nan"), ("--max-rate", "inf"), ("--max-rate", "0"), ("--max-delete-ratio", "nan")],
+)
+@pytest.mark.parametrize("command", ["sweep", "gc"])
+def test_what_is_no_number_is_refused(command: str, option: str, value: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        cli.main([command, "--url", "s3://nowhere", option, value], prog_name="l0gc", standalone_mode=False)
+    assert value in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "limited"), [({}, False), ({"max_objects": 1}, True), ({"max_delete_ratio": 0.0}, True)]
+)
+def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, Any], limited: bool) -> None:
+    unlimited = Limits(0, None, 100.0, None, 0, "auto")
+    assert replace(unlimited, **limit).limited == limited
+
+
+def test_the_record_of_a_run_outlives_the_run_whatever_is_kept() -> None:
+    """Its name is older than its plan, by a second if the clock wants it so."""
+    cluster = a_cluster(watermark=2)
+    store: Any = store_of(cluster)
+    earlier = LocalSweep(cluster).run(cluster.parallel).plan.run_id
+    publish_m(cluster, 4)
+
+    def fault(call: Call) -> None:
+        store.clock.ms += 1000
+
+    store.fault = fault
+    with taking_results() as results:
+        run_sweep(Output(Settings()), cluster, store, SweepOptions(), never, "local", "", keep_runs=0)
+    run = results[0].data["run_id"]
+    assert run > earlier
+    assert {k.removeprefix(RUNS).partition("/")[0] for k in store.objects if k.startswith(RUNS)} == {run}
+
+
+def never(defaults: Any) -> Any:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("versioning", "said"),
+    [(OFF, ""), (ENABLED, "the bucket keeps versions"), (SUSPENDED, "what was written since is gone for good")],
+)
+def test_what_is_said_of_versions_is_true_of_the_bucket(
+    monkeypatch: pytest.MonkeyPatch, versioning: str, said: str
+) -> None:
+    cluster = a_cluster()
+    result = LocalSweep(cluster).run(cluster.parallel)
+    result.plan = msgspec.structs.replace(result.plan, versioning=versioning)
+    monkeypatch.setattr("l0gc.cli.sweep._local", lambda *given: result)
+    with taking_results() as results:
+        run_sweep(Output(Settings()), cluster, cluster.store, SweepOptions(), never, "local", "", 0)  # type: ignore[arg-type]
+    lines = [line for line in results[0].text if "version" in line]
+    assert len(lines) == bool(said)
+    assert all(said in line for line in lines)
