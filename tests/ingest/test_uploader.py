@@ -560,8 +560,8 @@ def test_what_landed_of_a_batch_that_failed_is_told(tmp_path: Path) -> None:
             raise AccessDeniedError("no")
 
     store_of(cluster).fault = fault
+    path = write(tmp_path / "in", lines(4))
     with pytest.raises(AccessDeniedError):
-        path = write(tmp_path / "in", lines(4))
         upload(cluster, "events", [path], progress=lambda records, size: told.append(records))
     store_of(cluster).fault = lambda call: None
     assert [len(values) for values in stored_values(cluster, "events")] == [2, 0]
