@@ -80,7 +80,7 @@ def write_history(cluster: Cluster, cluster_id: str, m: int, epoch: int) -> None
         rows = rows_at(rng, m, epoch, taken, garbage, average) if n == 0 else []
         objects = sum(r.objects for r in rows if r.epoch is not None and r.epoch <= m) or garbage
         totals = ScanTotals(
-            cluster_id=cluster_id, taken_ms=taken, watermark=m, cluster_epoch=epoch, source="listing",
+            cluster_id=cluster_id, run_ms=taken, taken_ms=taken, watermark=m, cluster_epoch=epoch, source="listing",
             objects=objects + 9_000, bytes=(objects + 9_000) * average, eligible_objects=objects,
             eligible_bytes=objects * average, unparsable=2 if n == 0 else 0,
             unparsable_samples=["level_zero/data/README.txt", "level_zero/data/007/backup-2026-11-02.tar"],
