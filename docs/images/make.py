@@ -148,7 +148,7 @@ def main() -> None:
         build(S3Store(StoreConfig.from_url(URL, endpoint_url=server.endpoint_url, region=server.region)))
         page = Path(temporary) / "report.html"
         l0gc("report", "-o", str(page))
-        shoot(page, PICTURE, 1100, 990)
+        shoot(page, PICTURE, 1100, 1160)
         if directory is None:
             return
         directory.mkdir(parents=True, exist_ok=True)
