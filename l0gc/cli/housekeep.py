@@ -73,6 +73,5 @@ def print_result(out: Output, r: HousekeepResult, *, barrier: bool) -> None:
     if r.broken:
         raise PartialFailureError(
             f"{count(len(r.broken), 'partition')} could not be looked after, which holds M where it is unless the topic "
-            "is deleted: "
-            + "; ".join(b.error for b in r.broken[:3])
+            "is deleted: " + "; ".join(b.error for b in r.broken[:3])
         )
