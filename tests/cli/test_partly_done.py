@@ -11,6 +11,8 @@ import click
 import pytest
 
 from l0gc.cli import epoch, topic, upload
+from l0gc.cli.demo import _Demo
+from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
@@ -85,6 +87,16 @@ def test_a_user_without_a_name_may_advance_the_epoch(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(getpass, "getuser", nobody)
     (caller,) = [p for p in epoch.advance.params if p.name == "caller"]
     assert str(caller.get_default(click.Context(epoch.advance))).startswith("unknown@")
+
+
+def test_a_reader_of_the_demo_that_has_gone_is_no_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: object, **kwargs: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(click, "secho", gone)
+    monkeypatch.setattr(click, "echo", gone)
+    with pytest.raises(OutputClosedError):
+        _Demo(quiet=False).say("something")
 
 
 def test_metrics_tell_the_exit_code_that_a_command_leaves_with() -> None:
