@@ -53,6 +53,14 @@ def test_a_complete_result_of_a_sweep_leaves_no_metric_of_it_untold() -> None:
     assert set(told(Run("sweep", SWEPT))) == {m.name for m in METRICS if "sweep" in m.steps}
 
 
+def test_what_status_cannot_know_of_another_systems_log_is_not_told_as_zero() -> None:
+    seen = {"own_log": True, "watermark": -1, "cluster_epoch": -1, "partitions": 0, "records": 0, "held_back_by": []}
+    names = {"l0gc_watermark", "l0gc_cluster_epoch", "l0gc_epoch_lag", "l0gc_partitions", "l0gc_held_back_partitions"}
+    assert names & told(Run("status", seen)).keys() == {"l0gc_watermark"}
+    published = told(Run("status", seen | {"watermark": 3, "cluster_epoch": 7}))
+    assert (published["l0gc_cluster_epoch"], published["l0gc_epoch_lag"]) == (7, 4)
+
+
 def test_an_epoch_that_there_is_not_is_no_number() -> None:
     assert "l0gc_highest_deleted_epoch" not in told(Run("sweep", SWEPT | {"highest_deleted_epoch": -1}))
 

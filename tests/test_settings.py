@@ -27,7 +27,18 @@ def test_a_file_may_spell_settings_like_the_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
 def test_a_file_may_hold_every_setting(tmp_path: Path, name: str) -> None:
-    assert load_file(_file(tmp_path, f"{name.replace('_', '-')} = 1")) == {name: 1}
+    value = {bool: "true", int: "1", float: "0.5"}.get(type(getattr(Settings(), name)), '"text"')
+    assert load_file(_file(tmp_path, f"{name.replace('_', '-')} = {value}")).keys() == {name}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["url = 5", 'epoch-interval = "abc"', "epoch-interval = -1", 'json = "no"', 'verbose = "x"', "profile = [1]"],
+)
+def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    name = text.partition(" ")[0].replace("-", "_")
+    with pytest.raises(UsageError, match=rf"l0gc\.toml has {name} = .*: Expected "):
+        load_file(_file(tmp_path, text))
 
 
 def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def write_history(cluster: Cluster, cluster_id: str, m: int, epoch: int) -> None
         rows = rows_at(rng, m, epoch, taken, garbage, average) if n == 0 else []
         objects = sum(r.objects for r in rows if r.epoch is not None and r.epoch <= m) or garbage
         totals = ScanTotals(
-            cluster_id=cluster_id, taken_ms=taken, watermark=m, cluster_epoch=epoch, source="listing",
+            cluster_id=cluster_id, run_ms=taken, taken_ms=taken, watermark=m, cluster_epoch=epoch, source="listing",
             objects=objects + 9_000, bytes=(objects + 9_000) * average, eligible_objects=objects,
             eligible_bytes=objects * average, unparsable=2 if n == 0 else 0,
             unparsable_samples=["level_zero/data/README.txt", "level_zero/data/007/backup-2026-11-02.tar"],
@@ -148,7 +148,7 @@ def main() -> None:
         build(S3Store(StoreConfig.from_url(URL, endpoint_url=server.endpoint_url, region=server.region)))
         page = Path(temporary) / "report.html"
         l0gc("report", "-o", str(page))
-        shoot(page, PICTURE, 1100, 990)
+        shoot(page, PICTURE, 1100, 1160)
         if directory is None:
             return
         directory.mkdir(parents=True, exist_ok=True)

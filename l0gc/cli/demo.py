@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from l0gc.cli.options import common_options, open_cluster
-from l0gc.cli.output import Output, taking_results
+from l0gc.cli.output import Output, taking_results, writing_stdout
 from l0gc.errors import L0gcError
 from l0gc.figures import count, size
 from l0gc.settings import Settings
@@ -62,7 +62,7 @@ class _Demo:
 
     def say(self, text: str) -> None:
         if not self._quiet:
-            click.secho(text, fg="cyan")
+            _echo(text, fg="cyan")
 
     def run(self, *args: str, quietly: bool = False) -> dict[str, Any]:
         """Run one l0gc command and return what `--json` would print."""
@@ -70,12 +70,12 @@ class _Demo:
 
         if not self._quiet and not quietly:
             shown = [Path(a).name if a.startswith("/") else a for a in args]
-            click.secho(f"\n$ l0gc {shlex.join(shown)}", bold=True)
+            _echo(f"\n$ l0gc {shlex.join(shown)}", bold=True)
         with taking_results() as results:
             cli.main(list(args), prog_name="l0gc", standalone_mode=False)
         if not self._quiet and not quietly:
             for line in results[-1].text:
-                click.echo(f"  {line}")
+                _echo(f"  {line}")
         return results[-1].data
 
     def play(self, paths: list[Path]) -> dict[str, Any]:
@@ -115,8 +115,8 @@ class _Demo:
         records = sum(n for n, _ in got.values())
         checksum = hashlib.sha256("".join(d for _, (_, d) in sorted(got.items())).encode()).hexdigest()
         if not self._quiet:
-            click.echo(f"  uploaded   {records:,} records, SHA-256 {checksum}")
-            click.echo(f"  read back  {records:,} records, SHA-256 {checksum}")
+            _echo(f"  uploaded   {records:,} records, SHA-256 {checksum}")
+            _echo(f"  read back  {records:,} records, SHA-256 {checksum}")
         kept = computed["listing"]["objects"] - swept["deleted"]
         return {
             "records": records,
@@ -135,7 +135,7 @@ class _Demo:
         for row in computed["listing"]["epochs"]:
             gone = row["epoch"] <= watermark
             why = f"deleted: at or below M = {watermark}" if gone else "stays: above M, its records are not in L1 yet"
-            click.echo(f"  epoch {row['epoch']:>3}  {row['objects']:>4} objects  {size(row['bytes']):>9}  {why}")
+            _echo(f"  epoch {row['epoch']:>3}  {row['objects']:>4} objects  {size(row['bytes']):>9}  {why}")
 
     def summary(self, result: dict[str, Any]) -> list[str]:
         return [
@@ -143,6 +143,11 @@ class _Demo:
             f"done in {result['seconds']} s: {result['deleted']:,} L0 objects deleted, {result['kept']:,} kept, "
             f"{result['records']:,} records intact",
         ]
+
+
+def _echo(text: str, **style: Any) -> None:
+    with writing_stdout():
+        click.secho(text, **style)
 
 
 @contextmanager

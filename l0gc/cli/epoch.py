@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
-
 import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
+from l0gc.cli.pause import whoever
 from l0gc.settings import Settings
 
 
@@ -41,7 +39,7 @@ def show(settings: Settings) -> None:
 @command.command("advance")
 @click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
 @click.option(
-    "--caller", default=lambda: f"{getpass.getuser()}@{socket.gethostname()}", show_default="user@host",
+    "--caller", default=whoever, show_default="user@host",
     help="Who repeats: a repeated --expect returns this caller's own advance.",
 )  # fmt: skip
 @common_options

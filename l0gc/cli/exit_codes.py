@@ -19,7 +19,7 @@ def exit_code_of(e: BaseException | None) -> int:
     match e:
         case None:
             return 0
-        case L0gcError() | click.ClickException():
+        case L0gcError() | click.ClickException() | click.exceptions.Exit():
             return e.exit_code
         case KeyboardInterrupt() | click.exceptions.Abort():
             return INTERRUPTED

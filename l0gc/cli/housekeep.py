@@ -72,6 +72,6 @@ def print_result(out: Output, r: HousekeepResult, *, barrier: bool) -> None:
     )
     if r.broken:
         raise PartialFailureError(
-            f"{count(len(r.broken), 'partition')} could not be looked after and hold M where it is: "
-            + "; ".join(b.error for b in r.broken[:3])
+            f"{count(len(r.broken), 'partition')} could not be looked after, which holds M where it is unless the topic "
+            "is deleted: " + "; ".join(b.error for b in r.broken[:3])
         )

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,13 +32,21 @@ NOTE: Final = 25
 _LEVELS: Final = {logging.DEBUG: "debug", logging.INFO: "info", NOTE: "note", logging.WARNING: "warning"}
 _ROOT: Final = logging.getLogger("l0gc")
 _log: Final = logging.getLogger(__name__)
-_USER: Final = re.compile(r"//[^/\s@]*@")
+_USER: Final = re.compile(r"//[^/\s]*@")
 _running: ContextVar[bool] = ContextVar("running", default=False)
 
 
 def without_secret(text: str) -> str:
     """A URL may carry a user and a password; both are hidden."""
     return _USER.sub("//***@", text)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secret(value)
+    if isinstance(value, dict):
+        return {k: _without_secrets(v) for k, v in value.items()}
+    return [_without_secrets(v) for v in value] if isinstance(value, list) else value
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,8 +71,9 @@ class LogHandler(logging.Handler):
         self.command = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self._json(record) if self.format_name == JSON else f"l0gc: {record.getMessage()}"
-        click.echo(without_secret(line), err=True)
+        line = self._json(record) if self.format_name == JSON else without_secret(f"l0gc: {record.getMessage()}")
+        with suppress(OSError):  # whoever read it has gone, or its disk is full; the work goes on all the same
+            click.echo(line, err=True)
 
     def _json(self, record: logging.LogRecord) -> str:
         row = {
@@ -76,7 +85,8 @@ class LogHandler(logging.Handler):
             "message": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        return msgspec.json.encode(row, enc_hook=str).decode()
+        # Each text by itself: in the line, a URL in one and an @ in the next would look like one secret.
+        return msgspec.json.encode(_without_secrets(msgspec.to_builtins(row, enc_hook=str))).decode()
 
 
 HANDLER: Final = LogHandler()

@@ -97,6 +97,8 @@ def write(path: Path, new: Iterable[Sample], note: Callable[[str], None]) -> Non
     """
     from prometheus_client import write_to_textfile
 
+    if path.exists() and not path.is_file():
+        raise OSError("it is no file, and would be replaced by one")  # such as /dev/null
     write_to_textfile(str(path), _registry(_families(added_up(_read(path, note), new))))
 
 

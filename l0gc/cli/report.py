@@ -60,9 +60,12 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: Path, page: str) -> None:
-    """All of it or nothing: a web server may be showing the file that it replaces."""
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    """All of it or nothing: a web server may be showing the file that it replaces. What is no file stays what it is."""
     try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe; a directory, which says so
+            path.write_text(page, encoding="utf-8")
+            return
+        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             part.write_text(page, encoding="utf-8")
             part.replace(path)

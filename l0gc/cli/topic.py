@@ -61,7 +61,10 @@ def delete(settings: Settings, name: str) -> None:
         topic, broken = delete_topic(cluster, name)
     out.result(
         {"name": topic.name, "revision": topic.revision, "partitions": topic.partitions},
-        [f"topic {topic.name} (revision {topic.revision}) deleted; {count(topic.partitions, 'partition')} closed"],
+        [
+            f"topic {topic.name} (revision {topic.revision}) deleted; "
+            f"{count(topic.partitions - len(broken), 'partition')} closed"
+        ],
     )
     if broken:
         raise PartialFailureError(f"the topic is deleted, but not every log could be closed: {broken[0].error}")

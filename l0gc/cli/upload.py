@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from l0gc.cli.exit_codes import INTERRUPTED
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import FILE, Size, common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.errors import L0gcError, UsageError
+from l0gc.errors import StoppedError, UsageError
 from l0gc.figures import count, size
 from l0gc.settings import Settings
 
@@ -97,16 +98,18 @@ def command(
         stack.callback(_measure, out, uploader)
         try:
             result = uploader.run(inputs)
-        except (L0gcError, KeyboardInterrupt):
+            reports = []
+            for handle in uploader.touched.values():
+                with handle.replica.lock:
+                    reports.append(report_of(state.cluster_id, handle.partition, handle.state, handle.replica.offset))
+            publish_reports(store, cluster.runtime, "upload", reports)
+        except BaseException as e:
             if landed[0]:
                 again = "repeat it as it was: nothing lands twice" if producer else "they would land again if repeated"
                 out.note(f"{count(landed[0], 'record')} before that are committed and stay; {again}")
+                if isinstance(e, KeyboardInterrupt):
+                    raise StoppedError("the upload was stopped", INTERRUPTED) from e
             raise
-        reports = []
-        for handle in uploader.touched.values():
-            with handle.replica.lock:
-                reports.append(report_of(state.cluster_id, handle.partition, handle.state, handle.replica.offset))
-        publish_reports(store, cluster.runtime, "upload", reports)
     out.result(
         _data(result),
         [

@@ -2,13 +2,16 @@
 
 What makes a repeated upload safe: an input is identified by a hash over its content and over how its records are spread,
 never by its name, so that other content is never skipped and the same content is never sent twice under one producer. The
-hash has to be known before the first batch is sent; stdin is therefore kept in a temporary file when there is a producer.
+hash has to be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a
+temporary file when there is a producer.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections import Counter
@@ -78,7 +81,7 @@ def open_inputs(names: Sequence[str], spread: str | None, stack: ExitStack) -> l
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for name in names:
-        opener = _stdin(stack, spool=spread is not None) if name == STDIN else _file(name)
+        opener = _opener(name, stack, keep=spread is not None)
         input_id = ""
         if spread is not None:
             digest = _digest(opener, spread)
@@ -88,21 +91,32 @@ def open_inputs(names: Sequence[str], spread: str | None, stack: ExitStack) -> l
     return inputs
 
 
-def _file(name: str) -> Callable[[], BinaryIO]:
+def _opener(name: str, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
+    """Opens an input as often as it is read: with `keep` also what gives its bytes once only (stdin, a pipe)."""
+    if name == STDIN:
+        return _once(sys.stdin.buffer, stack, keep=keep)
     path = Path(name)
     try:
-        with path.open("rb") as f:
+        f = path.open("rb")
+        try:
             f.peek(1)
+            again = stat.S_ISREG(os.fstat(f.fileno()).st_mode)
+        except OSError:
+            f.close()
+            raise
     except OSError as e:
         raise UsageError(f"cannot read {name}: {e.strerror}") from e
-    return lambda: path.open("rb")
+    if again:
+        f.close()
+        return lambda: path.open("rb")
+    return _once(stack.enter_context(f), stack, keep=keep)  # this handle has the first of its bytes already
 
 
-def _stdin(stack: ExitStack, *, spool: bool) -> Callable[[], BinaryIO]:
-    if not spool:
-        return lambda: sys.stdin.buffer
-    kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-stdin-"))  # noqa: SIM115
-    shutil.copyfileobj(sys.stdin.buffer, kept)
+def _once(source: BinaryIO, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
+    if not keep:
+        return lambda: source
+    kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
+    shutil.copyfileobj(source, kept)
     kept.flush()
     path = Path(kept.name)
     return lambda: path.open("rb")

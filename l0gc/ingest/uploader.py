@@ -267,10 +267,7 @@ class Uploader:
     def _commit(self, packed: _Packed) -> None:
         for _ in range(_MAX_STAMPS):
             self.result.objects.append(packed.object)
-            todo = zip(packed.chunks, packed.extents, strict=True)
-            outcomes = self._cluster.parallel.map(lambda ce, p=packed: self._land(p, *ce), todo)  # type: ignore[misc]
-            for outcome in outcomes:
-                self._note(packed.object, outcome)
+            outcomes = self._land_all(packed)
             again = [o.rest for o in outcomes if o.rest is not None and len(o.rest)]
             if not again:
                 return
@@ -285,6 +282,20 @@ class Uploader:
         raise ProtocolError(
             f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
         )
+
+    def _land_all(self, packed: _Packed) -> list[_Outcome]:
+        """Commit the extents of a batch. What landed is noted, also where another one of them failed."""
+        outcomes: dict[int, _Outcome] = {}
+
+        def land(at: int) -> None:
+            outcomes[at] = self._land(packed, packed.chunks[at], packed.extents[at])
+
+        try:
+            self._cluster.parallel.map(land, range(len(packed.chunks)))
+        finally:
+            for at in sorted(outcomes):
+                self._note(packed.object, outcomes[at])
+        return [outcomes[at] for at in sorted(outcomes)]
 
     def _land(self, packed: _Packed, chunk: _Held, extent: Placeholder) -> _Outcome:
         """Commit one extent, on any thread."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -20,6 +20,8 @@ from l0gc.keys import GC_UNDER_WAY
 from l0gc.storage.objectstore import ObjectStore
 
 STALE_MS: Final = 24 * 3_600_000
+_LATEST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: what is later cannot be told as a date."""
 
 
 class UnderWay(msgspec.Struct, frozen=True):
@@ -27,7 +29,7 @@ class UnderWay(msgspec.Struct, frozen=True):
 
     run_id: str
     by: str
-    since_ms: int
+    since_ms: Annotated[int, msgspec.Meta(ge=0, le=_LATEST_MS)]
 
 
 _MARKER: Final = msgspec.json.Decoder(UnderWay)

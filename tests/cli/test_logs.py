@@ -87,8 +87,26 @@ def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
         {"name": "l0gc", "msg": "to http://ann:hush@host/x?y=z@q", **event("e", url="https://t:hush@h")}
     )
     line = handler._json(record)
-    assert logs.without_secret(line).count("***@") == 2
-    assert "hush" not in logs.without_secret(line)
+    assert line.count("***@") == 2
+    assert "hush" not in line
+    assert logs.without_secret("to http://ann:hu@sh@host/x") == "to http://***@host/x"
+
+
+def test_an_event_is_whole_where_one_text_has_a_url_and_the_next_an_at(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = logs.LogHandler()
+    handler.format_name = logs.JSON
+    row = {"name": "l0gc", "msg": "founded at s3://b", **event("e", by="ann@ops1", n=[1, None, 0.5])}
+    handler.emit(logging.makeLogRecord(row))
+    told = json.loads(capsys.readouterr().err)
+    assert (told["message"], told["by"], told["n"]) == ("founded at s3://b", "ann@ops1", [1, None, 0.5])
+
+
+def test_a_reader_of_the_log_that_has_gone_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: object, **kwargs: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("click.echo", gone)
+    logs.HANDLER.emit(logging.makeLogRecord({"name": "l0gc", "msg": "still here"}))
 
 
 @pytest.mark.parametrize(("verbose", "levels"), [(0, ["note", "error"]), (1, ["info", "note", "error"])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -69,6 +70,14 @@ def test_a_file_that_does_not_parse_is_begun_anew_with_a_note(tmp_path: Path, bo
     assert len(notes) == 1
     assert "begun anew" in notes[0]
     assert told(path.read_text())["l0gc_objects_deleted_total"] == 3
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    device.symlink_to(os.devnull)
+    with pytest.raises(OSError, match="no file"):
+        write(device, samples(a_sweep(3), "s3://b/p"), no_note)
+    assert device.is_char_device()
 
 
 # -- the Pushgateway ------------------------------------------------------------------------------------------------------

@@ -157,7 +157,12 @@ def test_the_settings_of_a_bucket_are_told(moto: S3Store) -> None:
     assert [r.name for r in BucketSettings(moto).lifecycle()] == ["old"]
 
 
-def test_a_delete_is_not_tried_where_it_would_leave_a_marker(moto: S3Store) -> None:
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_a_delete_is_not_tried_where_it_would_leave_a_marker(
+    moto: S3Store, monkeypatch: pytest.MonkeyPatch, may_ask: bool
+) -> None:
+    if not may_ask:
+        monkeypatch.setattr(doctor, "_versioning", lambda store: "")
     checks = by_name(doctor.permissions(moto, Runtime()))
     assert checks["delete"].status == WARNING
     assert checks["read"].status == checks["write"].status == checks["list"].status == OK

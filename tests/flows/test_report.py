@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,12 @@ def test_what_cannot_be_read_or_written_is_said_in_a_sentence(tmp_path: Path) ->
         (("--findings", str(tmp_path / "none")), "cannot read the findings"),
         (("-o", str(tmp_path / "no folder" / "report.html")), "cannot write .*: No such file"),
         (("-o", str(tmp_path)), "cannot write .*directory"),
+        (("-o", "."), "cannot write .*directory"),
     ):
         with pytest.raises(UsageError, match=words):
             l0gc("report", *args)
     assert list(tmp_path.iterdir()) == []
+    device = tmp_path / "null"
+    device.symlink_to(os.devnull)
+    l0gc("report", "-o", str(device))
+    assert device.is_char_device()  # and has not been replaced by a file

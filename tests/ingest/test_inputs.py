@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -110,6 +111,20 @@ def test_stdin_is_read_once_and_known_by_its_content(
         assert list(source.lines()) == [b"1", b"2"]
         if spread is not None:
             assert [source.input_id] == ids([write(tmp_path / "same", b"1\n2")], spread)
+
+
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+def test_a_pipe_is_read_once_and_as_a_whole(tmp_path: Path, spread: str | None) -> None:
+    body = b"".join(b"record %d\n" % n for n in range(2000))  # more than a peek takes, and less than a pipe holds
+    end, begin = os.pipe()
+    os.write(begin, body)
+    os.close(begin)
+    with ExitStack() as stack:
+        stack.callback(os.close, end)
+        (source,) = open_inputs([f"/dev/fd/{end}"], spread, stack)  # what a shell makes of <(command)
+        assert list(source.lines()) == body.splitlines()
+        if spread is not None:
+            assert [source.input_id] == ids([write(tmp_path / "same", body)], spread)
 
 
 def test_stdin_twice_is_refused() -> None:

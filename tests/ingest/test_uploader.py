@@ -16,6 +16,7 @@ import pytest
 
 from l0gc.cluster import Cluster
 from l0gc.errors import (
+    AccessDeniedError,
     BadRecordError,
     InvalidProducerEpochError,
     L0gcError,
@@ -547,3 +548,21 @@ def test_after_an_error_nothing_more_is_sent(tmp_path: Path) -> None:
     store_of(cluster).fault = lambda call: None
     assert len(batch) == 2
     assert stored_values(cluster, "events") == in_turn(lines(4))
+
+
+def test_what_landed_of_a_batch_that_failed_is_told(tmp_path: Path) -> None:
+    """Without a producer it lands again if the upload is repeated, so whoever repeats it has to know."""
+    cluster = new_cluster()
+    told: list[int] = []
+
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent" and "/00001/" in call.key:
+            raise AccessDeniedError("no")
+
+    store_of(cluster).fault = fault
+    path = write(tmp_path / "in", lines(4))
+    with pytest.raises(AccessDeniedError):
+        upload(cluster, "events", [path], progress=lambda records, size: told.append(records))
+    store_of(cluster).fault = lambda call: None
+    assert [len(values) for values in stored_values(cluster, "events")] == [2, 0]
+    assert told == [2]

@@ -58,9 +58,10 @@ def test_a_dry_run_looks_and_leaves_nothing() -> None:
         assert (others, markers(store)) == ([run("a")], ["a.json"])
 
 
-def test_a_marker_that_cannot_be_read_is_nobody() -> None:
+@pytest.mark.parametrize("body", [b"\xff{", b'{"run_id":"x","by":"ann","since_ms":1e18}', b'{"run_id":"x"}'])
+def test_a_marker_that_cannot_be_read_is_nobody(body: bytes) -> None:
     store = MemoryStore()
-    store.put(f"{GC_UNDER_WAY}x.json", b"\xff{")
+    store.put(f"{GC_UNDER_WAY}x.json", body)
     with announced(store, run("a")) as others:
         assert others == []
 

@@ -1,0 +1,106 @@
+"""What commands say when a part is done and the rest is not, on a store in memory."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+
+from l0gc.cli import epoch, topic, upload
+from l0gc.cli.demo import _Demo
+from l0gc.cli.exit_codes import OutputClosedError
+from l0gc.cli.main import cli
+from l0gc.cli.metrics_options import measuring
+from l0gc.cli.output import taking_results
+from l0gc.cluster import Cluster
+from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
+from l0gc.keys import REPORTS, partition_log
+from tests.support.cli import l0gc
+from tests.support.ingest import stored_values
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster with a topic of two partitions, which the commands find instead of one on S3."""
+    found = memory_cluster()
+    found.controller.create_topic("events", 2)
+
+    @contextmanager
+    def opened(settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
+        yield found, store_of(found)
+
+    for module in (topic, upload):
+        monkeypatch.setattr(module, "open_cluster", opened)
+    return found
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+@pytest.mark.parametrize(("more", "said"), [((), "would land again"), (("--producer", "p"), "nothing lands twice")])
+@pytest.mark.parametrize(
+    ("cause", "raised"), [(AccessDeniedError("no"), AccessDeniedError), (KeyboardInterrupt(), StoppedError)]
+)
+def test_an_upload_that_ends_behind_its_records_says_that_they_are_there(
+    cluster: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+    said: str,
+    cause: BaseException,
+    raised: type[BaseException],
+) -> None:
+    (tmp_path / "in").write_bytes(b"1\n2\n3\n")
+
+    def fault(call: Call) -> None:
+        if call.key.startswith(REPORTS):
+            raise cause
+
+    store_of(cluster).fault = fault
+    with pytest.raises(raised):
+        l0gc("upload", "events", str(tmp_path / "in"), *more)
+    told = capsys.readouterr().err
+    assert "3 records before that are committed and stay" in told
+    assert said in told
+    assert sum(map(len, stored_values(cluster, "events"))) == 3
+
+
+def test_only_what_was_closed_of_a_deleted_topic_is_called_closed(cluster: Cluster) -> None:
+    damaged = cluster.controller.snapshot().topic("events").ids()[1]
+    cluster.store.put(f"{partition_log(damaged)}log/{0:020}.json", b"{}")
+    with taking_results() as results, pytest.raises(PartialFailureError, match="not every log could be closed"):
+        cli.main(["topic", "delete", "events"], prog_name="l0gc", standalone_mode=False)
+    assert results[-1].text == ["topic events (revision 1) deleted; 1 partition closed"]
+
+
+def test_a_user_without_a_name_may_advance_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    (caller,) = [p for p in epoch.advance.params if p.name == "caller"]
+    assert str(caller.get_default(click.Context(epoch.advance))).startswith("unknown@")
+
+
+def test_a_reader_of_the_demo_that_has_gone_is_no_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: object, **kwargs: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(click, "secho", gone)
+    monkeypatch.setattr(click, "echo", gone)
+    with pytest.raises(OutputClosedError):
+        _Demo(quiet=False).say("something")
+
+
+def test_metrics_tell_the_exit_code_that_a_command_leaves_with() -> None:
+    """As `l0gc status --watch` does at Ctrl-C."""
+    with pytest.raises(click.exceptions.Exit), measuring("status") as run:
+        raise click.exceptions.Exit(130)
+    assert run.exit_code == 130
