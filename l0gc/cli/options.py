@@ -26,6 +26,17 @@ THREADS: Final = 16
 FILE: Final = click.Path(readable=False, allow_dash=True)
 """A file's name, which shells complete; whether it can be read is found out, and told, by whoever reads it."""
 
+
+class Number(click.FloatRange):
+    """A number within bounds. `nan` would pass any of them, since it compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
+
+
 _OPTIONS: Final = [
     click.option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="Where the cluster is.  [L0GC_URL]"),
     click.option(
@@ -40,11 +51,11 @@ _OPTIONS: Final = [
         "--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."
     ),
     click.option(
-        "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=click.FloatRange(min=0), metavar="SECONDS",
+        "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=Number(min=0), metavar="SECONDS",
         help="Advance the epoch when it is older than this.  [default: 600]",
     ),
     click.option(
-        "--epoch-cache", envvar="L0GC_EPOCH_CACHE", type=click.FloatRange(min=0), metavar="SECONDS", hidden=True,
+        "--epoch-cache", envvar="L0GC_EPOCH_CACHE", type=Number(min=0), metavar="SECONDS", hidden=True,
         help="How long an uploader may use an epoch before it looks again.  [default: 10]",
     ),
     click.option("--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", help="A TOML file with these options."),
@@ -79,7 +90,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 price_option: Final = click.option(
-    "--price-gb-month", type=click.FloatRange(min=0), default=STANDARD_PRICE, show_default=True, metavar="DOLLARS",
+    "--price-gb-month", type=Number(min=0), default=STANDARD_PRICE, show_default=True, metavar="DOLLARS",
     help="What the store asks for a GB and month.",
 )  # fmt: skip
 """Of what tells the cost of garbage."""
@@ -112,6 +123,7 @@ def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
         )
 
 
+_MOST_BYTES: Final = 1 << 30
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -131,18 +143,8 @@ class Duration(click.ParamType[int]):
         return int(text)
 
 
-class Number(click.FloatRange):
-    """A number within bounds. `nan` would pass any of them, since it compares with nothing."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no number", param, ctx)
-        return number
-
-
 class Size(click.ParamType[int]):
-    """`4MiB`, `512KiB`, `1GiB` or bytes; bytes, as an int."""
+    """`4MiB`, `512KiB`, `1GiB` or bytes, at most 1 GiB: what is held in memory at once; bytes, as an int."""
 
     name = "size"
 
@@ -154,4 +156,6 @@ class Size(click.ParamType[int]):
         number = text[:-1] if factor > 1 else text
         if not number.isdecimal() or int(number) < 1:
             self.fail(f"{value!r} is no size; write 4MiB, 512KiB or a number of bytes", param, ctx)
+        if int(number) * factor > _MOST_BYTES:
+            self.fail(f"{value!r} is more than 1GiB", param, ctx)
         return int(number) * factor

@@ -85,4 +85,4 @@ def print_result(out: Output, result) -> None:  # type: ignore[no-untyped-def]  
         ],
     )
     if result.errors:
-        raise PartialFailureError(f"not everything could be reconciled: {'; '.join(result.errors[:3])}")
+        raise PartialFailureError(f"not everything could be done: {'; '.join(result.errors[:3])}")

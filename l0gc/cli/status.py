@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import common_options, open_cluster, price_option
+from l0gc.cli.options import Number, common_options, open_cluster, price_option
 from l0gc.cli.output import Output, is_coloured
 from l0gc.settings import Settings
 
@@ -21,7 +21,7 @@ STOPPED: Final = 130
 
 @click.command("status")
 @click.option(
-    "--watch", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
+    "--watch", type=Number(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
     help="Look again every so often (every 5 seconds), until Ctrl-C.",
 )  # fmt: skip
 @price_option

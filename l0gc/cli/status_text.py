@@ -17,6 +17,7 @@ from l0gc.figures import STANDARD_PRICE, count, dollars, dollars_month, size, sp
 from l0gc.upkeep.attempts import JOBS
 from l0gc.upkeep.causes import NOTHING
 from l0gc.upkeep.status import BY_DATA, Held, Status
+from l0gc.watermark.compute import HELD_BACK_SHOWN
 
 INDENT: Final = 11
 LEAST_WIDTH: Final = 40
@@ -138,12 +139,13 @@ def _held(s: Status) -> list[str]:
     lines = []
     for group in groups.values():
         first, records = group[0], sum(h.unreconciled_records for h in group)
-        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        at_least = "at least " if len(s.held) == HELD_BACK_SHOWN else ""  # there may be more than are told
+        others = f" and {at_least}{len(group) - 1} more" if len(group) > 1 else ""
         reason = first.reason
         if first.kind == BY_DATA:
             known = [h.oldest_ms for h in group if h.oldest_ms >= 0]
             oldest = f", the oldest written {_ago(s, min(known))}" if known else ""
-            reason = f"{count(records, 'unreconciled record')}{oldest}"
+            reason = f"{at_least}{count(records, 'unreconciled record')}{oldest}"
         lines.append(f"{first.topic}/{first.partition}{others} at {epoch(first.gc_epoch)}: {reason}")
     if len(lines) > _HELD_LINES:
         more = len(lines) - _HELD_LINES

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from l0gc.cluster import Cluster
+from l0gc.errors import StoreError
 from l0gc.partition.entries import L1File
 from l0gc.reconcile.commit import Committed, commit_run, plan_run
 from l0gc.reconcile.plan import ObjectRead, PartitionPlan, Plan, split
@@ -182,4 +183,7 @@ def _report(cluster: Cluster, result: ReconcileResult) -> None:
         handle = cluster.partition(c.plan.id)
         with handle.replica.lock:
             reports.append(report_of(cluster_id, c.plan.id, handle.state, handle.replica.offset))
-    publish_reports(cluster.store, cluster.runtime, "reconcile", reports)
+    try:
+        publish_reports(cluster.store, cluster.runtime, "reconcile", reports)
+    except StoreError as e:  # the records are lifted all the same, and that is to be told
+        result.errors.append(f"no report of it could be written, which the next l0gc housekeep makes good: {e}")

@@ -33,7 +33,7 @@ from l0gc.sweep.record import (
     summary_key,
 )
 
-_RUN_KEY: Final = re.compile(rf"{RUNS}((\d{{8}}T\d{{6}}Z)-[0-9a-f]{{8}})/(.+)")
+_RUN_KEY: Final = re.compile(rf"{RUNS}([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 _NO_ID: Final = {"", "null"}
 """Of a delete marker: it is not known, or it is the one that a later write takes over, as versioning is suspended."""
 
@@ -75,6 +75,18 @@ def started_ms(run_id: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
+def _run_of(key: str) -> str | None:
+    """The run whose record the object `key` belongs to; None if it is nobody's."""
+    m = _RUN_KEY.fullmatch(key)
+    if m is None:
+        return None
+    try:
+        started_ms(m[1])
+    except ValueError:  # a name of a record's form with a month 13
+        return None
+    return m[1]
+
+
 # -- list and show ------------------------------------------------------------------------------------------------------
 
 
@@ -101,11 +113,11 @@ def list_runs(
     ended: set[str] = set()
     for page in store.scan(RUNS, start_after):
         for key in page.keys:
-            m = _RUN_KEY.fullmatch(key)
-            if m is not None:
-                segments[m[1]] += m[3].endswith(".parquet")
-                if key == summary_key(m[1]):
-                    ended.add(m[1])
+            run = _run_of(key)
+            if run is not None:
+                segments[run] += key.endswith(".parquet")
+                if key == summary_key(run):
+                    ended.add(run)
     newest = sorted(segments)[-last:]
     summaries = (parallel or Inline()).map(lambda run: read_summary(store, run) if run in ended else None, newest)
     entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
@@ -136,7 +148,7 @@ def show_run(cluster: Cluster, run_id: str, sample: int = 10) -> RunDetail:
 
 def _segments(store: ObjectStore, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
-    if not _RUN_KEY.fullmatch(f"{RUNS}{run_id}/x"):
+    if _run_of(f"{folder(run_id)}x") is None:
         raise UsageError(f"{run_id!r} is no run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
     keys = sorted(store.list(folder(run_id)).modified_ms)
     if not keys:
@@ -254,7 +266,7 @@ def expire(store: ObjectStore, before_ms: int) -> int:
     """Remove the records of runs that began before `before_ms`; returns how many objects that were."""
     removed = 0
     for page in store.scan(RUNS):
-        runs = [(k, m[1]) for k in page.keys if (m := _RUN_KEY.fullmatch(k))]
+        runs = [(k, run) for k in page.keys if (run := _run_of(k)) is not None]
         old = [k for k, run in runs if started_ms(run) < before_ms]
         if old:
             removed += len(old) - len(store.delete(old))

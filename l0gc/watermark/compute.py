@@ -73,9 +73,7 @@ def reason_of(report: PartitionReport | None) -> str:
         return "no report yet: run l0gc housekeep"
     unreconciled = report.next_offset - 1 - report.last_reconciled_offset
     if unreconciled and report.lowest_unreconciled_epoch == report.gc_epoch + 1:
-        return (
-            f"{unreconciled} unreconciled records from epoch {report.lowest_unreconciled_epoch} on: run l0gc reconcile"
-        )
+        return f"{unreconciled:,} unreconciled records from epoch {report.lowest_unreconciled_epoch} on: run l0gc reconcile"
     return (
         f"window [{report.previous_applied_epoch}, {report.max_applied_epoch}] may still take epoch "
         f"{report.gc_epoch + 1}; it moves with the next tick (l0gc housekeep)"

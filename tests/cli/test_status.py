@@ -18,7 +18,7 @@ from l0gc.figures import GB
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.status import Garbage, Status, status
+from l0gc.upkeep.status import BY_DATA, Garbage, Held, Status, status
 from tests.support.cli import BIN, l0gc
 from tests.support.memory_store import memory_cluster
 from tests.support.verify import loaded_cluster
@@ -74,6 +74,13 @@ def test_the_garbage_is_priced_and_the_price_is_named() -> None:
     s.garbage.deleted_objects, s.garbage.deleted_bytes = 5, 100 * GB
     assert cost(s, 0.01) == pytest.approx(1.0)
     assert "S3 standard" not in text(s, 0.01)
+
+
+@pytest.mark.parametrize(("partitions", "told"), [(9, "t/0 and 8 more at 4: "), (10, "t/0 and at least 9 more at 4: ")])
+def test_that_more_partitions_may_hold_m_than_are_told_is_said(partitions: int, told: str) -> None:
+    s = status(memory_cluster())
+    s.held = [Held("t", p, 4, BY_DATA, "2 unreconciled records", 2) for p in range(partitions)]
+    assert told + ("at least 20" if partitions == 10 else "18") + " unreconciled records" in text(s)
 
 
 def test_watching_prints_one_result_below_the_other_where_there_is_no_terminal(

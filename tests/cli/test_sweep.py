@@ -27,6 +27,23 @@ from tests.sweep.test_local import a_cluster, publish_m, store_of
 )
 @pytest.mark.parametrize("command", ["sweep", "gc"])
 def test_what_is_no_number_is_refused(command: str, option: str, value: str) -> None:
+    refuse(command, option, value)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("housekeep", "--epoch-interval", "nan"),
+        ("housekeep", "--epoch-interval", "inf"),
+        ("status", "--watch", "nan"),
+        ("status", "--price-gb-month", "inf"),
+    ],
+)
+def test_nor_do_other_commands_take_it(command: str, option: str, value: str) -> None:
+    refuse(command, option, value)
+
+
+def refuse(command: str, option: str, value: str) -> None:
     with pytest.raises(click.BadParameter) as refused:
         cli.main([command, "--url", "s3://nowhere", option, value], prog_name="l0gc", standalone_mode=False)
     assert value in str(refused.value)

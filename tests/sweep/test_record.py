@@ -21,6 +21,9 @@ from l0gc.sweep.scan import EligibleObject
 from tests.support.memory_store import Call, MemoryStore
 from tests.sweep.test_local import a_cluster, expected_garbage, level_zero, store_of
 
+NO_RUN = "20261301T000000Z-0123abcd"
+"""A name of a run's form, of a month that there is not."""
+
 
 class Killed(BaseException):
     """The process is gone: nobody catches this."""
@@ -159,6 +162,7 @@ def test_runs_are_listed_the_newest_last_and_read_only_as_far_as_shown() -> None
         store.clock.sleep(60)
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
         runs.append(LocalSweep(cluster).run(Inline(), 1).plan.run_id)
+    store.put(f"{RUNS}{NO_RUN}/x.parquet", b"?")
     store.requests.clear()
     shown, total = list_runs(store, 2)
     assert ([r.run_id for r in shown], total) == (runs[1:], 3)
@@ -169,7 +173,9 @@ def test_runs_are_listed_the_newest_last_and_read_only_as_far_as_shown() -> None
 def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
     cluster = a_cluster()
     store = store_of(cluster)
-    foreign = {f"{RUNS}0a1b2c3d-old-shape/deleted-00000.parquet", f"{RUNS}README"}
+    foreign = {
+        f"{RUNS}{name}" for name in ("0a1b2c3d-old-shape/deleted-00000.parquet", "README", f"{NO_RUN}/x.parquet")
+    }
     for key in foreign:
         store.put(key, b"?")
     runs = []
@@ -198,6 +204,8 @@ def test_what_is_no_run_is_said_to_be_none() -> None:
     cluster = a_cluster()
     with pytest.raises(UsageError, match="is no run id"):
         show_run(cluster, "../../published")
+    with pytest.raises(UsageError, match="is no run id"):
+        show_run(cluster, NO_RUN)
     with pytest.raises(NotFoundError, match="no record of run"):
         show_run(cluster, "20260131T235959Z-0123abcd")
 

@@ -80,10 +80,10 @@ def test_only_so_many_partitions_are_named_and_none_that_m_is_past() -> None:
 
 
 def test_what_holds_m_back_is_said_with_its_remedy() -> None:
-    behind = a_report(A, 5, next_offset=9, last_reconciled_offset=3, lowest_unreconciled_epoch=6)
+    behind = a_report(A, 5, next_offset=5_004, last_reconciled_offset=3, lowest_unreconciled_epoch=6)
     idle = a_report(B, 5, previous_applied_epoch=6, max_applied_epoch=8)
     reasons = [h.reason for h in compute(20, [A, B], {A: behind, B: idle}).held_back_by]
-    assert reasons[0] == "5 unreconciled records from epoch 6 on: run l0gc reconcile"
+    assert reasons[0] == "5,000 unreconciled records from epoch 6 on: run l0gc reconcile"
     assert reasons[1].startswith("window [6, 8] may still take epoch 6; it moves with the next tick")
 
 
