@@ -20,7 +20,7 @@ demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sam
 	$(BIN)/l0gc demo
 
 test: $(VENV)/.dev java ## Run the tests
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not thorough'
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -m thorough

@@ -13,15 +13,6 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first, so that no process is left with one when the others have nothing to do."""
-    weight: dict[object, int] = {}
-    for item in items:
-        marks = 2 * (item.get_closest_marker("slow") is not None) + (item.get_closest_marker("spark") is not None)
-        weight[item.path] = max(weight.get(item.path, 0), marks)
-    items.sort(key=lambda item: -weight[item.path])
-
-
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the user's reaches a test."""

@@ -18,7 +18,7 @@ from tests.support.fates import Fate, Faults
 from tests.support.proxy import Proxy
 from tests.support.spark import shared_spark
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
 RATE = 0.04

@@ -151,6 +151,7 @@ def test_a_python_of_the_executors_that_the_driver_does_not_have_is_told_at_once
         l0gc("compute-watermark", "--conf", "spark.pyspark.python=/nowhere/python")
 
 
+@pytest.mark.thorough
 def test_packages_are_resolved_and_given_to_spark(records: int, tmp_path: Path) -> None:
     repository = tmp_path / "maven" / "org" / "example" / "nothing" / "1.0"
     repository.mkdir(parents=True)

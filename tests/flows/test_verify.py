@@ -333,12 +333,10 @@ DAMAGES: dict[str, tuple[Damage, list[str], Sequence[str]]] = {
 IN_SHORT = {
     "an L0 object is gone",
     "an extent has changed",
-    "an L1 object has changed",
     "an L1 object is nobody's",
     "M is above a live placeholder",
     "a log entry cannot be read",
     "the log ends early",
-    "L1 has a gap",
     "a report says more than its log",
 }
 """What `make test` tries; `make thorough` tries all of them."""

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.run import Outcome, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 240
+SEEDS = 200
 BLOCK = 10
 
 
