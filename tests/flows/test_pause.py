@@ -17,15 +17,15 @@ from tests.support.cli import l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
 
-SMALL_SEGMENTS = "import l0gc.sweep.sweeper as s; s.SEGMENT_OBJECTS = 200; from l0gc.cli.main import main; main()"
-"""The command with segments so small that few objects make many."""
+SMALL_SEGMENTS = "import l0gc.sweep.sweeper as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
+"""The command with segments so small that few objects make many more than may be under way at once."""
 
 
 def test_a_pause_ends_a_sweep_that_is_under_way_and_keeps_others_away_until_resume(store: S3Store) -> None:
     a_bucket(store, MANY)
     before = level_zero(store)
     process = subprocess.Popen(
-        [sys.executable, "-c", SMALL_SEGMENTS, "sweep", "--json", "--max-rate", "300"],
+        [sys.executable, "-c", SMALL_SEGMENTS, "sweep", "--json", "--max-rate", "25"],
         env=dict(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     when_some_are_gone(store, process, MANY)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.weed
 SHARDS = 4
 LAYOUT = KeyLayout(shards=SHARDS)
 M = 2
-MANY = 2000
+MANY = 500
 
 
 def a_bucket(store: S3Store, objects: int = 100) -> None:
@@ -80,7 +80,7 @@ def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
 ) -> None:
     a_bucket(store, MANY)
     before = level_zero(store)
-    process = start(["sweep", "--json", "--max-rate", "300"])
+    process = start(["sweep", "--json", "--max-rate", "25"])
     when_some_are_gone(store, process, MANY)
     process.send_signal(number)
     began = time.monotonic()
@@ -100,7 +100,7 @@ def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
 
 def test_the_record_of_a_killed_sweep_is_true(store: S3Store) -> None:
     a_bucket(store, MANY)
-    process = start(["sweep", "--json", "--max-rate", "300"])
+    process = start(["sweep", "--json", "--max-rate", "25"])
     when_some_are_gone(store, process, MANY)
     process.kill()
     ended = end(process)
@@ -116,7 +116,7 @@ def test_the_record_of_a_killed_sweep_is_true(store: S3Store) -> None:
 
 def test_a_second_signal_ends_it_at_once(store: S3Store) -> None:
     a_bucket(store, MANY)
-    process = start(["sweep", "--max-rate", "100"])
+    process = start(["sweep", "--max-rate", "25"])
     when_some_are_gone(store, process, MANY)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
