@@ -38,7 +38,8 @@ from l0gc.errors import (
 )
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import checksum, mismatch, seal, unseal
+from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.entry import decode, encode
 from l0gc.storage.objectstore import ObjectStore, Stored
 from l0gc.storage.parallel import Inline, Parallel
 
@@ -55,30 +56,11 @@ _BACKOFF_S: Final = 0.1
 _NAME: Final = re.compile(r"(?:log|checkpoint)/([0-9]{20})\.json\Z")
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """What an offset of the log holds. `time_ms` is the store's clock and never goes back; `crc32` covers all."""
-
-    id: str
-    time_ms: int
-    entry: msgspec.Raw
-    crc32: int
-
-    def checksum(self, key: str) -> int:
-        return checksum(key, b"%b %d %b" % (self.id.encode(), self.time_ms, bytes(self.entry)))
-
-
-def entry_body(key: str, entry_id: str, time_ms: int, payload: bytes) -> bytes:
-    """An entry as `key` holds it."""
-    entry = Entry(entry_id, time_ms, msgspec.Raw(payload), 0)
-    return msgspec.json.encode(msgspec.structs.replace(entry, crc32=entry.checksum(key)))
-
-
 class _Boundary(msgspec.Struct, frozen=True):
     boundary: int
 
 
 # Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_ENTRY: Final = msgspec.json.Decoder(Entry)
 _BOUNDARY: Final = msgspec.json.Decoder(_Boundary)
 
 
@@ -202,18 +184,8 @@ class SharedLog:
         return self._parse(offset, self._store.get(self.entry_key(offset)))
 
     def _parse(self, offset: int, stored: Stored) -> Landed:
-        e = self._decode(offset, stored.body)
+        e = decode(self.entry_key(offset), stored.body)
         return Landed(offset, e.time_ms, bytes(e.entry), stored.date_ms)
-
-    def _decode(self, offset: int, body: bytes) -> Entry:
-        key = self.entry_key(offset)
-        try:
-            entry = _ENTRY.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
-            raise CorruptObjectError(f"{key} is not a log entry: {e}") from e
-        if entry.crc32 != entry.checksum(key):
-            raise mismatch(key)
-        return entry
 
     def _list(self) -> _Folder:
         entries: dict[int, int] = {}
@@ -247,7 +219,7 @@ class SharedLog:
             StoreError: the store refused, and the entry did not land.
         """
         entry_id = self._runtime.new_id()
-        body = entry_body(self.entry_key(offset), entry_id, time_ms, payload)
+        body = encode(self.entry_key(offset), entry_id, time_ms, payload)
         deadline = self._runtime.clock.monotonic() + APPEND_DEADLINE_S
         ambiguous: StoreError | None = None
         attempt = 0
@@ -323,7 +295,7 @@ class SharedLog:
             stored = self._store.get(self.entry_key(offset))
         except ObjectNotFoundError:
             return None
-        return self._decode(offset, stored.body).id, stored.date_ms
+        return decode(self.entry_key(offset), stored.body).id, stored.date_ms
 
     def _pause(self, attempt: int) -> None:
         self._runtime.clock.sleep(self._runtime.jitter(min(5.0, _BACKOFF_S * 2**attempt)))

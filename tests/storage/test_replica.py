@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from l0gc.errors import AmbiguousWriteError, AppendOutcomeUnknownError, CorruptObjectError, L0gcError
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import unseal
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog, entry_body
+from l0gc.storage.entry import encode
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog
 from l0gc.storage.objectstore import Written
 from l0gc.storage.replica import Replica
 from tests.support.memory_store import Call, MemoryStore, lose_reply
@@ -171,7 +172,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
         propose(b, f"e{i}")
     store.clock.sleep(AGE_S)
     truncate_all(b)
-    store.put(b.log.entry_key(1), entry_body(b.log.entry_key(1), "x", 0, b'"phantom"'))
+    store.put(b.log.entry_key(1), encode(b.log.entry_key(1), "x", 0, b'"phantom"'))
     assert reader.catch_up() == b.state
     assert propose(reader, "next") == 5
 
@@ -179,7 +180,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
 def test_an_entry_that_cannot_be_applied_stops_the_replica_and_is_named(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "e0")
-    store.put(a.log.entry_key(1), entry_body(a.log.entry_key(1), "x", 0, b'"bad"'))
+    store.put(a.log.entry_key(1), encode(a.log.entry_key(1), "x", 0, b'"bad"'))
     for replica in (a, a_replica(store, seed=1)):
         for _ in range(2):
             with pytest.raises(CorruptObjectError, match="entry 1 is bad"):
