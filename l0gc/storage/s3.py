@@ -37,6 +37,7 @@ from l0gc.storage.bulk import ATTEMPTS, READ_SECONDS, Bulk, without_answer
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.history import History, S3History
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
+from l0gc.storage.session import session_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -71,13 +72,7 @@ class S3Store:
     @cached_property
     def session(self) -> Any:
         """The boto3 session: where credentials and the region come from."""
-        import boto3
-        from botocore.exceptions import BotoCoreError
-
-        try:
-            return boto3.Session(profile_name=self.config.profile, region_name=self.config.region)
-        except BotoCoreError as e:
-            raise UsageError(f"profile {self.config.profile!r} cannot be used: {e}") from e
+        return session_of(self.config)
 
     def _client(self, attempts: int) -> S3Client:
         from botocore.config import Config

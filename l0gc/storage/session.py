@@ -1,0 +1,38 @@
+"""The boto3 session of a bucket: where credentials and the region come from.
+
+Every store has a session of its own, since credentials are not shared; what botocore knows about S3 is read once for all
+of them. Parsing it is most of what a client costs, and each task on Spark makes a store.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from l0gc.errors import UsageError
+from l0gc.storage.config import StoreConfig
+
+if TYPE_CHECKING:
+    import boto3
+    from botocore.loaders import Loader
+
+
+def session_of(config: StoreConfig) -> boto3.Session:
+    """A session for `config`. Raises `UsageError`: its profile cannot be used."""
+    import boto3
+    import botocore.session
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        core = botocore.session.Session(profile=config.profile)
+        core.register_component("data_loader", _descriptions(core.get_config_variable("data_path")))
+        return boto3.Session(region_name=config.region, botocore_session=core)
+    except BotoCoreError as e:
+        raise UsageError(f"profile {config.profile!r} cannot be used: {e}") from e
+
+
+@cache
+def _descriptions(data_path: str | None) -> Loader:
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
