@@ -13,8 +13,8 @@ from tests.crash.points import Bench, points_of
 
 pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SAMPLE = 5
-SPARK_SAMPLE = 3
+SAMPLE = 3
+SPARK_SAMPLE = 2
 """Points of each command; of those that need Spark there are fewer, and the last is verified."""
 
 

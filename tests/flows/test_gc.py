@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.cluster import Cluster
-from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
 from l0gc.keys import GC_UNDER_WAY, partition_log
 from l0gc.metrics import METRICS
@@ -26,20 +24,10 @@ from l0gc.upkeep.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
 from tests.flows.test_sweep import end
 from tests.support.cli import l0gc, l0gc_process, start
-from tests.support.spark import shared_spark
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark]
 
 LINES = [f"record {n}" for n in range(400)]
-
-
-@pytest.fixture(scope="module")
-def one_spark(weed: SeaweedFS) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in weed.environment().items():  # executors get the environment that Spark was started in
-            patch.setenv(key, value)
-        with shared_spark():
-            yield
 
 
 @pytest.fixture
@@ -229,6 +217,7 @@ def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_runs_at_once_both_succeed_and_one_says_so(
     loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

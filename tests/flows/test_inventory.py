@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.cluster import Cluster
-from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import CorruptObjectError, EpochRegressionError, L0gcError, NotFoundError, UsageError
 from l0gc.spark import inventory
 from l0gc.storage.s3 import S3Store
@@ -21,21 +19,10 @@ from l0gc.watermark.publication import read_published
 from l0gc.watermark.scans import read_scan
 from tests.support.cli import l0gc
 from tests.support.inventory import MANIFEST, SYMLINK, TAKEN_MS, Made, Row, made
-from tests.support.spark import shared_spark
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
 EPOCH = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark(weed: SeaweedFS) -> Iterator[None]:
-    """One session for all of them, whose workers know where the server is."""
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in weed.environment().items():
-            patch.setenv(key, value)
-        with shared_spark():
-            yield
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from l0gc.embedded import sample
 from l0gc.ingest.partitioner import ByField
 from l0gc.keys import KeyLayout
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import l0gc, l0gc_process, start
+from tests.support.cli import l0gc, l0gc_process, printed, start
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
 SHARDS = 16
 LAYOUT = KeyLayout(shards=SHARDS)
@@ -38,12 +38,7 @@ def l0_objects(store: S3Store) -> dict[str, int]:
 
 def read_back(topic: str, partitions: int) -> dict[int, list[bytes]]:
     """A topic's records by partition, as the command prints them."""
-    records = {}
-    for p in range(partitions):
-        ended = l0gc_process("read", topic, "--partition", str(p))
-        assert ended.code == 0, ended.stderr
-        records[p] = ended.stdout.split(b"\n")[:-1]
-    return records
+    return {p: printed("read", topic, "--partition", str(p)).split(b"\n")[:-1] for p in range(partitions)}
 
 
 def expected(lines: Iterable[bytes], field: str, partitions: int) -> dict[int, list[bytes]]:
@@ -151,7 +146,7 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
     rounds = 3
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
     l0gc("topic", "create", "flights", "--partitions", "4")
-    paths = sample.write_files(tmp_path, 4, 60_000)
+    paths = sample.write_files(tmp_path, 4, 30_000)
     begun = [threading.Event() for _ in range(rounds)]
     command = ["upload", "flights", "-", "--key-field", "carrier", "--batch-bytes", "32KiB"]
     uploads = [start(command, {"L0GC_EPOCH_CACHE": "0.2"}) for _ in paths]
@@ -211,7 +206,7 @@ def test_an_upload_killed_twenty_times_and_repeated_loses_and_doubles_nothing(st
     chance = random.Random(20)
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
     l0gc("topic", "create", "flights", "--partitions", "4")
-    paths = sample.write_files(tmp_path, 2, 60_000)
+    paths = sample.write_files(tmp_path, 2, 30_000)
     command = ["upload", "flights", *map(str, paths), "--key-field", "carrier", "--batch-bytes", "32KiB"]
     command += ["--producer", "nightly"]
     killed = 0
@@ -224,10 +219,10 @@ def test_an_upload_killed_twenty_times_and_repeated_loses_and_doubles_nothing(st
         upload.communicate()
     last = l0gc_process(*command, "--json")
     assert last.code == 0, last.stderr
-    assert last.data["records"] + last.data["skipped"] == 60_000
+    assert last.data["records"] + last.data["skipped"] == 30_000
     assert read_back("flights", 4) == expected(lines_of(*paths), "carrier", 4)
     again = l0gc_process(*command, "--json")
     assert again.data["records"] == 0
-    assert again.data["skipped"] == 60_000
+    assert again.data["skipped"] == 30_000
     drain()
     assert read_back("flights", 4) == expected(lines_of(*paths), "carrier", 4)

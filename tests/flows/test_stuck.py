@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.cluster import Cluster
 from l0gc.controller.state import Tick
-from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import (
     CorruptObjectError,
     L0gcError,
@@ -30,22 +29,11 @@ from l0gc.storage.s3 import S3Store
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from l0gc.watermark.reports import report_keys
 from tests.support.cli import l0gc, start
-from tests.support.spark import shared_spark
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
 LAYOUT = KeyLayout(shards=4)
 Status = dict[str, Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark(weed: SeaweedFS) -> Iterator[None]:
-    """One session for all; its workers have the environment of its start."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in weed.environment().items():
-            patch.setenv(name, value)
-        with shared_spark():
-            yield
 
 
 @pytest.fixture

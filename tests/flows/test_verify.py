@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +34,11 @@ from l0gc.watermark.reports import publish_reports, report_of
 from tests.support.cli import l0gc, l0gc_process, start
 from tests.support.ingest import upload
 from tests.support.reconcile import reconcile
-from tests.support.spark import shared_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("one_spark")]
 
 LAYOUT = KeyLayout(shards=4)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -151,22 +150,6 @@ def kept(weed: SeaweedFS, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         watermark = publish_m(cluster)
         assert 0 < watermark < cluster.controller.epoch()
         yield Kept(config, contents(store), watermark)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark(weed: SeaweedFS) -> Iterator[SparkSession]:
-    """One session for all of these tests; its Java gets credentials from the environment that it is started in."""
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in weed.environment().items():
-            patch.setenv(key, value)
-        with shared_spark() as session:
-
-            @contextmanager
-            def shared(*args: object) -> Iterator[SparkSession]:
-                yield session
-
-            patch.setattr("l0gc.cli.verify.open_spark", shared)
-            yield session
 
 
 @pytest.fixture
@@ -369,14 +352,14 @@ def test_the_command_ends_with_4_and_a_line_for_each_finding(bucket_of_events: B
 
 
 def test_every_finding_is_counted_and_some_are_listed(
-    spark: SparkSession, bucket_of_events: Bucket, kept: Kept
+    one_spark: SparkSession, bucket_of_events: Bucket, kept: Kept
 ) -> None:
     from l0gc.spark.verify_job import run
 
     b = bucket_of_events
     for n in range(30):
         b.store.put(level_one(b.handle.partition, 50 + n, 59 + n, UUID), b"x")
-    result = run(spark, b.cluster, kept.config, min_age_ms=0, max_findings=7)
+    result = run(one_spark, b.cluster, kept.config, min_age_ms=0, max_findings=7)
     assert (result.total, result.counts) == (30, {"l1_orphan": 30})
     assert [f.key for f in result.findings] == [level_one(b.handle.partition, 50 + n, 59 + n, UUID) for n in range(7)]
 
@@ -388,6 +371,7 @@ def test_a_bucket_in_use_gives_nothing(store: S3Store, tmp_path: Path) -> None:
     l0gc("topic", "create", "flights", "--partitions", "3")
     (path,) = sample.write_files(tmp_path, 1, 40_000)
     stop, failures, swept = threading.Event(), list[BaseException](), [0, 0]
+    looks: list[dict[str, Any]] = []
     command = ["upload", "flights", "-", "--key-field", "carrier", "--batch-bytes", "16KiB"]
     lines = path.read_bytes().splitlines(keepends=True)
     uploads = [start(command, {"L0GC_EPOCH_CACHE": "0.2"}) for _ in range(2)]
@@ -437,10 +421,12 @@ def test_a_bucket_in_use_gives_nothing(store: S3Store, tmp_path: Path) -> None:
     try:
         for t in threads:
             t.start()
-        for args in ([], ["--deep"]):
-            data = verify(*args)
-            assert data["findings"] == []
-            assert data["checked"]["partitions"] >= 3
+        deadline = time.monotonic() + 120
+        while not looks or not swept[0] or swept[1] < 2:  # a slow machine may look before anything could be swept
+            assert time.monotonic() < deadline, (looks, swept, failures)
+            looks.append(verify("--deep"))
+            assert looks[-1]["findings"] == []
+            assert looks[-1]["checked"]["partitions"] >= 3
     finally:
         stop.set()
         for t in threads:
@@ -450,6 +436,4 @@ def test_a_bucket_in_use_gives_nothing(store: S3Store, tmp_path: Path) -> None:
             u.kill()
     assert failures == []
     assert ends == [0, 0], [u.stderr.read().decode() for u in uploads if u.stderr]
-    assert swept[0] > 0
-    assert swept[1] > 1
     assert verify("--deep")["findings"] == []

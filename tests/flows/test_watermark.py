@@ -19,7 +19,6 @@ from l0gc.errors import OwnLogError
 from l0gc.keys import KeyLayout, PartitionId
 from l0gc.runtime import Runtime
 from l0gc.spark import listing, watermark_job
-from l0gc.spark.session import get_session
 from l0gc.storage.parallel import Threads
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
@@ -30,18 +29,10 @@ from l0gc.watermark.scans import ScanRow, read_scan
 from tests.support.cli import l0gc, l0gc_process
 from tests.support.reports import fill, some_reports
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_log"
-
-
-@pytest.fixture
-def spark(store: S3Store) -> Iterator[SparkSession]:
-    """A session whose workers know where the server of this test is: they have the environment of their start."""
-    session = get_session("test")
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -114,7 +105,7 @@ def random_cluster(cluster: Cluster, rng: random.Random) -> None:
 
 @pytest.mark.slow
 def test_what_spark_computes_is_what_a_plain_script_computes(
-    spark: SparkSession, cluster: Cluster, store: S3Store
+    one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:
     @given(st.randoms(use_true_random=False))
     @settings(max_examples=5, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -124,7 +115,7 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
         fresh = Cluster(store, Runtime(), cluster.parallel)
         fresh.controller.bootstrap(shards=4)
         random_cluster(fresh, rng)
-        compare(spark, fresh, store)
+        compare(one_spark, fresh, store)
 
     check()
 
@@ -152,7 +143,7 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
 
 
 def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
-    spark: SparkSession, cluster: Cluster, store: S3Store, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: Cluster, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout, rounds = KeyLayout(shards=1000), list[list[KeyRange]]()
     keys = [layout.format(7, i % 6, cluster.runtime.new_id()) for i in range(2400)]
@@ -165,7 +156,7 @@ def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
         return once(spark, store.config, layout, ranges, pages)
 
     monkeypatch.setattr(listing, "_sums_of", sums_of)
-    rows = listing.epoch_histogram(spark, store.config, layout, 8, lambda: 5, first_pages=1)
+    rows = listing.epoch_histogram(one_spark, store.config, layout, 8, lambda: 5, first_pages=1)
     assert {r.epoch: (r.objects, r.bytes) for r in rows if r.epoch is not None} == dict.fromkeys(range(6), (399, 798))
     assert [(r.objects, len(r.samples)) for r in rows if r.epoch is None] == [(6, 5)]
     assert len(rounds) > 1
@@ -173,32 +164,32 @@ def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
 
 
 def test_many_reports_become_one_file_and_m_is_what_it_was(
-    spark: SparkSession, cluster: Cluster, store: S3Store
+    one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:
     lowest = fill(cluster, partitions=3000, files=50)
-    first = watermark_job.run(spark, cluster, store.config, scan=False)
+    first = watermark_job.run(one_spark, cluster, store.config, scan=False)
     assert first.watermark.watermark == lowest
     assert first.compacted is not None
     assert (first.compacted.files, first.compacted.rows, len(report_keys(store))) == (50, 3000, 1)
-    again = watermark_job.run(spark, cluster, store.config, scan=False)
+    again = watermark_job.run(one_spark, cluster, store.config, scan=False)
     assert (again.watermark, again.compacted) == (first.watermark, None)
 
 
-def test_fresh_logs_move_m_where_reports_are_missing(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
+def test_fresh_logs_move_m_where_reports_are_missing(one_spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     cluster.controller.create_topic("t", 70)
     for _ in range(3):
         housekeep(cluster, barrier=True)
     store.delete(report_keys(store))
     broken: list[str] = []
-    assert watermark_job.run(spark, cluster, store.config, scan=False, publish_it=False).watermark.watermark == 0
-    fresh = watermark_job.run(spark, cluster, store.config, scan=False, refresh=True, broken=broken.append)
+    assert watermark_job.run(one_spark, cluster, store.config, scan=False, publish_it=False).watermark.watermark == 0
+    fresh = watermark_job.run(one_spark, cluster, store.config, scan=False, refresh=True, broken=broken.append)
     assert (fresh.watermark.watermark, fresh.refreshed) == (cluster.controller.snapshot().epoch - 1, 70)
     assert [k.split("/")[-2] for k in report_keys(store)] == ["refresh"]
 
     store.put("l0gc/partition/t-1/00007/log/00000000000000000003.json", b"damaged")
     store.delete(report_keys(store))
     held = watermark_job.run(
-        spark, cluster, store.config, scan=False, refresh=True, publish_it=False, broken=broken.append
+        one_spark, cluster, store.config, scan=False, refresh=True, publish_it=False, broken=broken.append
     )
     assert held.watermark.watermark == 0
     assert len(broken) == 1
@@ -232,7 +223,7 @@ sys.stdout.write(str(gc_epoch))
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_eight_writers_lose_no_report_while_compactors_run_in_a_loop(
-    spark: SparkSession, cluster: Cluster, store: S3Store, tmp_path: Path
+    one_spark: SparkSession, cluster: Cluster, store: S3Store, tmp_path: Path
 ) -> None:
     highest, stop = 40, tmp_path / "stop"
     cluster.controller.create_topic("t", 16)
@@ -248,7 +239,7 @@ def test_eight_writers_lose_no_report_while_compactors_run_in_a_loop(
     compactions, last = 0, -1
     try:
         while compactions < 4 and all(w.poll() is None for w in writers):
-            result = watermark_job.run(spark, cluster, store.config, scan=False)
+            result = watermark_job.run(one_spark, cluster, store.config, scan=False)
             compactions += result.compacted is not None
             assert result.watermark.watermark >= last
             last = result.watermark.watermark
@@ -259,7 +250,7 @@ def test_eight_writers_lose_no_report_while_compactors_run_in_a_loop(
             w.kill()
     assert [w.returncode for w in writers] == [0] * 8, ended
     told = [int(out) for out, _ in ended]
-    end = watermark_job.run(spark, cluster, store.config, scan=False)
+    end = watermark_job.run(one_spark, cluster, store.config, scan=False)
     assert end.watermark.watermark == min(told)
     held = {h.partition for h in end.watermark.held_back_by}
     assert held == set([p for p in range(16) if told[p % 8] == min(told)][:10])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -21,6 +23,15 @@ def l0gc(*args: str) -> dict[str, Any]:
     with taking_results() as results:
         cli.main(list(args), prog_name="l0gc", standalone_mode=False)
     return results[-1].data
+
+
+def printed(*args: str) -> bytes:
+    """Run a command here, and return what it prints. Raises what the command raises."""
+    body = io.BytesIO()
+    with io.TextIOWrapper(body) as out, contextlib.redirect_stdout(out):
+        cli.main(list(args), prog_name="l0gc", standalone_mode=False)
+        out.flush()
+        return body.getvalue()
 
 
 @dataclass(frozen=True)

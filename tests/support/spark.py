@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def shared_spark() -> Iterator[SparkSession]:
-    """The session that `l0gc reconcile` and `l0gc compute-watermark` use in this process until the block ends."""
+    """The session that l0gc's commands use in this process until the block ends; but for `sweep`, which starts its own."""
     from l0gc.spark.session import get_session
 
     spark = get_session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
@@ -24,6 +24,6 @@ def shared_spark() -> Iterator[SparkSession]:
 
     with contextlib.ExitStack() as stack:
         stack.callback(spark.stop)
-        for command in ("reconcile", "compute_watermark", "gc"):
+        for command in ("reconcile", "compute_watermark", "gc", "verify"):
             stack.enter_context(mock.patch(f"l0gc.cli.{command}.open_spark", shared))
         yield spark
