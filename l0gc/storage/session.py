@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def session_of(config: StoreConfig) -> boto3.Session:
-    """A session for `config`. Raises `UsageError`: its profile cannot be used."""
+    """A session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
     import boto3
     import botocore.session
     from botocore.exceptions import BotoCoreError
@@ -28,7 +28,8 @@ def session_of(config: StoreConfig) -> boto3.Session:
         core.register_component("data_loader", _descriptions(core.get_config_variable("data_path")))
         return boto3.Session(region_name=config.region, botocore_session=core)
     except BotoCoreError as e:
-        raise UsageError(f"profile {config.profile!r} cannot be used: {e}") from e
+        what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
+        raise UsageError(f"{what} cannot be used: {e}") from e
 
 
 @cache
