@@ -192,18 +192,20 @@ def test_by_its_policy_only_the_sweeper_and_the_collector_can_delete_l0_and_nobo
 @pytest.mark.spark
 @pytest.mark.slow
 def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Path) -> None:
-    account.l0gc("founder", "init", "--shards", "4")
-    account.l0gc("administrator", "topic", "create", "events", "--partitions", "2")
-    account.l0gc("administrator", "epoch", "advance")
+    run_in_one(
+        account,
+        "init --shards 4 --profile founder",
+        "topic create events --partitions 2 --profile administrator",
+        "epoch advance --profile administrator",
+    )
     upload = ["upload", "events", "-", "--epoch-interval", "0", "--producer", "p", "--json"]
     (written,) = account.l0gc("uploader", *upload, stdin=b"one\ntwo\n").data["objects"]
     assert account.l0gc("uploader", *upload, stdin=b"one\ntwo\n").data["skipped"] == 2
-    account.l0gc("looker", "status")
-    account.l0gc("looker", "explain", written["key"])
-    for name in ("topic list", "epoch show", "producer describe p"):
-        account.l0gc("looker", *name.split())
     assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"
     jobs = (
+        "status --profile looker",
+        f"explain {written['key']} --profile looker",
+        *(f"{command} --profile looker" for command in ("topic list", "epoch show", "producer describe p")),
         "reconcile --profile reconciler",
         "housekeep --barrier --profile housekeeper",
         "housekeep --epoch-interval 0 --profile housekeeper",
@@ -245,7 +247,7 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
 
 
 def run_in_one(account: Account, *jobs: str) -> None:
-    """Run commands with Spark in one process."""
+    """Run commands in one process, which starts Python and Java once."""
     for_spark = {**os.environ, **account.environment}
     subprocess.run([sys.executable, "-c", IN_ONE, "\n".join(jobs)], env=for_spark, check=True, timeout=200)
 
