@@ -15,7 +15,7 @@ from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cluster import Cluster
-from l0gc.errors import ObjectNotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.figures import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
@@ -124,7 +124,10 @@ def _inventory(config: StoreConfig, url: str | None) -> Inventory | None:
 
     def read(url: str) -> bytes | None:
         if not url.startswith("s3://"):
-            return Path(url).read_bytes() if Path(url).is_file() else None
+            try:
+                return Path(url).read_bytes() if Path(url).is_file() else None
+            except OSError as e:
+                raise CorruptObjectError(f"{url} cannot be read: {e.strerror or e}") from e
         bucket, _, key = url.removeprefix("s3://").partition("/")
         try:
             return S3Store(replace(config, bucket=bucket, prefix="")).get(key).body

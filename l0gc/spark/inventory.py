@@ -125,8 +125,7 @@ def _at_hand(config: StoreConfig, file: InventoryFile) -> Iterator[str]:
     if not file.url.startswith("s3://"):
         if not Path(file.url).is_file():
             raise NotFoundError(f"there is no inventory file {file.url}, which its manifest names")
-        with Path(file.url).open("rb") as local:
-            _check(file, Path(file.url).stat().st_size, hashlib.file_digest(local, _md5).hexdigest())
+        _check(file, *_size_and_md5(Path(file.url)))
         yield file.url
         return
     bucket, _, key = file.url.removeprefix("s3://").partition("/")
@@ -140,6 +139,14 @@ def _at_hand(config: StoreConfig, file: InventoryFile) -> Iterator[str]:
         copy.flush()
         _check(file, size, digest.hexdigest())
         yield copy.name
+
+
+def _size_and_md5(path: Path) -> tuple[int, str]:
+    try:
+        with path.open("rb") as local:
+            return path.stat().st_size, hashlib.file_digest(local, _md5).hexdigest()
+    except OSError as e:
+        raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
 
 
 def _md5() -> hashlib._Hash:

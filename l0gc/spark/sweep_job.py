@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from l0gc.cluster import Cluster
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import StoreError, UsageError
+from l0gc.errors import StoreError
 from l0gc.keys import RUNS
 from l0gc.runtime import Runtime
 from l0gc.spark.remote import JOB_ERRORS, cause_of, store_from_options, store_options
@@ -27,7 +27,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Inline
 from l0gc.sweep.local import SweepResult, finish_record
 from l0gc.sweep.pacing import Pacer
-from l0gc.sweep.plan import SweepOptions, SweepPlan, make_plan
+from l0gc.sweep.plan import SweepOptions, SweepPlan, make_plan, needs_one_process
 from l0gc.sweep.runs import deleted_on_record
 from l0gc.sweep.sweeper import Sweeper, Tally
 from l0gc.sweep.uploads import abort_uploads
@@ -84,7 +84,7 @@ class SparkSweep:
         plan = make_plan(cluster, self._options)
         result = self.result = SweepResult(plan, "spark")
         if plan.limit is not None:
-            raise UsageError("--max-objects and --max-delete-ratio need one process that counts: use --engine local")
+            raise needs_one_process()
         if plan.watermark == NO_WATERMARK:
             return result
         self._spark = spark

@@ -180,6 +180,11 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
     return int(published.listed_objects * ratio)
 
 
+def needs_one_process() -> UsageError:
+    """What a limit that one process must keep comes to on Spark."""
+    return UsageError("--max-objects and --max-delete-ratio need one process that counts: use --engine local")
+
+
 def choose_engine(
     asked: str, master: str | None, eligible: Callable[[], int], *, limited: bool = False
 ) -> tuple[str, str]:
@@ -188,7 +193,12 @@ def choose_engine(
     Args:
         eligible: tells what the last scan saw, -1 if nobody looked.
         limited: whether there is a limit that only one process can keep.
+
+    Raises:
+        UsageError: Spark was asked for, which keeps no such limit.
     """
+    if asked == "spark" and limited:
+        raise needs_one_process()
     if asked != "auto":
         return asked, "asked for"
     if master is None or master.startswith("local"):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from l0gc.cli.compute_watermark import print_result
+from l0gc.cli.compute_watermark import _inventory, print_result
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.errors import UsageError
+from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.settings import Settings
+from l0gc.spark.inventory import _at_hand
+from l0gc.storage.config import StoreConfig
 from l0gc.watermark.compute import HeldBackBy, Watermark
+from l0gc.watermark.inventory import InventoryFile
 from l0gc.watermark.job import WatermarkResult
 from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
 from tests.support.cli import l0gc
@@ -77,6 +81,18 @@ def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
         "that is by an inventory made 3 d ago, and not of now",
     ]
     assert told(0)[-1] == "that is by an inventory of an unknown time, and not of now"
+
+
+def test_an_inventory_that_this_machine_cannot_read_is_told_in_a_sentence(tmp_path: Path) -> None:
+    name = tmp_path / "manifest.json"
+    name.symlink_to("/proc/self/mem")  # which root may open, and not read
+    with pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"):
+        _inventory(StoreConfig("bucket"), str(name))
+    with (
+        pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"),
+        _at_hand(StoreConfig("bucket"), InventoryFile(str(name))),
+    ):
+        pass
 
 
 def test_no_age_is_told_of_objects_of_which_an_inventory_tells_no_time() -> None:

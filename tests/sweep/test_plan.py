@@ -170,6 +170,11 @@ def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible()
     assert (chosen, "one process" in reason) == ("local", True)
 
 
+def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
+    with pytest.raises(UsageError, match="one process that counts: use --engine local"):
+        choose_engine("spark", "spark://x", lambda: SPARK_FROM, limited=True)
+
+
 def test_a_sweep_without_a_watermark_asks_for_nothing_more() -> None:
     cluster = a_cluster(watermark=None)
     calls: list[Call] = []
