@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from l0gc.keys import KeyLayout
@@ -60,14 +61,11 @@ class GeneratedStore(PagedStore):
         return f"level_zero/data/{shard:03}/{self._epoch(place):018}/{place:08x}-0000-4000-8000-000000000000"
 
     def _behind(self, key: str) -> int:
-        """The number of the first object behind `key`: one of its own keys, or what `KeyLayout.before_shard` gives."""
-        if not key:
-            return 0
+        """The number of the first object behind `key`, which need not be one of its own."""
         match = _KEY.fullmatch(key)
-        if match is not None:
+        if match is not None:  # the usual case, without a search
             return int(match[1]) * self._in_shard + int(match[3], 16) + 1
-        assert key.endswith("~"), key
-        return (int(self.layout.shard_text(key)) + 1) * self._in_shard
+        return bisect_right(range(self.keys), key, key=self.key)
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         if prefix != self.layout.data_prefix:
