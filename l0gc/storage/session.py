@@ -25,8 +25,11 @@ def session_of(config: StoreConfig) -> boto3.Session:
 
     try:
         core = botocore.session.Session(profile=config.profile)
-        core.register_component("data_loader", _descriptions(core.get_config_variable("data_path")))
-        return boto3.Session(region_name=config.region, botocore_session=core)
+        descriptions = _descriptions(core.get_config_variable("data_path"))
+        core.register_component("data_loader", descriptions)
+        session = boto3.Session(region_name=config.region, botocore_session=core)
+        descriptions.search_paths[:] = dict.fromkeys(descriptions.search_paths)  # each session has added boto3's own
+        return session
     except BotoCoreError as e:
         what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
         raise UsageError(f"{what} cannot be used: {e}") from e

@@ -49,5 +49,7 @@ def test_a_profile_that_is_given_goes_before_that_of_the_environment(monkeypatch
 def test_what_botocore_knows_of_s3_is_read_once_for_all_stores() -> None:
     ann, bob = (session_of(StoreConfig("bucket", profile=name)) for name in ("ann", "bob"))
     model = ann._session.get_service_model("s3")
-    assert ann._session.get_component("data_loader") is bob._session.get_component("data_loader")
+    descriptions = ann._session.get_component("data_loader")
+    assert bob._session.get_component("data_loader") is descriptions
+    assert len(descriptions.search_paths) == len(set(descriptions.search_paths))
     assert bob._session.get_service_model("s3").operation_names == model.operation_names
