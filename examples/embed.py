@@ -14,21 +14,21 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from l0gc.cluster import Cluster
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
 from l0gc.errors import L0gcError
-from l0gc.ingest.inputs import Input
-from l0gc.ingest.partitioner import ByField
-from l0gc.ingest.uploader import Uploader
-from l0gc.read.reader import read_partition
+from l0gc.inspect.status import status
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
-from l0gc.sweep.local import LocalSweep
-from l0gc.sweep.plan import SweepOptions
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.status import status
-from l0gc.upkeep.topics import create_topic
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest.inputs import Input
+from l0gc.streamlog.ingest.partitioner import ByField
+from l0gc.streamlog.ingest.uploader import Uploader
+from l0gc.streamlog.reader import read_partition
+from l0gc.streamlog.topics import create_topic
 
 TOPIC = "readings"
 

@@ -74,7 +74,7 @@ class EpochRegressionError(SafetyError):
     """The bucket knows epochs that the controller has not reached: its log is older than the data (hazard 10)."""
 
 
-class OwnLogError(SafetyError):
+class ExternalLogError(SafetyError):
     """The cluster's epochs are another system's, and this would count with l0gc's, or the other way round."""
 
 

@@ -225,7 +225,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "ended_s": run.ended_s,
         "success_s": None if failed else run.ended_s,
     }
-    if data.get("own_log"):  # the logs are another system's, so nobody has counted what is in them
+    if data.get("external_log"):  # the logs are another system's, so nobody has counted what is in them
         unknown = {"partitions", "records", "unreconciled_records", "held_back_by"}
         unknown |= {"cluster_epoch"} if data["cluster_epoch"] < 0 else set()
         data = {k: v for k, v in data.items() if k not in unknown}

@@ -54,7 +54,14 @@ def test_a_complete_result_of_a_sweep_leaves_no_metric_of_it_untold() -> None:
 
 
 def test_what_status_cannot_know_of_another_systems_log_is_not_told_as_zero() -> None:
-    seen = {"own_log": True, "watermark": -1, "cluster_epoch": -1, "partitions": 0, "records": 0, "held_back_by": []}
+    seen = {
+        "external_log": True,
+        "watermark": -1,
+        "cluster_epoch": -1,
+        "partitions": 0,
+        "records": 0,
+        "held_back_by": [],
+    }
     names = {"l0gc_watermark", "l0gc_cluster_epoch", "l0gc_epoch_lag", "l0gc_partitions", "l0gc_held_back_partitions"}
     assert names & told(Run("status", seen)).keys() == {"l0gc_watermark"}
     published = told(Run("status", seen | {"watermark": 3, "cluster_epoch": 7}))

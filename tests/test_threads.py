@@ -8,7 +8,7 @@ import sys
 _PROGRAM = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from l0gc.partition.state import PartitionMachine
+from l0gc.streamlog.journal.state import PartitionMachine
 from l0gc.keys import PartitionId
 from l0gc.storage.log import Landed
 payload = (

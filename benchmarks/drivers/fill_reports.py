@@ -12,8 +12,8 @@ import sys
 from typing import Any, Final
 
 from l0gc.cli.options import open_cluster
-from l0gc.partition.state import PartitionState
 from l0gc.settings import Settings
+from l0gc.streamlog.journal.state import PartitionState
 from l0gc.watermark.reports import publish_reports, report_of
 
 EPOCHS: Final = 20

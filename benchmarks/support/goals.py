@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final
 
 from benchmarks.measure import Ratio, Sample, Spread
-from l0gc.sweep.local import DELETERS, SCANNERS
+from l0gc.collect.local import DELETERS, SCANNERS
 
 PAGE: Final = 1000
 

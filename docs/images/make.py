@@ -20,12 +20,12 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from l0gc.cluster import Cluster
+from l0gc.collect.record import RunSummary, write_summary
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.sweep.record import RunSummary, write_summary
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, ScanTotals, write_scan
 

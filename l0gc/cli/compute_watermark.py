@@ -14,19 +14,19 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
-from l0gc.cluster import Cluster
+from l0gc.collect.attempts import Noted
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.figures import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.upkeep.attempts import Noted
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.compute import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
+    from l0gc.watermark.external_log import ExternalLog
     from l0gc.watermark.inventory import Inventory
     from l0gc.watermark.job import WatermarkResult
-    from l0gc.watermark.own_log import OwnLog
     from l0gc.watermark.scans import ScanSnapshot, ScanTotals
 
 _HELD_LINES: Final = 3
@@ -91,7 +91,7 @@ def command(
             return
         with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
             held = _inventory(store.config, inventory)
-            theirs = _own_log(
+            theirs = _external_log(
                 settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions
             )
             result = _their_m(cluster, store.config, theirs, spark, scan=scan, inventory=held, dry_run=dry_run)
@@ -137,7 +137,7 @@ def _inventory(config: StoreConfig, url: str | None) -> Inventory | None:
     return read_inventory(url, config.bucket, read)
 
 
-def _own_log(
+def _external_log(
     settings: Settings,
     cluster: Cluster,
     reports: str,
@@ -146,15 +146,15 @@ def _own_log(
     snapshot_age: int | None,
     *,
     allow: bool,
-) -> OwnLog:
-    from l0gc.watermark.own_files import read_own_log
-    from l0gc.watermark.own_log import SNAPSHOT_AGE_MS
+) -> ExternalLog:
+    from l0gc.watermark.external_files import read_external_log
+    from l0gc.watermark.external_log import SNAPSHOT_AGE_MS
 
     def open_store(url: str) -> S3Store:
         place = {"endpoint_url": settings.endpoint_url, "region": settings.region, "profile": settings.profile}
         return S3Store(StoreConfig.from_url(url, **place))
 
-    return read_own_log(
+    return read_external_log(
         reports,
         partitions,
         cluster_epoch,
@@ -168,7 +168,7 @@ def _own_log(
 def _their_m(
     cluster: Cluster,
     config: StoreConfig,
-    theirs: OwnLog,
+    theirs: ExternalLog,
     open_session: OpenSpark,
     *,
     scan: bool,
@@ -176,15 +176,17 @@ def _their_m(
     dry_run: bool,
 ) -> WatermarkResult:
     """M of a system that keeps its own log; only the listing needs Spark."""
-    from l0gc.watermark import own_log
+    from l0gc.watermark import external_log
 
     if not scan:
-        return own_log.run(cluster, theirs, publish_it=not dry_run)
+        return external_log.run(cluster, theirs, publish_it=not dry_run)
     cluster.controller.snapshot()
     with open_session(_PLAIN) as spark:
         from l0gc.spark import watermark_job
 
-        return watermark_job.run_own_log(spark, cluster, config, theirs, publish_it=not dry_run, inventory=inventory)
+        return watermark_job.run_external_log(
+            spark, cluster, config, theirs, publish_it=not dry_run, inventory=inventory
+        )
 
 
 def _our_m(

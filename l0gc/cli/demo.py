@@ -176,7 +176,7 @@ def _digests(records: Iterable[tuple[int, bytes]]) -> dict[int, tuple[int, str]]
 
 
 def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
-    from l0gc.ingest.partitioner import ByField
+    from l0gc.streamlog.ingest.partitioner import ByField
 
     place = ByField(_KEY, _PARTITIONS).start("the sample data")
 
@@ -191,7 +191,7 @@ def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
 
 
 def _read_back() -> dict[int, tuple[int, str]]:
-    from l0gc.read.reader import read_partition
+    from l0gc.streamlog.reader import read_partition
 
     settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
     with open_cluster(settings) as (cluster, store):

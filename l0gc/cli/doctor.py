@@ -8,11 +8,11 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.doctor import machine
-from l0gc.doctor import store as of_store
-from l0gc.doctor.checkup import FAILURE, OK, WARNING, Check, guarded
-from l0gc.doctor.cluster import cluster as of_cluster
 from l0gc.errors import CheckFailedError
+from l0gc.inspect.doctor import machine
+from l0gc.inspect.doctor import store as of_store
+from l0gc.inspect.doctor.checkup import FAILURE, OK, WARNING, Check, guarded
+from l0gc.inspect.doctor.cluster import cluster as of_cluster
 from l0gc.settings import Settings
 
 

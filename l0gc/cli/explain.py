@@ -27,7 +27,7 @@ def command(settings: Settings, key: str | None, epoch_: int | None, partition: 
       l0gc explain --epoch 7
       l0gc explain --partition events/0
     """
-    from l0gc.upkeep.explain import explain_epoch, explain_key, explain_partition
+    from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 
     if sum(x is not None for x in (key, epoch_, partition)) != 1:
         raise UsageError("explain one thing: KEY, --epoch E or --partition TOPIC/N")

@@ -22,12 +22,12 @@ from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OneSession, open_spark, spark_options
 from l0gc.cli.sweep import Limits, eligible, limits, run_sweep
+from l0gc.collect.gc_steps import COMPUTE, HOUSEKEEP, RECONCILE, STEPS, SWEEP, is_final, is_left_out, worst
+from l0gc.collect.plan import choose_engine, run_id
+from l0gc.collect.under_way import UnderWay, announced, describe
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
-from l0gc.sweep.plan import choose_engine, run_id
-from l0gc.upkeep.gc_steps import COMPUTE, HOUSEKEEP, RECONCILE, STEPS, SWEEP, is_final, is_left_out, worst
-from l0gc.upkeep.under_way import UnderWay, announced, describe
 
 _log: Final = logging.getLogger(__name__)
 

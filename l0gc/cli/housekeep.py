@@ -10,14 +10,14 @@ import msgspec
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.cluster import Cluster
+from l0gc.collect.attempts import Noted
 from l0gc.errors import PartialFailureError
 from l0gc.figures import count
 from l0gc.settings import Settings
-from l0gc.upkeep.attempts import Noted
+from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:
-    from l0gc.upkeep.housekeep import HousekeepResult
+    from l0gc.streamlog.housekeep import HousekeepResult
 
 
 @click.command("housekeep")
@@ -42,7 +42,7 @@ def command(settings: Settings, barrier: bool) -> None:
 
 def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:
     """Housekeep, and tell the result. Raises `PartialFailureError` if a partition could not be looked after."""
-    from l0gc.upkeep.housekeep import housekeep
+    from l0gc.streamlog.housekeep import housekeep
 
     with Noted(cluster, "housekeep"):
         with out.progress("housekeeping"):

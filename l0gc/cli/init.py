@@ -16,11 +16,11 @@ from l0gc.storage.probe import probe
 @click.option("--shards", type=click.IntRange(1, 1000), help="Folders that L0 keys are spread over.  [default: 1000]")
 @click.option("--key-template", metavar="TEMPLATE", help=f"The shape of L0 keys.  [default: {DEFAULT_TEMPLATE}]")
 @click.option(
-    "--own-log", is_flag=True, help="Epochs and partitions are those of another system, with a log of its own."
+    "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with a log of its own."
 )
 @common_options
 def command(
-    settings: Settings, create_bucket: bool, shards: int | None, key_template: str | None, own_log: bool
+    settings: Settings, create_bucket: bool, shards: int | None, key_template: str | None, external_log: bool
 ) -> None:
     """Probe the store and found a cluster; run again, it changes nothing.
 
@@ -34,7 +34,7 @@ def command(
             store.create_bucket()
         store.now_ms()  # some stores create a bucket at the first write; only --create-bucket may do that
         tried = probe(store, cluster.runtime)
-        created = cluster.controller.bootstrap(shards=shards, key_template=key_template, own_log=own_log)
+        created = cluster.controller.bootstrap(shards=shards, key_template=key_template, external_log=external_log)
         state = cluster.controller.snapshot()
     out.result(
         {
@@ -43,7 +43,7 @@ def command(
             "created": created,
             "shards": state.shards,
             "key_template": state.key_template,
-            "own_log": state.own_log,
+            "external_log": state.external_log,
             "probed": tried,
         },
         [

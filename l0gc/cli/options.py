@@ -12,7 +12,6 @@ from typing import Any, Final
 import click
 
 from l0gc.cli.logs import FORMATS, logging_command
-from l0gc.cluster import Cluster
 from l0gc.errors import UsageError
 from l0gc.figures import STANDARD_PRICE
 from l0gc.runtime import Runtime
@@ -20,6 +19,7 @@ from l0gc.settings import Settings, load_file
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
 
 THREADS: Final = 16
 

@@ -9,8 +9,8 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
+from l0gc.collect.pause import describe, set_pause
 from l0gc.settings import Settings
-from l0gc.sweep.pause import describe, set_pause
 
 
 @click.command("pause")

@@ -15,7 +15,7 @@ from l0gc.figures import count
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.upkeep.producers import InputView, PartitionView, ProducerView
+    from l0gc.streamlog.producers import InputView, PartitionView, ProducerView
 
 _INPUTS_SHOWN: Final = 3
 _DIGITS_SHOWN: Final = 12
@@ -42,7 +42,7 @@ def describe(settings: Settings, name: str) -> None:
     Example:
       l0gc producer describe nightly
     """
-    from l0gc.upkeep.producers import describe_producer
+    from l0gc.streamlog.producers import describe_producer
 
     out = Output(settings)
     with open_cluster(settings) as (cluster, _), out.progress("looking"):
@@ -59,7 +59,7 @@ def list_all(settings: Settings) -> None:
     Example:
       l0gc producer list
     """
-    from l0gc.upkeep.producers import list_producers
+    from l0gc.streamlog.producers import list_producers
 
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):

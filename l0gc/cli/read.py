@@ -16,7 +16,7 @@ from l0gc.errors import UsageError
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.read.reader import Record
+    from l0gc.streamlog.reader import Record
 
 _FLUSH = 4096
 
@@ -34,7 +34,7 @@ def command(settings: Settings, topic: str, partition: int | None, start: int) -
       l0gc read events --partition 3 --from 1000
       l0gc read events --json
     """
-    from l0gc.read.reader import read_partition
+    from l0gc.streamlog.reader import read_partition
 
     with open_cluster(settings) as (cluster, store):
         target = cluster.controller.snapshot().topic(topic)

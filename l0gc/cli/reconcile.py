@@ -8,13 +8,13 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
-from l0gc.cluster import Cluster
+from l0gc.collect.attempts import Noted
 from l0gc.errors import PartialFailureError
 from l0gc.figures import count, size
-from l0gc.reconcile.commit import plan_run
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
-from l0gc.upkeep.attempts import Noted
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one.commit import plan_run
 
 
 @click.command("reconcile")

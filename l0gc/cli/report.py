@@ -33,8 +33,8 @@ def command(settings: Settings, output: str, findings: str | None, price_gb_mont
       l0gc report -o report.html
       l0gc verify --json > findings.json; l0gc report --findings findings.json
     """
-    from l0gc.report.facts import findings_of, gather
-    from l0gc.report.page import render
+    from l0gc.inspect.report.facts import findings_of, gather
+    from l0gc.inspect.report.page import render
 
     out = Output(settings)
     if settings.json and output == _STDOUT:

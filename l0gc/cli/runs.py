@@ -9,9 +9,9 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, epoch
+from l0gc.collect.runs import RunEntry, list_runs, show_run
 from l0gc.figures import count, size
 from l0gc.settings import Settings
-from l0gc.sweep.runs import RunEntry, list_runs, show_run
 
 
 @click.group("runs")

@@ -13,7 +13,7 @@ from l0gc.cli.output import Output, is_coloured
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.upkeep.status import Status
+    from l0gc.inspect.status import Status
 
 WATCH_S: Final = 5.0
 STOPPED: Final = 130
@@ -36,7 +36,7 @@ def command(settings: Settings, watch: float | None, price_gb_month: float) -> N
       l0gc status --watch
     """
     from l0gc.cli.status_text import folded, lines_of
-    from l0gc.upkeep.status import status
+    from l0gc.inspect.status import status
 
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
@@ -67,7 +67,7 @@ def _data(s: Status, price: float) -> dict[str, Any]:
     amount = cost(s, price)
     return {
         "cluster_id": s.cluster_id,
-        "own_log": s.own_log,
+        "external_log": s.external_log,
         "as_of_ms": s.as_of_ms,
         "cluster_epoch": s.cluster_epoch,
         "epoch_ms": s.epoch_ms,

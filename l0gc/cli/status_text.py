@@ -13,10 +13,10 @@ import click
 
 from l0gc.cli.output import epoch
 from l0gc.cli.runs import run_outcome
+from l0gc.collect.attempts import JOBS
 from l0gc.figures import STANDARD_PRICE, count, dollars, dollars_month, size, span
-from l0gc.upkeep.attempts import JOBS
-from l0gc.upkeep.causes import NOTHING
-from l0gc.upkeep.status import BY_DATA, Held, Status
+from l0gc.inspect.causes import NOTHING
+from l0gc.inspect.status import BY_DATA, Held, Status
 from l0gc.watermark.compute import HELD_BACK_SHOWN
 
 INDENT: Final = 11
@@ -93,7 +93,7 @@ def _ago(s: Status, ms: int) -> str:
 
 
 def _epoch_and_m(s: Status) -> Iterator[Line]:
-    if s.own_log:
+    if s.external_log:
         known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not told yet"
         yield Line("epoch", f"another system's: {known}")
     else:
@@ -102,7 +102,7 @@ def _epoch_and_m(s: Status) -> Iterator[Line]:
     published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "none is published"
     now = f"; {epoch(s.computable)} if it were computed now" if s.computable is not None else ""
     yield Line("M", published + now)
-    if s.own_log:
+    if s.external_log:
         if s.published_ms >= 0:
             yield Line("lag", f"{count(s.lag_epochs, 'epoch')} behind the epoch that was published with it")
         return

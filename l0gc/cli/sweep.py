@@ -21,17 +21,17 @@ from l0gc.cli.options import Duration, Number, common_options, open_cluster
 from l0gc.cli.output import Advance, Output, epoch
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
-from l0gc.cluster import Cluster
+from l0gc.collect.attempts import Noted
+from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
+from l0gc.collect.pause import refusal
+from l0gc.collect.plan import UNKNOWN, SweepOptions, choose_engine, run_id
+from l0gc.collect.sweeper import Progress
 from l0gc.errors import PartialFailureError, SafetyError, StoppedError, StoreError
 from l0gc.figures import count, size
 from l0gc.settings import Settings
 from l0gc.storage.history import ENABLED, SUSPENDED
 from l0gc.storage.s3 import S3Store
-from l0gc.sweep.local import DELETERS, LocalSweep, SweepResult
-from l0gc.sweep.pause import refusal
-from l0gc.sweep.plan import UNKNOWN, SweepOptions, choose_engine, run_id
-from l0gc.sweep.sweeper import Progress
-from l0gc.upkeep.attempts import Noted
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import read_published
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
@@ -240,7 +240,7 @@ def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
 
 def _expire(out: Output, store: S3Store, run: str, keep_runs: int) -> None:
     """Remove the records of runs that began so many seconds before `run`, whose own record stays."""
-    from l0gc.sweep.runs import expire, started_ms
+    from l0gc.collect.runs import expire, started_ms
 
     try:
         expire(store, started_ms(run) - keep_runs * 1000)

@@ -9,7 +9,7 @@ from l0gc.cli.output import Output
 from l0gc.errors import PartialFailureError
 from l0gc.figures import count
 from l0gc.settings import Settings
-from l0gc.upkeep.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import create_topic, delete_topic
 
 
 @click.group("topic")

@@ -6,10 +6,10 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
+from l0gc.collect.runs import UndeleteResult, undelete
 from l0gc.errors import PartialFailureError
 from l0gc.figures import count
 from l0gc.settings import Settings
-from l0gc.sweep.runs import UndeleteResult, undelete
 
 
 @click.command("undelete")

@@ -18,7 +18,7 @@ from l0gc.figures import count, size
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.ingest.uploader import Uploader, UploadResult
+    from l0gc.streamlog.ingest.uploader import Uploader, UploadResult
 
 _PACKERS = 2
 
@@ -50,9 +50,9 @@ def command(
       l0gc upload events day-1.ndjson day-2.ndjson --key-field user --producer nightly
       tail -n +1 log.ndjson | l0gc upload events - --partition 0
     """
-    from l0gc.ingest.inputs import open_inputs
-    from l0gc.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
-    from l0gc.ingest.uploader import ProducerSession, Uploader
+    from l0gc.streamlog.ingest.inputs import open_inputs
+    from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
+    from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader
     from l0gc.watermark.reports import publish_reports, report_of
 
     if partition is not None and key_field is not None:
@@ -134,7 +134,7 @@ def _data(result: UploadResult) -> dict[str, Any]:
 
 def _measure(out: Output, uploader: Uploader) -> None:
     """What an upload did, also one that failed, and what its fences did."""
-    from l0gc.partition.fence import sum_of
+    from l0gc.streamlog.journal.fence import sum_of
 
     fences = sum_of(handle.fence.counters for handle in uploader.touched.values())
     out.measure({**_data(uploader.result), "fence": dataclasses.asdict(fences)})

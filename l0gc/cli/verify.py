@@ -10,9 +10,9 @@ from l0gc.cli.output import Output, epoch
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.errors import SafetyError
 from l0gc.figures import count, size
+from l0gc.inspect.verify.findings import VerifyResult
+from l0gc.inspect.verify.rules import check_log_is_ours
 from l0gc.settings import Settings
-from l0gc.verify.findings import VerifyResult
-from l0gc.verify.rules import check_log_is_ours
 
 
 @click.command("verify")

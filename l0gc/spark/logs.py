@@ -12,13 +12,13 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from l0gc.cluster import Cluster
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import PartitionId
-from l0gc.partition.state import PartitionState
 from l0gc.spark import reports
 from l0gc.spark.remote import arrow_schema, store_from_options
 from l0gc.storage.parallel import Threads
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.state import PartitionState
 
 if TYPE_CHECKING:
     import pyarrow as pa

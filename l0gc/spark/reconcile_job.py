@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from l0gc.cluster import Cluster
 from l0gc.errors import StoreError
-from l0gc.partition.entries import L1File
-from l0gc.reconcile.commit import Committed, commit_run, plan_run
-from l0gc.reconcile.plan import ObjectRead, PartitionPlan, Plan, split
 from l0gc.runtime import Runtime
 from l0gc.spark.remote import JOB_ERRORS, arrow_schema, cause_of, store_from_options, store_options
 from l0gc.storage.config import StoreConfig
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.entries import L1File
+from l0gc.streamlog.level_one.commit import Committed, commit_run, plan_run
+from l0gc.streamlog.level_one.plan import ObjectRead, PartitionPlan, Plan, split
 from l0gc.watermark.reports import publish_reports, report_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ExtentsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from l0gc.reconcile.parquet import read_object
+        from l0gc.streamlog.level_one.parquet import read_object
 
         assert isinstance(partition, ObjectReads)
         store = store_from_options(self._options)
@@ -157,7 +157,7 @@ def _writer(options: dict[str, str], plans: dict[int, PartitionPlan]):  # type: 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from l0gc.reconcile.parquet import write_l1
+        from l0gc.streamlog.level_one.parquet import write_l1
 
         by_index = {p.index: p for p in msgspec.json.decode(packed, type=list[PartitionPlan])}
         rows = (b for b in batches if b.num_rows)

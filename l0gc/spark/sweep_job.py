@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from l0gc.cluster import Cluster
+from l0gc.collect.local import SweepResult, finish_record
+from l0gc.collect.pacing import Pacer
+from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan, needs_one_process
+from l0gc.collect.runs import deleted_on_record
+from l0gc.collect.sweeper import Sweeper, Tally
+from l0gc.collect.uploads import abort_uploads
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import StoreError
 from l0gc.keys import RUNS
@@ -25,12 +30,7 @@ from l0gc.runtime import Runtime
 from l0gc.spark.remote import JOB_ERRORS, cause_of, store_from_options, store_options
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Inline
-from l0gc.sweep.local import SweepResult, finish_record
-from l0gc.sweep.pacing import Pacer
-from l0gc.sweep.plan import SweepOptions, SweepPlan, make_plan, needs_one_process
-from l0gc.sweep.runs import deleted_on_record
-from l0gc.sweep.sweeper import Sweeper, Tally
-from l0gc.sweep.uploads import abort_uploads
+from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:
     import pyarrow as pa

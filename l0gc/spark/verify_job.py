@@ -25,11 +25,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from l0gc.cluster import Cluster
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import ClusterMismatchError, CorruptObjectError
+from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.findings import Suspect, VerifyResult, finding_of, suspect
+from l0gc.inspect.verify.rules import Basis, basis_of, check_log_is_ours
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, PartitionId
-from l0gc.partition.entries import L1File, Unreconciled
 from l0gc.runtime import Runtime
 from l0gc.spark import verify_sources as sources
 from l0gc.spark.listing import keys_of
@@ -54,9 +55,8 @@ from l0gc.spark.verify_sources import SUSPECTS, Place
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.verify import findings as kinds
-from l0gc.verify.findings import Suspect, VerifyResult, finding_of, suspect
-from l0gc.verify.rules import Basis, basis_of, check_log_is_ours
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.entries import L1File, Unreconciled
 from l0gc.watermark.publication import read_published, watermark_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run(
 
     Raises:
         NotInitialisedError, ClusterMismatchError: there is no cluster here, or another one.
-        OwnLogError: its log is another system's.
+        ExternalLogError: its log is another system's.
         CorruptObjectError: the controller log cannot be read.
         StoreError: the store failed; nothing is known.
     """
@@ -230,7 +230,7 @@ class _Job:
 
 def _confirmer(place: Place):  # type: ignore[no-untyped-def]  # a closure for Spark
     def look_again(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from l0gc.verify.confirm import confirm
+        from l0gc.inspect.verify.confirm import confirm
 
         for batch in incoming:
             suspects = [msgspec.convert(row, Suspect) for row in batch.to_pylist()]
@@ -259,7 +259,7 @@ def _reader(place: Place, check: Check):  # type: ignore[no-untyped-def]  # a cl
 
 def _check_extents(store: S3Store, refs: list[dict[str, Any]]) -> tuple[list[Suspect], int]:
     """An L0 object with every extent that a log refers to."""
-    from l0gc.verify.look import extent_faults
+    from l0gc.inspect.verify.look import extent_faults
 
     owners = [(_id(r), _UNRECONCILED.decode(r["ref"]), r["ref"]) for r in refs]
     faults = extent_faults(store, refs[0]["key"], [u for _, u, _ in owners])
@@ -276,7 +276,7 @@ def _check_extents(store: S3Store, refs: list[dict[str, Any]]) -> tuple[list[Sus
 
 def _check_l1(store: S3Store, refs: list[dict[str, Any]]) -> tuple[list[Suspect], int]:
     """An L1 object."""
-    from l0gc.verify.look import l1_fault
+    from l0gc.inspect.verify.look import l1_fault
 
     found, size = [], 0
     for r in refs:

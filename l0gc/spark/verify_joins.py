@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.rules import DELETED, FOREIGN, Basis
 from l0gc.spark.verify_sources import L0, L1, STATE, SUSPECTS, TOP
-from l0gc.verify import findings as kinds
-from l0gc.verify.rules import DELETED, FOREIGN, Basis
 
 ROWS: Final = StructType(
     [*SUSPECTS.fields, StructField("n", LongType(), False), StructField("bytes", LongType(), False)]

@@ -18,15 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
-from l0gc.keys import PartitionId, partition_log
-from l0gc.runtime import Runtime
-from l0gc.spark.remote import batches, spread, store_at
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
-from l0gc.storage.s3 import S3Store
-from l0gc.verify import findings as kinds
-from l0gc.verify.findings import Suspect, suspect
-from l0gc.verify.rules import (
+from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.findings import Suspect, suspect
+from l0gc.inspect.verify.rules import (
     Basis,
     ReportTop,
     Topics,
@@ -35,6 +29,12 @@ from l0gc.verify.rules import (
     parse_l1,
     report_fault,
 )
+from l0gc.keys import PartitionId, partition_log
+from l0gc.runtime import Runtime
+from l0gc.spark.remote import batches, spread, store_at
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,7 +141,7 @@ def _log_rows(place: Place, index: int, slices: int) -> Iterator[tuple[Any, ...]
 
 
 def _rows_of(store: S3Store, basis: Basis, p: PartitionId) -> Iterator[tuple[Any, ...]]:
-    from l0gc.verify.look import look_at
+    from l0gc.inspect.verify.look import look_at
 
     where, no_state = (p.topic, p.revision, p.partition), (None,) * 5
     try:
@@ -184,7 +184,7 @@ def l1_listing(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def _l1_rows(place: Place, ranges: Sequence[tuple[str, str, str]]) -> Iterator[tuple[Any, ...]]:
-    from l0gc.verify.look import scan_between
+    from l0gc.inspect.verify.look import scan_between
 
     store, topics = place.store, Topics(place.basis)
     for folder, start, stop in ranges:
@@ -209,7 +209,7 @@ def report_tops(spark: SparkSession, place: Place, keys: Sequence[str]) -> DataF
 
 
 def _report_rows(place: Place, keys: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    from l0gc.verify.look import top_of
+    from l0gc.inspect.verify.look import top_of
     from l0gc.watermark.compute import PartitionReport
     from l0gc.watermark.reports import read_report_file
 

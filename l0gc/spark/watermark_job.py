@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from l0gc.cluster import Cluster
 from l0gc.keys import PartitionId
 from l0gc.spark.inventory import inventory_histogram
 from l0gc.spark.listing import epoch_histogram
@@ -21,12 +20,13 @@ from l0gc.spark.remote import JOB_ERRORS, cause_of, store_options
 from l0gc.spark.reports import SCHEMA as REPORT_COLUMNS
 from l0gc.spark.reports import reports_of
 from l0gc.storage.config import StoreConfig
-from l0gc.watermark import job, own_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark import external_log, job
 from l0gc.watermark.compact import ReportFolder
 from l0gc.watermark.compute import PartitionReport
+from l0gc.watermark.external_log import ExternalLog
 from l0gc.watermark.inventory import Inventory
 from l0gc.watermark.job import INVENTORY, LISTING, ReadHistogram, WatermarkResult
-from l0gc.watermark.own_log import OwnLog
 from l0gc.watermark.reports import KEY, SCHEMA, best_of, rows_of
 from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan
 
@@ -79,18 +79,18 @@ def run(
     )
 
 
-def run_own_log(
+def run_external_log(
     spark: SparkSession,
     cluster: Cluster,
     config: StoreConfig,
-    theirs: OwnLog,
+    theirs: ExternalLog,
     *,
     publish_it: bool = True,
     inventory: Inventory | None = None,
 ) -> WatermarkResult:
-    """See `watermark.own_log.run`; with the listing, or an inventory in its place."""
+    """See `watermark.external_log.run`; with the listing, or an inventory in its place."""
     return _told(
-        lambda: own_log.run(
+        lambda: external_log.run(
             cluster,
             theirs,
             _histogram(spark, config, inventory, lambda: theirs.cluster_epoch),

@@ -1,6 +1,6 @@
 """M: what each partition may still need, what the whole cluster may, and the one place where that is published.
 
-`publish` is for systems that keep a log of their own: see `own_log.py`.
+`publish` is for systems that keep a log of their own: see `external_log.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from l0gc.watermark.own_log import publish as publish
+    from l0gc.watermark.external_log import publish as publish
 
 __all__ = ["publish"]
 
@@ -16,7 +16,7 @@ __all__ = ["publish"]
 def __getattr__(name: str) -> Any:
     """`publish`, imported when it is asked for: it needs pyarrow, which a sweep does without."""
     if name == "publish":
-        from l0gc.watermark.own_log import publish
+        from l0gc.watermark.external_log import publish
 
         return publish
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from l0gc import columns
-from l0gc.cluster import Cluster
-from l0gc.controller.state import ControllerState
 from l0gc.epoch import MAX_EPOCH
-from l0gc.errors import EpochRegressionError, OwnLogError
+from l0gc.errors import EpochRegressionError, ExternalLogError
 from l0gc.events import event
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, KeyLayout, PartitionId
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.compact import Compacted
 from l0gc.watermark.compute import PartitionReport, Watermark, check_cluster_id, check_epochs, gc_epoch_of
 from l0gc.watermark.lowest import Holders, compute_of, holders_of, lowest, partitions_table
@@ -128,12 +128,12 @@ def run(
 
     Raises:
         EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
-        OwnLogError: the cluster's epochs are another system's.
+        ExternalLogError: the cluster's epochs are another system's.
     """
     laps = Laps(cluster.runtime.clock.monotonic)
     snapshot = cluster.controller.snapshot()
-    if snapshot.own_log:
-        raise OwnLogError(
+    if snapshot.external_log:
+        raise ExternalLogError(
             "this cluster's epochs come from another system's log: give l0gc compute-watermark its --reports and "
             "--partitions"
         )
@@ -191,7 +191,7 @@ def publish_m(
     at_ms: int,
     scan: ScanSnapshot | None,
     *,
-    own_log: bool = False,
+    external_log: bool = False,
 ) -> PublishedWatermark | None:
     """Publish M, at this time of the store's, with what the scan showed; returns what was published before.
 
@@ -201,7 +201,7 @@ def publish_m(
     if scan is not None and scan.totals.source == LISTING:
         counts = (scan.totals.eligible_objects, scan.totals.eligible_bytes, scan.totals.objects)
     new = PublishedWatermark(cluster_id, watermark, epoch, at_ms, *counts)
-    return publish(cluster.store, cluster.runtime, new, own_log=own_log)
+    return publish(cluster.store, cluster.runtime, new, external_log=external_log)
 
 
 def _layout(snapshot: ControllerState) -> KeyLayout:

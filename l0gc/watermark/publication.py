@@ -10,8 +10,6 @@ from typing import Final
 
 import msgspec
 
-from l0gc.cluster import Cluster
-from l0gc.controller.state import ControllerState
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -25,12 +23,14 @@ from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.compute import check_cluster_id, check_epochs
 
 _TRIES: Final = 20
 
 THEIR_EPOCH: Final = f"the system whose epoch is recorded in {PUBLISHED_WATERMARK}"
-OWN_LOG_BEHIND: Final = (
+EXTERNAL_LOG_BEHIND: Final = (
     "this snapshot is older than that, or the log it comes from was restored from a backup; nothing was published or "
     "deleted. Take a newer snapshot; if the log went back, stop sweeping and move its epoch up first"
 )
@@ -105,7 +105,7 @@ def refuse_if_behind(cluster: Cluster) -> tuple[ControllerState, PublishedWaterm
     """
     state = cluster.controller.snapshot()
     published, _ = read_published(cluster.store, state.cluster_id)
-    if state.own_log and published is not None:
+    if state.external_log and published is not None:
         state.epoch = published.cluster_epoch  # what the other system told last; it never goes down
     elif watermark_of(published) > state.epoch:  # perhaps published since the snapshot
         state = cluster.controller.snapshot()
@@ -114,12 +114,12 @@ def refuse_if_behind(cluster: Cluster) -> tuple[ControllerState, PublishedWaterm
 
 
 def publish(
-    store: ObjectStore, runtime: Runtime, new: PublishedWatermark, *, own_log: bool = False
+    store: ObjectStore, runtime: Runtime, new: PublishedWatermark, *, external_log: bool = False
 ) -> PublishedWatermark | None:
     """Publish `new` and return what was published before. The cluster epoch that is published never goes down either.
 
     Args:
-        own_log: the cluster epoch is another system's; an older one than is published is refused, since what is published
+        external_log: the cluster epoch is another system's; an older one than is published is refused, since what is published
             is all that l0gc knows of that system's past.
 
     Raises:
@@ -138,8 +138,8 @@ def publish(
         before = current
         if current is not None:
             check_epochs(new.cluster_epoch, current.watermark, f"the watermark in {PUBLISHED_WATERMARK}")
-            if own_log:
-                check_epochs(new.cluster_epoch, current.cluster_epoch, THEIR_EPOCH, OWN_LOG_BEHIND)
+            if external_log:
+                check_epochs(new.cluster_epoch, current.cluster_epoch, THEIR_EPOCH, EXTERNAL_LOG_BEHIND)
             if current.watermark > new.watermark:
                 raise WatermarkRegressionError(
                     f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "

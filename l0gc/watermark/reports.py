@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import REPORTS, PartitionId
-from l0gc.partition.state import PartitionState
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.journal.state import PartitionState
 from l0gc.watermark.compute import PartitionReport
 
 SCHEMA_VERSION: Final = 1

@@ -6,8 +6,8 @@ import pytest
 
 from l0gc.cli.doctor import print_result
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.doctor.checkup import Check, failure, guarded, ok, warning
 from l0gc.errors import AccessDeniedError, CheckFailedError
+from l0gc.inspect.doctor.checkup import Check, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import l0gc, l0gc_process

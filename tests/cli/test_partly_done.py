@@ -16,9 +16,9 @@ from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
-from l0gc.cluster import Cluster
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import REPORTS, partition_log
+from l0gc.streamlog.cluster import Cluster
 from tests.support.cli import l0gc
 from tests.support.ingest import stored_values
 from tests.support.memory_store import Call, MemoryStore, memory_cluster

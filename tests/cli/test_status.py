@@ -15,10 +15,10 @@ import pytest
 from l0gc.cli.output import Output
 from l0gc.cli.status_text import cost, folded, lines_of
 from l0gc.figures import GB
+from l0gc.inspect.status import BY_DATA, Garbage, Held, Status, status
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.status import BY_DATA, Garbage, Held, Status, status
+from l0gc.streamlog.housekeep import housekeep
 from tests.support.cli import BIN, l0gc
 from tests.support.memory_store import memory_cluster
 from tests.support.verify import loaded_cluster

@@ -12,13 +12,13 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import Output, taking_results
 from l0gc.cli.sweep import Limits, run_sweep
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
 from l0gc.keys import RUNS
 from l0gc.settings import Settings
 from l0gc.storage.history import ENABLED, OFF, SUSPENDED
-from l0gc.sweep.local import LocalSweep
-from l0gc.sweep.plan import SweepOptions
+from tests.collect.test_local import a_cluster, publish_m, store_of
 from tests.support.memory_store import Call
-from tests.sweep.test_local import a_cluster, publish_m, store_of
 
 
 @pytest.mark.parametrize(

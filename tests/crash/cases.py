@@ -8,8 +8,8 @@ from typing import Final
 
 from l0gc.errors import L0gcError, TopicNotFoundError
 from l0gc.keys import CONTROLLER_LOG
-from l0gc.partition.state import PartitionState
-from l0gc.upkeep.housekeep import housekeep
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.state import PartitionState
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
     AGE_S,

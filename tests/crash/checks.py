@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from l0gc.cluster import Cluster
-from l0gc.controller.state import ControllerState
 from l0gc.keys import PartitionId
-from l0gc.partition.state import PartitionState
-from l0gc.read.reader import read_partition
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.journal.state import PartitionState
+from l0gc.streamlog.reader import read_partition
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.crash.scenes import Records, Scene
 

@@ -17,11 +17,11 @@ from unittest import mock
 import obstore
 from obstore.store import S3Store as Obstore
 
-from l0gc.cluster import Cluster
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
 from tests.crash.cases import FILE, Case
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.scenes import INPUT, Scene

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from l0gc.cluster import Cluster
 from l0gc.keys import CONTROLLER_LOG, REPORTS, KeyLayout
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
-from l0gc.upkeep.housekeep import CHECKPOINT_ENTRIES, housekeep
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import CHECKPOINT_ENTRIES, housekeep
 from l0gc.watermark import job
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.reports import read_report_file

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.cluster import Cluster
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
 from tests.support.cli import l0gc, l0gc_process
 from tests.support.fates import Fate, Faults
 from tests.support.proxy import Proxy

@@ -13,15 +13,15 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
-from l0gc.controller.handle import Controller
 from l0gc.errors import AppendOutcomeUnknownError, L0gcError, StaleClusterEpochError, StaleReconcilerError, StoreError
 from l0gc.keys import PartitionId, level_one
-from l0gc.partition.entries import L1File, Placeholder, ProducerBatch, Reconciled
-from l0gc.partition.handle import PartitionHandle
-from l0gc.partition.state import PartitionMachine
-from l0gc.partition.window import EpochWindow
-from l0gc.reconcile.plan import commit_entry, make_plan
 from l0gc.runtime import Runtime
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.journal.entries import L1File, Placeholder, ProducerBatch, Reconciled
+from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.journal.state import PartitionMachine
+from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.streamlog.level_one.plan import commit_entry, make_plan
 from tests.exhaustive.store import Answer, AnsweredStore, Asked, LocalClock, Stands
 
 PARTITION: Final = PartitionId("t", 1, 0)

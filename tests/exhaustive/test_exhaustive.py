@@ -10,13 +10,13 @@ import pytest
 
 from l0gc.errors import AmbiguousWriteError, LogConflictError, StoreError
 from l0gc.keys import PartitionId
-from l0gc.partition import handle as partition_handle
-from l0gc.partition import state as partition_state
-from l0gc.partition.entries import LandedBatch, Placeholder, Placeholders
-from l0gc.partition.state import PartitionState
 from l0gc.storage.log import Landed, SharedLog
 from l0gc.storage.objectstore import Written
 from l0gc.storage.replica import Replica
+from l0gc.streamlog.journal import handle as partition_handle
+from l0gc.streamlog.journal import state as partition_state
+from l0gc.streamlog.journal.entries import LandedBatch, Placeholder, Placeholders
+from l0gc.streamlog.journal.state import PartitionState
 from tests.exhaustive import scopes
 from tests.exhaustive.__main__ import told
 from tests.exhaustive.actors import PARTITION

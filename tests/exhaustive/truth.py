@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from l0gc.errors import L0gcError
-from l0gc.partition.entries import Advance, Barrier, Closed, PartitionEntry, Placeholders, Reconciled
 from l0gc.storage.entry import Entry
 from l0gc.storage.log import Landed
+from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, PartitionEntry, Placeholders, Reconciled
 from tests.exhaustive.actors import MACHINE, PARTITION
 
 _ENTRY: Final = msgspec.json.Decoder(Entry)

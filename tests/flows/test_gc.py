@@ -15,12 +15,12 @@ import pytest
 
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
-from l0gc.cluster import Cluster
 from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
 from l0gc.keys import GC_UNDER_WAY, partition_log
 from l0gc.metrics import METRICS
 from l0gc.storage.s3 import S3Store
-from l0gc.upkeep.housekeep import HousekeepResult
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
 from tests.flows.test_sweep import end
 from tests.support.cli import l0gc, l0gc_process, start
@@ -150,7 +150,7 @@ def test_a_signal_ends_the_run_where_it_is(loaded: S3Store, monkeypatch: pytest.
         signal.raise_signal(signal.SIGTERM)
         raise AssertionError("went on")
 
-    monkeypatch.setattr("l0gc.upkeep.housekeep.housekeep", interrupted)
+    monkeypatch.setattr("l0gc.streamlog.housekeep.housekeep", interrupted)
     done, error = failing_gc()
     assert isinstance(error, StoppedError)
     assert (error.exit_code, done["housekeep"], done["sweep"]) == (143, None, None)

@@ -11,10 +11,10 @@ import pytest
 
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
-from l0gc.cluster import Cluster
 from l0gc.errors import CorruptObjectError, EpochRegressionError, L0gcError, NotFoundError, UsageError
 from l0gc.spark import inventory
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.scans import read_scan
 from tests.support.cli import l0gc
@@ -149,7 +149,7 @@ def test_an_inventory_that_is_not_what_it_should_be_is_refused(
 def test_an_inventory_of_another_systems_bucket_may_be_copied_here(
     store: S3Store, inventories: S3Store, tmp_path: Path
 ) -> None:
-    l0gc("init", "--create-bucket", "--own-log", "--shards", "4")
+    l0gc("init", "--create-bucket", "--external-log", "--shards", "4")
     layout = Cluster(store).controller.layout()
     for epoch in (3, 5):
         store.put(layout.format(0, epoch, "01234567-89ab-cdef-0123-456789abcdef"), b"xyz")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from l0gc.embedded import sample
-from l0gc.ingest.partitioner import ByField
 from l0gc.keys import KeyLayout
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.ingest.partitioner import ByField
 from tests.support.cli import l0gc, l0gc_process, printed, start
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]

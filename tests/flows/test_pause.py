@@ -17,7 +17,7 @@ from tests.support.cli import l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
 
-SMALL_SEGMENTS = "import l0gc.sweep.sweeper as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
+SMALL_SEGMENTS = "import l0gc.collect.sweeper as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
 """The command with segments so small that few objects make many more than may be under way at once."""
 
 
@@ -56,7 +56,7 @@ def test_each_task_on_spark_looks_for_a_pause(store: S3Store, monkeypatch: pytes
     a_bucket(store)
     before = level_zero(store)
     l0gc("pause", "--why", "disk audit", "--by", "ann")
-    monkeypatch.setattr("l0gc.sweep.plan.read_pause", lambda store: None)
+    monkeypatch.setattr("l0gc.collect.plan.read_pause", lambda store: None)
     with taking_results() as results, pytest.raises(PausedError, match="disk audit"):
         cli.main(["sweep", "--engine", "spark", "--master", "local[2]"], prog_name="l0gc", standalone_mode=False)
     assert (results[-1].data["deleted"], results[-1].data["stopped"]) == (0, True)

@@ -13,8 +13,6 @@ import pytest
 
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
-from l0gc.cluster import Cluster
-from l0gc.controller.state import Tick
 from l0gc.errors import (
     CorruptObjectError,
     L0gcError,
@@ -26,6 +24,8 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout
 from l0gc.runtime import Runtime, SystemClock
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Tick
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from l0gc.watermark.reports import report_keys
 from tests.support.cli import l0gc, start

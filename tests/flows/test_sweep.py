@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.cluster import Cluster
 from l0gc.errors import SafetyError
 from l0gc.keys import RUNS, KeyLayout
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.cli import BIN, Ended, l0gc, l0gc_process, start
 

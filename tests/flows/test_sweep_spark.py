@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from l0gc.collect.record import DELETED
 from l0gc.storage.s3 import S3Store
-from l0gc.sweep.record import DELETED
 from tests.flows.test_sweep import a_bucket, garbage, level_zero
 from tests.support.cli import l0gc
 from tests.support.spark_cluster import spark_cluster

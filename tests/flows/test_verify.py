@@ -15,20 +15,20 @@ import pytest
 
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
-from l0gc.cluster import Cluster
 from l0gc.embedded import sample
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError
-from l0gc.ingest.partitioner import InTurn
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, KeyLayout, level_one
-from l0gc.partition.entries import Closed, L1File, PartitionEntry, Placeholder, Placeholders, Reconciled
-from l0gc.partition.handle import PartitionHandle
-from l0gc.partition.state import PartitionState
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.topics import delete_topic
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest.partitioner import InTurn
+from l0gc.streamlog.journal.entries import Closed, L1File, PartitionEntry, Placeholder, Placeholders, Reconciled
+from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.journal.state import PartitionState
+from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.reports import publish_reports, report_of
 from tests.support.cli import l0gc, l0gc_process, start

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from l0gc.cluster import Cluster
-from l0gc.errors import OwnLogError
+from l0gc.errors import ExternalLogError
 from l0gc.keys import KeyLayout, PartitionId
 from l0gc.runtime import Runtime
 from l0gc.spark import listing, watermark_job
 from l0gc.storage.parallel import Threads
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
-from l0gc.upkeep.housekeep import housekeep
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.reports import publish_reports, read_report_file, report_keys, rows_of
 from l0gc.watermark.scans import ScanRow, read_scan
@@ -32,7 +32,7 @@ from tests.support.reports import fill, some_reports
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "own_log"
+EXAMPLE = ROOT / "examples" / "external_log"
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_fresh_logs_move_m_where_reports_are_missing(one_spark: SparkSession, cl
 WRITER = """
 import os, random, sys, time
 from pathlib import Path
-from l0gc.cluster import Cluster
+from l0gc.streamlog.cluster import Cluster
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.watermark.reports import publish_reports
@@ -256,10 +256,10 @@ def test_eight_writers_lose_no_report_while_compactors_run_in_a_loop(
     assert held == set([p for p in range(16) if told[p % 8] == min(told)][:10])
 
 
-def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
+def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_external_log(
     store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worked example in examples/own_log, as its README runs it."""
+    """The worked example in examples/external_log, as its README runs it."""
 
     def example(*args: str) -> dict[str, object]:
         ended = subprocess.run(
@@ -271,8 +271,8 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
         return result
 
     template = "segments/{shard:02}-{epoch:020}-{uuid}.seg"
-    founded = l0gc("init", "--create-bucket", "--own-log", "--shards", "16", "--key-template", template)
-    assert (founded["own_log"], founded["key_template"]) == (True, template)
+    founded = l0gc("init", "--create-bucket", "--external-log", "--shards", "16", "--key-template", template)
+    assert (founded["external_log"], founded["key_template"]) == (True, template)
     written = example("write", "--epochs", "12")
     assert written["objects"] == 12 * 3
     flags = ["--reports", str(tmp_path / "reports"), "--partitions", str(tmp_path / "partitions.csv")]
@@ -284,7 +284,7 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
     assert l0gc("sweep")["deleted"] == written["garbage"]
     assert example("verify")["missing"] == 0
 
-    with pytest.raises(OwnLogError, match="nothing to compare the bucket"):
+    with pytest.raises(ExternalLogError, match="nothing to compare the bucket"):
         l0gc("verify")
     assert l0gc("explain", "--epoch", str(computed["cluster_epoch"]))["verdict"] == "held"
 
@@ -299,7 +299,7 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_own_log(
 
 
 def test_a_report_of_s3_is_read_from_s3(store: S3Store, bucket: object) -> None:
-    l0gc("init", "--create-bucket", "--own-log")
+    l0gc("init", "--create-bucket", "--external-log")
     place = S3Store(type(store.config)(store.config.bucket, "theirs/", store.config.endpoint_url, store.config.region))
     place.put("reports/1.ndjson", b'{"topic":"t","partition":0,"gc_epoch":7}\n')
     place.put("partitions.csv", b"topic,partition,revision\nt,0,2\n")

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.cluster import Cluster
+from l0gc.collect.local import LocalSweep
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.ingest.inputs import Input
-from l0gc.ingest.partitioner import InTurn
-from l0gc.ingest.uploader import Uploader
 from l0gc.keys import PUBLISHED_WATERMARK, REPORTS, KeyLayout
 from l0gc.storage.parallel import Inline, InlineExecutor
-from l0gc.sweep.local import LocalSweep
-from l0gc.upkeep.housekeep import HousekeepResult, housekeep
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import HousekeepResult, housekeep
+from l0gc.streamlog.ingest.inputs import Input
+from l0gc.streamlog.ingest.partitioner import InTurn
+from l0gc.streamlog.ingest.uploader import Uploader
 from l0gc.watermark import job
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow

@@ -12,8 +12,8 @@ from crc32c import crc32c
 from hypothesis import given
 
 from l0gc.errors import CorruptObjectError
-from l0gc.ingest import extents
-from l0gc.partition.entries import Placeholder
+from l0gc.streamlog.ingest import extents
+from l0gc.streamlog.journal.entries import Placeholder
 from tests.fuzz.mutations import changed, fuzzing, hostile
 from tests.fuzz.worker import RECORDS, Worker, chunk
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 
 from l0gc import columns
-from l0gc.reconcile.parquet import L1_SCHEMA, L1Writer
-from l0gc.reconcile.plan import PartitionPlan
 from l0gc.runtime import Runtime
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, L1Writer
+from l0gc.streamlog.level_one.plan import PartitionPlan
 from tests.fuzz.mutations import fuzzing, hostile
 from tests.fuzz.worker import RECORDS, Worker, chunk
 from tests.support.memory_store import MemoryStore

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.controller.state import Bootstrap, ControllerMachine, CreateTopic, DeleteTopic, InitProducer, Tick
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.keys import PartitionId
-from l0gc.partition.entries import (
+from l0gc.storage.log import Landed
+from l0gc.storage.replica import StateMachine
+from l0gc.streamlog.controller.state import Bootstrap, ControllerMachine, CreateTopic, DeleteTopic, InitProducer, Tick
+from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
@@ -23,16 +25,14 @@ from l0gc.partition.entries import (
     ProducerBatch,
     Reconciled,
 )
-from l0gc.partition.state import (
+from l0gc.streamlog.journal.state import (
     PartitionMachine,
     PartitionState,
     decide_advance,
     decide_barrier,
     decide_placeholder,
 )
-from l0gc.reconcile.plan import make_plan
-from l0gc.storage.log import Landed
-from l0gc.storage.replica import StateMachine
+from l0gc.streamlog.level_one.plan import make_plan
 from l0gc.watermark.reports import publish_reports, report_of
 from tests.fuzz.mutations import fuzzing, hostile, other_json, refusal
 from tests.support.memory_store import MemoryStore, memory_cluster

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import PartitionId
-from l0gc.partition.state import PartitionState
 from l0gc.runtime import Runtime
+from l0gc.streamlog.journal.state import PartitionState
 from l0gc.watermark.reports import publish_reports, read_report_file, report_of
 from tests.fuzz.mutations import fuzzing, hostile
 from tests.fuzz.worker import Worker

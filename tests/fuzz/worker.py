@@ -16,10 +16,10 @@ from typing import Final, Self
 from crc32c import crc32c
 
 from l0gc.errors import CorruptObjectError
-from l0gc.ingest import extents
-from l0gc.ingest.extents import Chunk
-from l0gc.partition.entries import L1File, Placeholder
-from l0gc.read import reader
+from l0gc.streamlog import reader
+from l0gc.streamlog.ingest import extents
+from l0gc.streamlog.ingest.extents import Chunk
+from l0gc.streamlog.journal.entries import L1File, Placeholder
 from l0gc.watermark.reports import read_report_file
 from tests.support.memory_store import MemoryStore
 

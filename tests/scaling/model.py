@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from l0gc.collect.record import SEGMENT_OBJECTS
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.ranges import FIRST_PAGES, GROWTH
 from l0gc.storage.replica import CHECKPOINT_EVERY
-from l0gc.sweep.record import SEGMENT_OBJECTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from l0gc.cluster import Cluster
+from l0gc.collect.attempts import Noted
 from l0gc.keys import REPORTS
-from l0gc.partition.entries import Placeholder
-from l0gc.partition.handle import PartitionHandle
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.replica import CHECKPOINT_EVERY, LOOK_AGAIN_S
-from l0gc.upkeep.attempts import Noted
-from l0gc.upkeep.housekeep import housekeep
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.entries import Placeholder
+from l0gc.streamlog.journal.handle import PartitionHandle
 from l0gc.watermark import job
 from l0gc.watermark.compact import COMPACT_FILES, ReportFolder
 from l0gc.watermark.reports import publish_reports, read_report_file, report_of

@@ -11,14 +11,14 @@ from functools import partial
 
 import pytest
 
-from l0gc.cluster import Cluster
+from l0gc.collect.attempts import Noted
+from l0gc.collect.local import LocalSweep, SweepResult
+from l0gc.collect.plan import SweepOptions, run_id
+from l0gc.collect.runs import expire
 from l0gc.keys import KeyLayout
 from l0gc.storage.parallel import Inline
 from l0gc.storage.ranges import KeyRange, RangeReader, read_in_rounds
-from l0gc.sweep.local import LocalSweep, SweepResult
-from l0gc.sweep.plan import SweepOptions, run_id
-from l0gc.sweep.runs import expire
-from l0gc.upkeep.attempts import Noted
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark import job
 from l0gc.watermark.job import EpochRow, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, publish

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from l0gc.cluster import Cluster
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
-from l0gc.ingest.inputs import Input
-from l0gc.ingest.partitioner import InTurn
-from l0gc.ingest.uploader import ProducerSession, Uploader, UploadResult
 from l0gc.keys import REPORTS, KeyLayout, PartitionId
-from l0gc.read.reader import read_partition
-from l0gc.reconcile.commit import commit_run, plan_run
 from l0gc.storage.parallel import Inline, InlineExecutor
-from l0gc.sweep.local import LocalSweep
-from l0gc.sweep.plan import SweepOptions
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.topics import create_topic, delete_topic
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest.inputs import Input
+from l0gc.streamlog.ingest.partitioner import InTurn
+from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader, UploadResult
+from l0gc.streamlog.level_one.commit import commit_run, plan_run
+from l0gc.streamlog.reader import read_partition
+from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark import job
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from l0gc.controller.state import ControllerMachine, ControllerState
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, REPORTS
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.topics import create_topic
+from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from l0gc.watermark.reports import publish_reports

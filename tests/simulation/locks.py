@@ -15,15 +15,15 @@ from unittest import mock
 
 from greenlet import getcurrent, greenlet
 
-import l0gc.cluster
-import l0gc.ingest.uploader
-import l0gc.partition.fence
 import l0gc.storage.replica
+import l0gc.streamlog.cluster
+import l0gc.streamlog.ingest.uploader
+import l0gc.streamlog.journal.fence
 
 _SHARED: tuple[ModuleType, ...] = (
-    l0gc.cluster,
-    l0gc.ingest.uploader,
-    l0gc.partition.fence,
+    l0gc.streamlog.cluster,
+    l0gc.streamlog.ingest.uploader,
+    l0gc.streamlog.journal.fence,
     l0gc.storage.replica,
 )
 """The modules whose locks several threads of one simulated process share."""

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from l0gc.cluster import Cluster
 from l0gc.errors import L0gcError, NotFoundError
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.topics import create_topic, delete_topic
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.simulation import actors, events
 from tests.simulation.actors import Finished
 from tests.simulation.locks import instead_of_threads

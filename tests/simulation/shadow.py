@@ -12,9 +12,9 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import PartitionId
-from l0gc.partition.entries import Advance, Barrier, PartitionEntry, Placeholders, Reconciled
-from l0gc.partition.state import PartitionMachine, PartitionState
 from l0gc.storage.log import Landed
+from l0gc.streamlog.journal.entries import Advance, Barrier, PartitionEntry, Placeholders, Reconciled
+from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
 
 _PARTITION_ENTRY = msgspec.json.Decoder(PartitionEntry)
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 import msgspec
 
 from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
-from l0gc.ingest import extents
-from l0gc.ingest.extents import Chunk
-from l0gc.ingest.uploader import ProducerSession
-from l0gc.partition.entries import ProducerBatch
-from l0gc.upkeep.housekeep import housekeep
-from l0gc.upkeep.topics import create_topic
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest import extents
+from l0gc.streamlog.ingest.extents import Chunk
+from l0gc.streamlog.ingest.uploader import ProducerSession
+from l0gc.streamlog.journal.entries import ProducerBatch
+from l0gc.streamlog.topics import create_topic
 from tests.simulation.actors import TOPICS, Body, check_fences, new_lines, repeat, upload
 from tests.simulation.world import Process, World
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from l0gc.controller.state import ControllerMachine, ControllerState, InitProducer
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, REPORTS, KeyLayout, PartitionId, partition_log
-from l0gc.partition.state import PartitionMachine, PartitionState
 from l0gc.storage.log import Landed
+from l0gc.streamlog.controller.state import ControllerMachine, ControllerState, InitProducer
+from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.publication import PublishedWatermark, decode_published
 from l0gc.watermark.reports import read_report_file

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from unittest import mock
 
+import l0gc.collect.local
+import l0gc.collect.plan
+import l0gc.collect.scan
 import l0gc.storage.replica
-import l0gc.sweep.local
-import l0gc.sweep.plan
-import l0gc.sweep.scan
 from tests.simulation.store import HABITS
 
 HOUR_MS = 3_600_000
@@ -87,7 +87,7 @@ class Weather:
     def applied(self) -> Iterator[None]:
         """l0gc's constants as this seed has them: small pages, and checkpoints by writers soon."""
         with ExitStack() as stack:
-            for module in (l0gc.sweep.plan, l0gc.sweep.scan, l0gc.sweep.local):
+            for module in (l0gc.collect.plan, l0gc.collect.scan, l0gc.collect.local):
                 if hasattr(module, "PAGE_SIZE"):
                     stack.enter_context(mock.patch.object(module, "PAGE_SIZE", self.page_size))
             stack.enter_context(mock.patch.object(l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every))

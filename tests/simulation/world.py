@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from greenlet import getcurrent, greenlet
 
-from l0gc.cluster import Cluster
 from l0gc.errors import AmbiguousWriteError, StoreError, ThrottledError
 from l0gc.runtime import Runtime
+from l0gc.streamlog.cluster import Cluster
 from tests.simulation.store import SimulatedStore
 from tests.simulation.watch import Violation, Watch
 from tests.simulation.weather import Faults, Weather

@@ -12,10 +12,10 @@ import pytest
 from py4j.protocol import Py4JError
 
 import l0gc.spark.sweep_job
+from l0gc.collect.plan import SweepOptions, make_plan
 from l0gc.spark.sweep_job import SparkSweep, _task, following
 from l0gc.storage.config import StoreConfig
-from l0gc.sweep.plan import SweepOptions, make_plan
-from tests.sweep.test_local import a_cluster, on_record, store_of
+from tests.collect.test_local import a_cluster, on_record, store_of
 
 
 def test_the_tasks_that_have_ended_are_told_until_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:

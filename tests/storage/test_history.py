@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from l0gc.cluster import Cluster
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
+from l0gc.collect.record import DELETED, FAILED, PLANNED, RunRecord
+from l0gc.collect.runs import show_run, undelete
+from l0gc.collect.scan import EligibleObject
 from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
@@ -17,11 +21,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.history import ENABLED, OFF, SUSPENDED, S3History, VersionedKey, VersionPage
 from l0gc.storage.parallel import Inline, Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.sweep.local import LocalSweep
-from l0gc.sweep.plan import SweepOptions
-from l0gc.sweep.record import DELETED, FAILED, PLANNED, RunRecord
-from l0gc.sweep.runs import show_run, undelete
-from l0gc.sweep.scan import EligibleObject
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
 
 M = 3

@@ -11,8 +11,8 @@ from types import TracebackType
 
 from l0gc.errors import StaleClusterEpochError
 from l0gc.keys import PartitionId
-from l0gc.partition.fence import EpochFence
-from l0gc.partition.window import EpochWindow
+from l0gc.streamlog.journal.fence import EpochFence
+from l0gc.streamlog.journal.window import EpochWindow
 
 P = PartitionId("events", 5, 0)
 PATIENCE_S = 20.0

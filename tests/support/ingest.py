@@ -7,12 +7,12 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from pathlib import Path
 
-from l0gc.cluster import Cluster
-from l0gc.ingest.inputs import open_inputs
-from l0gc.ingest.partitioner import InTurn, Partitioner
-from l0gc.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader, UploadResult
-from l0gc.read.reader import read_partition
 from l0gc.storage.parallel import InlineExecutor
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.inputs import open_inputs
+from l0gc.streamlog.ingest.partitioner import InTurn, Partitioner
+from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader, UploadResult
+from l0gc.streamlog.reader import read_partition
 
 
 def producer_session(cluster: Cluster, name: str) -> ProducerSession:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from l0gc.cluster import Cluster
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError
 from l0gc.runtime import Runtime
 from l0gc.storage.history import OFF, UnfinishedUpload, VersionedKey, VersionPage, VersionsDeleted
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
+from l0gc.streamlog.cluster import Cluster
 
 
 class FakeClock:

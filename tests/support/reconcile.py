@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from l0gc.cluster import Cluster
-from l0gc.partition.entries import L1File
-from l0gc.reconcile.commit import Committed, commit_run, plan_run
-from l0gc.reconcile.parquet import read_object, write_l1
-from l0gc.reconcile.plan import Plan
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.entries import L1File
+from l0gc.streamlog.level_one.commit import Committed, commit_run, plan_run
+from l0gc.streamlog.level_one.parquet import read_object, write_l1
+from l0gc.streamlog.level_one.plan import Plan
 
 
 def l1_rows(cluster: Cluster, plan: Plan) -> list[pa.RecordBatch]:

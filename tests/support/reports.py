@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from l0gc.cluster import Cluster
 from l0gc.keys import PartitionId
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.reports import publish_reports
 

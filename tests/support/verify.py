@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from l0gc.cluster import Cluster
-from l0gc.ingest.partitioner import FixedPartition
-from l0gc.partition.handle import PartitionHandle
-from l0gc.partition.state import PartitionState
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.partitioner import FixedPartition
+from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.journal.state import PartitionState
 from tests.support.ingest import upload
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.reconcile import reconcile

@@ -12,7 +12,6 @@ from greenlet import getcurrent, greenlet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.cluster import Cluster
 from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,
@@ -23,6 +22,7 @@ from l0gc.errors import (
 )
 from l0gc.keys import REPORTS, PartitionId
 from l0gc.runtime import Runtime
+from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark import job
 from l0gc.watermark.compact import REPORTER, ReportFolder
 from l0gc.watermark.compute import PartitionReport

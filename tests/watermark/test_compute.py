@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
 from l0gc.keys import PartitionId
-from l0gc.partition.entries import Advance, Barrier, L1File, PartitionEntry, Placeholder, Placeholders, Reconciled
-from l0gc.partition.state import PartitionMachine, PartitionState
 from l0gc.storage.log import Landed
+from l0gc.streamlog.journal.entries import (
+    Advance,
+    Barrier,
+    L1File,
+    PartitionEntry,
+    Placeholder,
+    Placeholders,
+    Reconciled,
+)
+from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
 from l0gc.watermark.compute import (
     HELD_BACK_SHOWN,
     PartitionReport,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.cluster import Cluster
 from l0gc.errors import EpochRegressionError
 from l0gc.keys import PartitionId
-from l0gc.partition.state import PartitionState
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.state import PartitionState
 from l0gc.watermark import job
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import EpochRow

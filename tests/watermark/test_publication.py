@@ -18,12 +18,12 @@ from l0gc.errors import (
     StoreError,
     WatermarkRegressionError,
 )
-from l0gc.ingest.partitioner import InTurn
-from l0gc.ingest.uploader import Uploader
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.upkeep.topics import create_topic
+from l0gc.streamlog.ingest.partitioner import InTurn
+from l0gc.streamlog.ingest.uploader import Uploader
+from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
     PublishedWatermark,
     decode_published,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.cluster import Cluster
-from l0gc.controller.state import Topic
 from l0gc.errors import EpochRegressionError
 from l0gc.keys import PartitionId
-from l0gc.upkeep.housekeep import housekeep
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark import job
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.job import WatermarkResult

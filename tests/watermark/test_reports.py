@@ -11,10 +11,10 @@ import pytest
 
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import REPORTS, PartitionId
-from l0gc.partition.entries import Placeholder, Placeholders
-from l0gc.partition.state import PartitionMachine, PartitionState
 from l0gc.runtime import Runtime
 from l0gc.storage.log import Landed
+from l0gc.streamlog.journal.entries import Placeholder, Placeholders
+from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
 from l0gc.watermark.compute import PartitionReport
 from l0gc.watermark.reports import SCHEMA, publish_reports, read_report_file, report_of
 from tests.support.memory_store import MemoryStore

@@ -8,24 +8,24 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-import l0gc.ingest.inputs
-import l0gc.read.reader
+import l0gc.streamlog.ingest.inputs
+import l0gc.streamlog.reader
 import l0gc.watermark.compute
-from l0gc.cluster import Cluster
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.scan import SkipScan
 from l0gc.errors import StoreError
-from l0gc.ingest.inputs import Input
 from l0gc.keys import KeyLayout
-from l0gc.partition.entries import L1File, Reconciled
-from l0gc.partition.handle import PartitionHandle
-from l0gc.read.reader import Record, _read_once
-from l0gc.reconcile.parquet import L1Writer
-from l0gc.reconcile.plan import PartitionPlan
 from l0gc.storage.objectstore import ListedPage
-from l0gc.sweep.local import LocalSweep
-from l0gc.sweep.scan import SkipScan
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.inputs import Input
+from l0gc.streamlog.journal.entries import L1File, Reconciled
+from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.level_one.parquet import L1Writer
+from l0gc.streamlog.level_one.plan import PartitionPlan
+from l0gc.streamlog.reader import Record, _read_once
 from tests.simulation.mutants.tools import Mutant, everywhere, method
 
-_open_inputs = l0gc.ingest.inputs.open_inputs
+_open_inputs = l0gc.streamlog.ingest.inputs.open_inputs
 
 
 class _Wrapped:
@@ -109,7 +109,7 @@ def _files_not_compared() -> AbstractContextManager[Any]:
         ordered = sorted(files, key=lambda f: f.base_offset)
         return Reconciled(plan.base_offset, plan.last_offset, plan.log_offset, ordered)
 
-    return everywhere("l0gc.reconcile.plan", "commit_entry", commit_entry)
+    return everywhere("l0gc.streamlog.level_one.plan", "commit_entry", commit_entry)
 
 
 def _looks_once() -> AbstractContextManager[Any]:
@@ -118,7 +118,7 @@ def _looks_once() -> AbstractContextManager[Any]:
         state = handle.state
         yield from _read_once(store, handle.partition.partition, list(state.l1), list(state.placeholders), start, end)
 
-    return everywhere("l0gc.read.reader", "read_partition", read_partition)
+    return everywhere("l0gc.streamlog.reader", "read_partition", read_partition)
 
 
 def _known_by_name() -> AbstractContextManager[Any]:
@@ -126,7 +126,7 @@ def _known_by_name() -> AbstractContextManager[Any]:
         found = _open_inputs(names, spread, stack)
         return [dataclasses.replace(i, input_id=f"{i.name}.0") if i.input_id else i for i in found]
 
-    return everywhere("l0gc.ingest.inputs", "open_inputs", open_inputs)
+    return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
 
 
 MUTANTS = [

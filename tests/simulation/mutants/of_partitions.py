@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 
-import l0gc.partition.producers
-import l0gc.partition.state
+import l0gc.streamlog.journal.producers
+import l0gc.streamlog.journal.state
 from l0gc.errors import StaleClusterEpochError
 from l0gc.keys import PartitionId
-from l0gc.partition.entries import LandedBatch, Placeholder, Placeholders, ProducerBatch, ProducerState
-from l0gc.partition.fence import EpochFence
-from l0gc.partition.state import PartitionState
-from l0gc.partition.window import EpochWindow
+from l0gc.streamlog.journal.entries import LandedBatch, Placeholder, Placeholders, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.fence import EpochFence
+from l0gc.streamlog.journal.state import PartitionState
+from l0gc.streamlog.journal.window import EpochWindow
 from tests.simulation.mutants.tools import Mutant, everywhere, method
 
-_STATE = "l0gc.partition.state"
-_PRODUCERS = "l0gc.partition.producers"
-_decide_placeholder = l0gc.partition.state.decide_placeholder
-_admit = l0gc.partition.producers.admit
+_STATE = "l0gc.streamlog.journal.state"
+_PRODUCERS = "l0gc.streamlog.journal.producers"
+_decide_placeholder = l0gc.streamlog.journal.state.decide_placeholder
+_admit = l0gc.streamlog.journal.producers.admit
 
 
 def _bound_follows_max() -> AbstractContextManager[Any]:

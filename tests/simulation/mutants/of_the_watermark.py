@@ -9,14 +9,14 @@ from unittest import mock
 
 import msgspec
 
-import l0gc.ingest.inputs
-import l0gc.read.reader
+import l0gc.streamlog.ingest.inputs
+import l0gc.streamlog.reader
 import l0gc.watermark.compute
 import l0gc.watermark.lowest
-from l0gc.cluster import Cluster
-from l0gc.controller.handle import Controller
-from l0gc.controller.state import ControllerState, Tick
 from l0gc.keys import PUBLISHED_WATERMARK, PartitionId
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.controller.state import ControllerState, Tick
 from l0gc.watermark.compute import PartitionReport, Watermark
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published, watermark_of
 from tests.simulation.mutants.tools import Mutant, everywhere, method
@@ -95,7 +95,7 @@ def _any_cluster_id() -> AbstractContextManager[Any]:
 
 
 def _any_cluster() -> AbstractContextManager[Any]:
-    return everywhere("l0gc.controller.state", "check_cluster", lambda state, expected: None)
+    return everywhere("l0gc.streamlog.controller.state", "check_cluster", lambda state, expected: None)
 
 
 def _blind_publication() -> AbstractContextManager[Any]:

@@ -1,0 +1,107 @@
+"""How the last run of each job ended: one small object for each job, written when a run ends, for whoever asks why M stands.
+
+It says nothing that deletion goes by, so it carries no checksum, the last writer wins, and one that cannot be written is no
+error. The time of a run's end is when its object was written, by the store's clock.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import (
+    L0gcError,
+    NotInitialisedError,
+    ObjectNotFoundError,
+    PausedError,
+    StoreError,
+    StoreUnreachableError,
+    UsageError,
+)
+from l0gc.keys import ATTEMPTS
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.cluster import Cluster
+
+JOBS: Final = ("housekeep", "reconcile", "compute-watermark", "sweep")
+"""The jobs that leave a record, in the order in which M needs them."""
+_NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError)
+"""What says nothing about the cluster, stands elsewhere (a pause), or leaves nobody to tell."""
+_LONGEST: Final = 1000
+_STOPPED: Final = 130
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock."""
+
+    command: str
+    exit_code: int
+    error: str
+    ended_ms: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+_ATTEMPT: Final = msgspec.json.Decoder(Attempt)
+
+
+def attempt_key(command: str) -> str:
+    """Where the last run of a command is noted."""
+    return f"{ATTEMPTS}{command}.json"
+
+
+def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
+    """Note it; a store that refuses is not told of."""
+    with suppress(StoreError):
+        store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
+
+
+def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
+    """The last run of each job that left a record; one that cannot be read counts as none."""
+
+    def read(command: str) -> Attempt | None:
+        try:
+            stored = store.get(attempt_key(command))
+            return msgspec.structs.replace(_ATTEMPT.decode(stored.body), ended_ms=stored.modified_ms)
+        except (ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    return {a.command: a for a in parallel.map(read, JOBS) if a is not None}
+
+
+class Noted:
+    """Notes how a block ended, unless it never got to know the cluster: nothing is written into a foreign bucket.
+
+    Args:
+        whole: False for a run that writes nothing, or looks at a part of the cluster only; such a run is not noted.
+    """
+
+    def __init__(self, cluster: Cluster, command: str, *, whole: bool = True) -> None:
+        self._cluster, self._command, self._whole = cluster, command, whole
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._whole or not self._cluster.controller.looked or isinstance(error, _NOT_TOLD):
+            return
+        if error is not None and isinstance(error.__cause__, BrokenPipeError):
+            return  # whoever read the output went away, which says nothing of the run
+        write_attempt(self._cluster.store, Attempt(self._command, *_outcome(error)))
+
+
+def _outcome(error: BaseException | None) -> tuple[int, str]:
+    if error is None:
+        return 0, ""
+    if isinstance(error, L0gcError):
+        return error.exit_code, str(error)[:_LONGEST]
+    if isinstance(error, KeyboardInterrupt):
+        return _STOPPED, "it was stopped"
+    return 1, f"unexpected {type(error).__name__}: {error}"[:_LONGEST]

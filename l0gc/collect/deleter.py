@@ -1,0 +1,164 @@
+"""Deleting batches of keys at the pace that the store sets, and trying again only what failed.
+
+A delete is idempotent and its keys were eligible for ever, so a retry is safe whatever happened to the first try. What the
+store refuses for being asked too fast is tried until it has taken nothing at all for `PATIENCE_S`; other failures a few
+times, with full jitter; what cannot succeed (access denied, object lock) is reported and not tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from l0gc.collect.pacing import Pacer
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, ThrottledError
+from l0gc.runtime import Runtime
+from l0gc.storage.history import VersionedKey, VersionsDeleted
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+
+PATIENCE_S: Final = 120.0
+TRIES: Final = 6
+_BACKOFF_S: Final = 0.2
+_LONGEST_S: Final = 10.0
+_SLOWER: Final = {
+    "SlowDown", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded",
+    "TooManyRequests", "503", "429",
+}  # fmt: skip
+_UNANSWERED: Final = ""
+_AGAIN: Final = {"InternalError", "OperationAborted", "500", _UNANSWERED}
+_GONE: Final = {"NoSuchKey", "NoSuchVersion"}
+
+
+@dataclass(slots=True)
+class DeleteOutcome:
+    """What became of a batch.
+
+    Attributes:
+        left: those that the end of the run left alone. One that an unanswered request may have deleted is none of them.
+        markers: the delete marker that hides a key, where it is known to be the only one of this run.
+        error: why nothing more was tried; what is in none of the lists may be gone or not.
+    """
+
+    deleted: list[EligibleObject] = field(default_factory=list)
+    failures: list[DeleteFailure] = field(default_factory=list)
+    left: list[EligibleObject] = field(default_factory=list)
+    markers: dict[str, str] = field(default_factory=dict)
+    requests: int = 0
+    errors: int = 0
+    error: L0gcError | None = None
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What one request brought: a failure for each key that failed, and whether the store asks for less."""
+
+    failures: list[DeleteFailure] = field(default_factory=list)
+    markers: dict[str, str] = field(default_factory=dict)
+    slower: bool = False
+    unanswered: bool = False
+
+
+class Deleter:
+    """Deletes for one process; safe for several threads.
+
+    Args:
+        stop: set when the run is to end: the request that is under way is the last one.
+        keep_history: whether the bucket may keep versions, so that the ids of delete markers are of use.
+    """
+
+    def __init__(
+        self, store: ObjectStore, runtime: Runtime, pacer: Pacer, stop: threading.Event, *, keep_history: bool = False
+    ) -> None:
+        self._store, self._runtime, self._pacer, self._stop = store, runtime, pacer, stop
+        self._keep_history = keep_history
+
+    def delete(self, objects: Sequence[EligibleObject]) -> DeleteOutcome:
+        """Delete objects, in requests of as many as the pace allows. What ended it early is in the outcome's `error`."""
+        outcome = DeleteOutcome()
+        todo = list(objects)
+        tries = 0
+        began = self._runtime.clock.monotonic()
+        unsure: set[str] = set()  # keys that may have a marker nobody told of: a second try makes a second one
+        while todo:
+            size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), PAGE_SIZE))
+            if not size:
+                outcome.left = _without(todo, unsure)
+                break
+            batch, rest = todo[:size], todo[size:]
+            try:
+                reply = self._send(batch, outcome)
+            except L0gcError as e:
+                outcome.error = e
+                # Of a request that was refused as a whole nothing is gone; of another one nobody knows.
+                untouched = todo if isinstance(e, AccessDeniedError | NotFoundError) else rest
+                outcome.left = _without(untouched, unsure)
+                break
+            lost = {(f.key, f.version_id): f for f in reply.failures}
+            failed = [(o, f) for o in batch if (f := lost.get((o.key, o.version_id)) or lost.get((o.key, "")))]
+            gone = batch
+            if failed:
+                gone = [o for o in batch if (o.key, o.version_id) not in lost and (o.key, "") not in lost]
+            outcome.deleted += gone
+            outcome.markers |= {k: v for k, v in reply.markers.items() if k not in unsure}
+            unsure |= {o.key for o, f in failed if reply.unanswered or f.code in _AGAIN}
+            again = [(o, f) for o, f in failed if f.code in _SLOWER | _AGAIN]
+            outcome.failures += [f for _, f in failed if f.code not in _SLOWER | _AGAIN]
+            tries = 0 if gone else tries + 1
+            if again and self._is_hopeless(began, tries, slower=reply.slower):
+                outcome.failures += [f for _, f in again]
+                again = []
+            if again:
+                self._pacer.pause(self._runtime.jitter(min(_LONGEST_S, _BACKOFF_S * 2 ** min(tries, 6))))
+            todo = [o for o, _ in again] + rest
+        return outcome
+
+    def _is_hopeless(self, began: float, tries: int, *, slower: bool) -> bool:
+        if not slower:
+            return tries >= TRIES
+        return self._runtime.clock.monotonic() - max(began, self._pacer.last_success) > PATIENCE_S
+
+    def _send(self, batch: list[EligibleObject], outcome: DeleteOutcome) -> _Reply:
+        """One request, and what it means for the pace. Raises what no retry helps against."""
+        outcome.requests += 1
+        sent_at = self._runtime.clock.monotonic()
+        try:
+            done = self._ask(batch)
+            failures = _of_batch(batch, [f for f in done.failures if f.code not in _GONE])
+            reply = _Reply(failures, done.markers, any(f.code in _SLOWER for f in failures))
+        except AccessDeniedError:
+            outcome.errors += 1
+            raise
+        except (ThrottledError, StoreTimeoutError) as e:
+            outcome.errors += 1
+            unanswered = isinstance(e, StoreTimeoutError)
+            reply = _Reply([DeleteFailure(o.key, "SlowDown", str(e)) for o in batch], {}, True, unanswered)
+        except StoreError as e:
+            outcome.errors += 1
+            reply = _Reply([DeleteFailure(o.key, _UNANSWERED, str(e)) for o in batch], {}, unanswered=True)
+        self._pacer.answered(sent_at, len(batch), len(batch) - len(reply.failures), slower=reply.slower)
+        return reply
+
+    def _ask(self, batch: list[EligibleObject]) -> VersionsDeleted:
+        if self._keep_history:
+            return self._store.history.delete([VersionedKey(o.key, o.version_id) for o in batch])
+        return VersionsDeleted(self._store.delete_once([o.key for o in batch]))
+
+
+def _without(objects: list[EligibleObject], keys: set[str]) -> list[EligibleObject]:
+    return [o for o in objects if o.key not in keys] if keys else objects
+
+
+def _of_batch(batch: list[EligibleObject], failures: list[DeleteFailure]) -> list[DeleteFailure]:
+    """The failures, if each names an object of the batch; else nobody knows whom they mean, and all of it has failed."""
+    if failures:
+        asked = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
+        for f in failures:
+            if (f.key, f.version_id) not in asked:
+                why = (
+                    f"the store tells of a failure of {f.key!r}, which it was not asked to delete: {f.code} {f.message}"
+                )
+                return [DeleteFailure(o.key, _UNANSWERED, why) for o in batch]
+    return failures

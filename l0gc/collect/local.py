@@ -1,0 +1,151 @@
+"""The local engine: one process, scanners and deleters on threads. It starts in a fraction of a second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan
+from l0gc.collect.record import RunSummary, write_summary
+from l0gc.collect.sweeper import Progress, Sweeper, Tally
+from l0gc.collect.uploads import UploadsResult, abort_uploads
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import StoreError
+from l0gc.storage.parallel import InlineExecutor, Parallel
+from l0gc.streamlog.cluster import Cluster
+
+SCANNERS: Final = 8
+DELETERS: Final = 16
+"""More than scanners: a DELETE of a thousand keys takes a store longer than the LIST that found them."""
+
+
+@dataclass
+class SweepResult:
+    """What a sweep did, or would do. What a dry run tells as deleted is what the real run deletes.
+
+    `stopped` tells that the caller or a pause ended it; of a pause, `tally.paused` says more.
+    """
+
+    plan: SweepPlan
+    engine: str
+    tally: Tally = field(default_factory=Tally)
+    uploads: UploadsResult = field(default_factory=UploadsResult)
+    stopped: bool = False
+    seconds: float = 0.0
+
+    @property
+    def watermark(self) -> int:
+        return self.plan.watermark
+
+    @property
+    def deleted(self) -> int:
+        return self.tally.deleted
+
+    @property
+    def over_ratio(self) -> bool:
+        """Whether the run ended because more was eligible than the share of the bucket that may go."""
+        return self.tally.limited and self.plan.ratio_limit is not None and self.plan.limit == self.plan.ratio_limit
+
+
+class LocalSweep:
+    """One run.
+
+    Args:
+        progress: told where the run is, after every request.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: SweepOptions | None = None,
+        *,
+        progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options or SweepOptions()
+        self._progress = progress
+        self.stop = threading.Event()
+        """Set it, and the run finishes what is under way, records it, and returns."""
+        self.result: SweepResult | None = None
+        """What was done so far, also by a run that failed; None before there is a plan."""
+
+    def run(self, scanners: Parallel, ranges: int = SCANNERS, deleters: Executor | None = None) -> SweepResult:
+        """Sweep.
+
+        Args:
+            ranges: into how many ranges the shards are cut, each scanned on its own.
+            deleters: where DELETE requests run; by default in the scanner's thread.
+
+        Raises:
+            What `make_plan` raises: nothing was deleted.
+            StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; what was deleted until
+                then is on record.
+        """
+        began = self._cluster.runtime.clock.monotonic()
+        plan = make_plan(self._cluster, self._options)
+        result = self.result = SweepResult(plan, "local")
+        if plan.watermark == NO_WATERMARK:
+            return result
+        sweeper = Sweeper(
+            self._cluster.store,
+            self._cluster.runtime,
+            plan,
+            worker="local",
+            deleters=deleters or InlineExecutor(),
+            stop=self.stop,
+            progress=self._progress,
+        )
+        if plan.limit is not None:
+            ranges = 1  # a limit is used up in key order, so that a dry run counts the objects that the run deletes
+        elif plan.is_mostly_garbage:
+            ranges = (ranges + 1) // 2  # the deletes set the pace, and a scanner that waits holds a page
+        try:
+            result.tally = sweeper.run(plan.ranges(ranges), scanners)
+            if not result.over_ratio:
+                result.uploads = abort_uploads(self._cluster.store, plan, self.stop)
+        except Exception:  # not what kills the process: then the record says so by having no end
+            result.tally = sweeper.tally
+            with suppress(StoreError):  # the error that ended the run is the one to hear of
+                self._finish(result, began, "failed")
+            raise
+        result.stopped = self.stop.is_set()
+        self._finish(result, began, "stopped" if result.stopped else "done")
+        return result
+
+    def _finish(self, result: SweepResult, began: float, outcome: str) -> None:
+        result.seconds = self._cluster.runtime.clock.monotonic() - began
+        finish_record(self._cluster, result, outcome)
+
+
+def finish_record(cluster: Cluster, result: SweepResult, outcome: str) -> None:
+    """Write the run's `run.json`; a run that deleted nothing and met no trouble leaves none."""
+    plan, t = result.plan, result.tally
+    if plan.dry_run or (outcome == "done" and not (t.deleted or t.failed or result.uploads.aborted)):
+        return
+    write_summary(
+        cluster.store,
+        RunSummary(
+            run_id=plan.run_id,
+            started_ms=plan.started_ms,
+            watermark=plan.watermark,
+            cluster_epoch=plan.cluster_epoch,
+            engine=result.engine,
+            versioning=plan.versioning,
+            purge_versions=plan.purge_versions,
+            first_shard=plan.first_shard,
+            end_shard=plan.end_shard,
+            ended_ms=cluster.store.now_ms(),
+            outcome=outcome,
+            listed=t.counts.listed,
+            eligible=t.counts.eligible,
+            deleted=t.deleted,
+            bytes=t.bytes,
+            failed=t.failed,
+            uploads_aborted=result.uploads.aborted,
+            seconds=round(result.seconds, 3),
+        ),
+    )

@@ -1,0 +1,171 @@
+"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, true whenever the run is killed.
+
+A segment of objects is written as `planned` before the first of them is deleted, and written again, with what became of
+each, when the last request of the segment has ended. So whatever is deleted is in a segment: a killed run leaves some as
+`planned`, and the bucket itself tells which of those are gone (`runs.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import CorruptObjectError
+from l0gc.keys import RUNS
+from l0gc.storage.objectstore import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEGMENT_OBJECTS: Final = 2000
+"""Objects in one segment: two PUT requests for every two DELETE requests."""
+
+PLANNED: Final = "planned"
+DELETED: Final = "deleted"
+FAILED: Final = "failed"
+LEFT: Final = "left"
+
+OBJECTS: Final = "objects"
+VERSIONS: Final = "versions"
+"""What a segment holds, and how its name begins: objects as they are, or versions that go for good."""
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """`run.json`, written when a run ends: what it was asked for, and what it did. Times are the store's."""
+
+    run_id: str
+    started_ms: int
+    watermark: int
+    cluster_epoch: int
+    engine: str
+    versioning: str
+    purge_versions: bool
+    first_shard: int
+    end_shard: int
+    ended_ms: int
+    outcome: str
+    listed: int = 0
+    eligible: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    failed: int = 0
+    uploads_aborted: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """One object of a segment. `version_id` is that of the delete marker, or of the version that went."""
+
+    key: str
+    epoch: int
+    size: int
+    modified_ms: int
+    version_id: str
+    status: str
+    deleted_ms: int = -1
+
+
+_SUMMARY: Final = msgspec.json.Decoder(RunSummary)
+
+
+def folder(run_id: str) -> str:
+    """Where a run's record lies."""
+    return f"{RUNS}{run_id}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Objects that went on record together: where they are on record, and what does not change about them, as columns."""
+
+    key: str
+    columns: dict[str, pa.Array]
+    version_ids: list[str]
+
+    @classmethod
+    def of(cls, key: str, objects: Sequence[EligibleObject]) -> Segment:
+        """A segment of these objects."""
+        from l0gc.columns import integers, strings
+
+        columns = {
+            "key": strings([o.key for o in objects]),
+            "epoch": integers([o.epoch for o in objects]),
+            "size": integers([o.size for o in objects]),
+            "modified_ms": integers([o.modified_ms for o in objects]),
+        }
+        return cls(key, columns, [o.version_id for o in objects])
+
+    def encode(self, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> bytes:
+        """The segment as Parquet. See `Fate` for what the columns mean; what is deleted was so by `now_ms`."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from l0gc.columns import integers, strings
+
+        table = pa.table(
+            self.columns
+            | {
+                "version_id": strings(version_ids),
+                "status": strings(statuses),
+                "deleted_ms": integers([now_ms if s == DELETED else -1 for s in statuses]),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
+        body: bytes = sink.getvalue().to_pybytes()
+        return body
+
+
+class RunRecord:
+    """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads."""
+
+    def __init__(self, store: ObjectStore, run_id: str, worker: str, *, purge: bool = False) -> None:
+        self._store = store
+        self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
+        self._numbers = itertools.count()
+
+    def plan(self, objects: Sequence[EligibleObject]) -> Segment:
+        """Write a segment before its objects are deleted."""
+        segment = Segment.of(f"{self._stem}-{next(self._numbers):05}.parquet", objects)
+        self.write(segment, [PLANNED] * len(objects), segment.version_ids, -1)
+        return segment
+
+    def write(self, segment: Segment, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> None:
+        """Write a segment again, with what became of its objects by `now_ms`."""
+        self._store.put_often(segment.key, segment.encode(statuses, version_ids, now_ms))
+
+
+def read_segment(store: ObjectStore, key: str) -> list[Fate]:
+    """The objects of a segment. Raises `CorruptObjectError` if it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    body = store.get(key).body
+    try:
+        return [Fate(**row) for row in pq.read_table(pa.BufferReader(body)).to_pylist()]
+    except (pa.ArrowException, TypeError, OSError) as e:
+        raise CorruptObjectError(f"{key} cannot be read: {e}") from e
+
+
+def summary_key(run_id: str) -> str:
+    """Where a run's `run.json` is."""
+    return f"{folder(run_id)}run.json"
+
+
+def write_summary(store: ObjectStore, summary: RunSummary) -> None:
+    """Write `run.json`."""
+    store.put(summary_key(summary.run_id), msgspec.json.encode(summary))
+
+
+def read_summary(store: ObjectStore, run_id: str) -> RunSummary:
+    """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it is none."""
+    body = store.get(summary_key(run_id)).body
+    try:
+        return _SUMMARY.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptObjectError(f"{summary_key(run_id)} cannot be read: {e}") from e

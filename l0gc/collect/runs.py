@@ -1,0 +1,286 @@
+"""What past runs did, read from their records; taking deletions back; removing old records.
+
+A killed run leaves objects as `planned`, and a request that was never answered as `failed`: whether those are gone is asked
+of the bucket, so what is told is what is true. Taking back removes delete markers only, and only those that the run made:
+an object that comes back is one that was there, and as M has given it up, the next sweep will delete it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from l0gc.collect.record import (
+    DELETED,
+    LEFT,
+    PLANNED,
+    VERSIONS,
+    Fate,
+    RunSummary,
+    folder,
+    read_segment,
+    read_summary,
+    summary_key,
+)
+from l0gc.errors import NotFoundError, ObjectNotFoundError, UsageError
+from l0gc.keys import RUNS
+from l0gc.storage.history import OFF, VersionedKey
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+from l0gc.storage.parallel import Inline, Parallel
+from l0gc.streamlog.cluster import Cluster
+
+_RUN_KEY: Final = re.compile(rf"{RUNS}([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
+_NO_ID: Final = {"", "null"}
+"""Of a delete marker: it is not known, or it is the one that a later write takes over, as versioning is suspended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One run; `summary` is None if it did not get to its end, or has not yet."""
+
+    run_id: str
+    started_ms: int
+    segments: int
+    summary: RunSummary | None
+
+
+@dataclass
+class RunDetail:
+    """One run, object by object; `by_status` counts what became of them, after the bucket was asked."""
+
+    entry: RunEntry
+    by_status: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    lowest_epoch: int = -1
+    highest_epoch: int = -1
+    sample: list[Fate] = field(default_factory=list)
+
+
+@dataclass
+class UndeleteResult:
+    """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed."""
+
+    restored: int = 0
+    gone: int = 0
+    failures: list[DeleteFailure] = field(default_factory=list)
+
+
+def started_ms(run_id: str) -> int:
+    """When a run began, by its name."""
+    moment = datetime.strptime(run_id.split("-", maxsplit=1)[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _run_of(key: str) -> str | None:
+    """The run whose record the object `key` belongs to; None if it is nobody's."""
+    m = _RUN_KEY.fullmatch(key)
+    if m is None:
+        return None
+    try:
+        started_ms(m[1])
+    except ValueError:  # a name of a record's form with a month 13
+        return None
+    return m[1]
+
+
+# -- list and show ------------------------------------------------------------------------------------------------------
+
+
+def newest_runs(store: ObjectStore, last: int, now_ms: int) -> list[RunEntry]:
+    """The `last` newest runs, the oldest of them first; looks a day back, then a week, and only then at all of them."""
+    for days in (1, 7):
+        since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
+        runs, found = list_runs(store, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
+        if found >= last:
+            return runs
+    return list_runs(store, last)[0]
+
+
+def list_runs(
+    store: ObjectStore, last: int, start_after: str = "", *, parallel: Parallel | None = None
+) -> tuple[list[RunEntry], int]:
+    """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
+
+    Args:
+        start_after: only the runs whose records lie behind this key.
+        parallel: reads what became of them; one after another if it is not given.
+    """
+    segments: Counter[str] = Counter()
+    ended: set[str] = set()
+    for page in store.scan(RUNS, start_after):
+        for key in page.keys:
+            run = _run_of(key)
+            if run is not None:
+                segments[run] += key.endswith(".parquet")
+                if key == summary_key(run):
+                    ended.add(run)
+    newest = sorted(segments)[-last:]
+    summaries = (parallel or Inline()).map(lambda run: read_summary(store, run) if run in ended else None, newest)
+    entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
+    return entries, len(segments)
+
+
+def show_run(cluster: Cluster, run_id: str, sample: int = 10) -> RunDetail:
+    """What became of each object of a run.
+
+    Raises:
+        UsageError: there can be no run of such a name.
+        NotFoundError: there is no record of it.
+        CorruptObjectError: the record cannot be read.
+    """
+    segments = _segments(cluster.store, run_id)
+    detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), _summary(cluster.store, run_id)))
+    for rows in _settled(cluster, segments):
+        for fate in rows:
+            detail.by_status[fate.status] += 1
+            if fate.status == DELETED:
+                detail.bytes += fate.size
+                detail.lowest_epoch = fate.epoch if detail.lowest_epoch < 0 else min(detail.lowest_epoch, fate.epoch)
+                detail.highest_epoch = max(detail.highest_epoch, fate.epoch)
+            if len(detail.sample) < sample:
+                detail.sample.append(fate)
+    return detail
+
+
+def _segments(store: ObjectStore, run_id: str) -> list[str]:
+    """The keys of a run's segments; there may be none, if it ended before it had any."""
+    if _run_of(f"{folder(run_id)}x") is None:
+        raise UsageError(f"{run_id!r} is no run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
+    keys = sorted(store.list(folder(run_id)).modified_ms)
+    if not keys:
+        raise NotFoundError(f"there is no record of run {run_id}; l0gc runs list shows those that are kept")
+    return [k for k in keys if k.endswith(".parquet")]
+
+
+def _summary(store: ObjectStore, run_id: str) -> RunSummary | None:
+    try:
+        return read_summary(store, run_id)
+    except ObjectNotFoundError:
+        return None
+
+
+def _settled(cluster: Cluster, segments: Iterable[str]) -> Iterator[list[Fate]]:
+    """What became of each object, once each: the bucket tells of those that were planned, or got no answer.
+
+    An object may be in two segments: a store that lists out of order is scanned twice, and Spark runs the task of an
+    executor that died again.
+    """
+    segments = list(segments)
+    open_rows: dict[tuple[str, str], Fate] = {}
+    for key in segments:
+        rows = read_segment(cluster.store, key)
+        open_rows |= {(r.key, r.version_id): r for r in rows if r.status != DELETED}
+        yield [r for r in rows if r.status == DELETED]
+    for key in segments if open_rows else ():
+        for row in read_segment(cluster.store, key):
+            if row.status == DELETED:
+                # Of an object as it is, the version id is that of its marker, and was not known when it was planned.
+                open_rows.pop((row.key, row.version_id if _is_of_versions(key) else ""), None)
+    todo = list(open_rows.values())
+    for at in range(0, len(todo), PAGE_SIZE):
+        some = todo[at : at + PAGE_SIZE]
+        there = cluster.parallel.map(lambda r: _is_there(cluster.store, r), some)
+        yield [_settle(r, there=t) for r, t in zip(some, there, strict=True)]
+
+
+def _settle(row: Fate, *, there: bool) -> Fate:
+    status = DELETED if not there else (LEFT if row.status == PLANNED else row.status)
+    return replace(row, status=status)
+
+
+def _is_there(store: ObjectStore, row: Fate) -> bool:
+    if row.version_id:
+        return any(row.version_id == version for version, _ in _versions_of(store, row.key))
+    return row.key in store.list(row.key).modified_ms
+
+
+def _is_of_versions(segment: str) -> bool:
+    return segment.rsplit("/", 1)[1].startswith(f"{VERSIONS}-")
+
+
+# -- take back ----------------------------------------------------------------------------------------------------------
+
+
+def undelete(cluster: Cluster, run_id: str) -> UndeleteResult:
+    """Remove the delete markers that a run made, so that the objects are there again.
+
+    Raises:
+        UsageError: the run removed versions for good, or the bucket keeps none.
+        NotFoundError, CorruptObjectError: see `show_run`.
+    """
+    store, result = cluster.store, UndeleteResult()
+    segments = _segments(store, run_id)
+    if any(_is_of_versions(key) for key in segments):
+        raise UsageError(f"run {run_id} removed versions for good: there is nothing to bring back")
+    summary = _summary(store, run_id)
+    if (summary is not None and summary.versioning == OFF) or store.history.versioning() == OFF:
+        raise UsageError(f"run {run_id} deleted from a bucket that kept no versions: there is nothing to bring back")
+    since_ms = started_ms(run_id)
+    done: set[VersionedKey] = set()
+    for key in segments:
+        rows = read_segment(store, key)
+        known = [VersionedKey(r.key, r.version_id) for r in rows if r.status == DELETED and r.version_id not in _NO_ID]
+        sure = {m.key for m in known}
+        unsure = [r.key for r in rows if r.status != LEFT and r.key not in sure]
+        found = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
+        markers = [m for m in (*known, *(m for of_key in found for m in of_key)) if m not in done]
+        done |= {m for m in markers if m.key not in sure}
+        hidden = {m.key for of_key in found for m in of_key}
+        lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
+        result.gone += cluster.parallel.map(lambda k: k in store.list(k).modified_ms, lost).count(False)
+        for at in range(0, len(markers), PAGE_SIZE):
+            some = markers[at : at + PAGE_SIZE]
+            failures = store.history.delete(some).failures
+            result.failures += failures
+            keys = {m.key for m in some} - {f.key for f in failures}
+            back = sum(cluster.parallel.map(lambda k: k in store.list(k).modified_ms, keys))
+            result.restored += back
+            result.gone += len(keys) - back
+    return result
+
+
+def _versions_of(store: ObjectStore, key: str) -> Iterator[tuple[str, int | None]]:
+    """The versions of `key`; of a delete marker, with the time of its making."""
+    for page in store.history.versions(key):
+        rows = zip(page.keys, page.version_ids, page.markers, page.modified_ms, strict=True)
+        yield from ((version, modified if marker else None) for k, version, marker, modified in rows if k == key)
+
+
+def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKey]:
+    """The delete markers of `key` that are not older than the run."""
+    return [
+        VersionedKey(key, version)
+        for version, made_ms in _versions_of(store, key)
+        if made_ms is not None and made_ms >= since_ms
+    ]
+
+
+# -- upkeep -------------------------------------------------------------------------------------------------------------
+
+
+def expire(store: ObjectStore, before_ms: int) -> int:
+    """Remove the records of runs that began before `before_ms`; returns how many objects that were."""
+    removed = 0
+    for page in store.scan(RUNS):
+        runs = [(k, run) for k in page.keys if (run := _run_of(k)) is not None]
+        old = [k for k, run in runs if started_ms(run) < before_ms]
+        if old:
+            removed += len(old) - len(store.delete(old))
+        if len(old) < len(runs):
+            break  # names sort by time: what follows is younger
+    return removed
+
+
+def deleted_on_record(cluster: Cluster, run_id: str) -> tuple[int, int]:
+    """How many objects a run has deleted, and their bytes, by its record alone: where not every worker lived to tell."""
+    objects = size = 0
+    for rows in _settled(
+        cluster, [k for k in cluster.store.list(folder(run_id)).modified_ms if k.endswith(".parquet")]
+    ):
+        objects += sum(r.status == DELETED for r in rows)
+        size += sum(r.size for r in rows if r.status == DELETED)
+    return objects, size

@@ -1,0 +1,364 @@
+"""Why M does not move, or L0 is not swept, and what to do about it (pure).
+
+Each cause has a code, which stays the same, a sentence, and a remedy: commands joined by ` && `, or what a person has to do
+first, then the commands. In a healthy cluster M is two epochs behind, since each window spans two; what explains more than
+that is a cause. docs/operations.md has a row for each code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from l0gc.collect.attempts import Attempt
+from l0gc.collect.pause import Pause, describe
+from l0gc.figures import span
+from l0gc.keys import KeyLayout
+from l0gc.watermark.compute import PartitionReport
+
+NORMAL_LAG: Final = 2
+"""Epochs that M is behind where all is well: the window of each partition spans two."""
+SKEW_MS: Final = 60_000
+"""A clock that is wrong by more than this is worth a word."""
+TICKS_LATE: Final = 3
+"""So many epoch intervals without a tick, and housekeeping does not run."""
+_LEAST_INTERVAL_MS: Final = 60_000
+
+FOREIGN_WATERMARK: Final = "foreign_watermark"
+DAMAGED_WATERMARK: Final = "damaged_watermark"
+OLD_CONTROLLER: Final = "old_controller"
+POISONED_KEY: Final = "poisoned_key"
+BROKEN_LOG: Final = "broken_log"
+DAMAGED_OBJECT: Final = "damaged_object"
+DAMAGED_REPORT: Final = "damaged_report"
+STORE_CLOCK: Final = "store_clock"
+HOUSEKEEP_FAILED: Final = "housekeep_failed"
+HOUSEKEEP_OVERDUE: Final = "housekeep_overdue"
+RECONCILE_FAILED: Final = "reconcile_failed"
+UNRECONCILED: Final = "unreconciled"
+IDLE_WINDOW: Final = "idle_window"
+COMPUTE_FAILED: Final = "compute_failed"
+NO_REPORT: Final = "no_report"
+STALE_REPORT: Final = "stale_report"
+NOT_COMPUTED: Final = "not_computed"
+PAUSED: Final = "paused"
+SWEEP_FAILED: Final = "sweep_failed"
+LOCAL_CLOCK: Final = "local_clock"
+DAMAGED_RECORD: Final = "damaged_record"
+
+CODES: Final = (
+    FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, BROKEN_LOG, DAMAGED_OBJECT, DAMAGED_REPORT,
+    STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED, UNRECONCILED, IDLE_WINDOW, COMPUTE_FAILED,
+    NO_REPORT, STALE_REPORT, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
+    DAMAGED_RECORD,
+)  # fmt: skip
+
+COMPUTE: Final = "l0gc compute-watermark"
+REFRESH: Final = "l0gc compute-watermark --refresh"
+RECONCILE: Final = "l0gc reconcile"
+HOUSEKEEP: Final = "l0gc housekeep"
+BARRIER: Final = "l0gc housekeep --barrier"
+SWEEP: Final = "l0gc sweep"
+RESUME: Final = "l0gc resume"
+THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
+NOTHING: Final = "nothing"
+
+FOREIGN: Final = "foreign"
+DAMAGED: Final = "damaged"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why something stands: a stable code, a sentence, and what to do."""
+
+    cause: str
+    detail: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedObject:
+    """An L0 object that holds M and cannot be read as the log says."""
+
+    key: str
+    what: str
+
+
+@dataclass(slots=True)
+class Facts:
+    """What status has found. Epochs are -1 and times 0 where there is nothing; times are the store's clock.
+
+    Attributes:
+        epoch: the cluster epoch, read after everything that is compared with it.
+        epoch_ms: when it began.
+        interval_ms: how often it should move.
+        local_ms: this machine's clock as `now_ms` was read.
+        watermark: the published M; `watermark_error` is FOREIGN or DAMAGED where it cannot be gone by, with the sentence.
+        highest: the highest epoch that the published M or a report knows, and who says so.
+        computable: M as the logs have it; None where the logs are not l0gc's.
+        lowest: the partitions that `computable` is decided by, as their logs have them.
+        reported: M as the reports have it; None where they were not read.
+        stale, unreported: the partitions that `reported` is decided by, with a report or without.
+        broken: why logs cannot be read.
+        damaged_report: why a report cannot be read.
+        damaged_record: why the record of a sweep cannot be read.
+        eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
+    """
+
+    layout: KeyLayout
+    now_ms: int
+    local_ms: int
+    epoch: int
+    epoch_ms: int
+    interval_ms: int
+    external_log: bool = False
+    watermark: int = -1
+    watermark_error: tuple[str, str] | None = None
+    highest: tuple[int, str] = (-1, "")
+    computable: int | None = None
+    lowest: Sequence[PartitionReport] = ()
+    reported: int | None = None
+    stale: Sequence[str] = ()
+    unreported: Sequence[str] = ()
+    broken: Sequence[str] = ()
+    damaged: DamagedObject | None = None
+    damaged_report: str = ""
+    damaged_record: str = ""
+    unreconciled_records: int = 0
+    eligible_objects: int = -1
+    attempts: Mapping[str, Attempt] = field(default_factory=dict)
+    pause: Pause | None = None
+
+
+def find_causes(f: Facts) -> list[Cause]:
+    """What keeps M or the sweep where it is, the first to be seen to first."""
+    found = [*_of_the_watermark(f), *_of_the_bucket(f)]
+    if not f.external_log:
+        found += [*_of_time(f), *_of_partitions(f), *_of_reports(f, {c.cause for c in found})]
+    return [*found, *_of_failed_runs(f, {c.cause for c in found}), *_of_sweeps(f)]
+
+
+def find_warnings(f: Facts) -> list[Cause]:
+    """What is wrong and holds nothing."""
+    found = []
+    if f.damaged_record:
+        remedy = "remove that record, or restore it; until then no past sweep is shown"
+        found.append(Cause(DAMAGED_RECORD, f.damaged_record, remedy))
+    skew_s = (f.local_ms - f.now_ms) / 1000
+    if abs(skew_s) * 1000 <= SKEW_MS:
+        return found
+    side = "ahead of" if skew_s > 0 else "behind"
+    detail = (
+        f"this machine's clock is {abs(skew_s):,.0f} s {side} the store's; ticks and ages go by the store's, so it does "
+        "not hold M, but S3 refuses requests from 15 minutes on"
+    )
+    return [*found, Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")]
+
+
+def next_step(f: Facts, causes: Sequence[Cause]) -> str:
+    """The one thing to do now: the first cause's remedy, or what the loop needs next."""
+    if causes:
+        return causes[0].remedy
+    if f.external_log:
+        return SWEEP if f.eligible_objects > 0 else THEIR_COMPUTE
+    if f.computable is not None and f.computable > f.watermark:
+        return COMPUTE if f.reported is None or f.reported > f.watermark else REFRESH
+    if f.unreconciled_records:
+        return RECONCILE
+    return SWEEP if f.eligible_objects > 0 else NOTHING
+
+
+# -- what is published, and what is in the bucket -----------------------------------------------------------------------
+
+
+def _of_the_watermark(f: Facts) -> list[Cause]:
+    if f.watermark_error is not None:
+        kind, text = f.watermark_error
+        compute = THEIR_COMPUTE if f.external_log else COMPUTE
+        code = FOREIGN_WATERMARK if kind == FOREIGN else DAMAGED_WATERMARK
+        return [Cause(code, text, f"remove l0gc/watermarks/published.json, then {compute}")]
+    highest, who = f.highest
+    if f.external_log or highest <= f.epoch:
+        return []
+    detail = f"{who} is at epoch {highest}, above the cluster epoch {f.epoch}: the controller log went back"
+    return [
+        Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}"),
+    ]
+
+
+def _of_the_bucket(f: Facts) -> list[Cause]:
+    found = []
+    for key in _keys_in(f, "compute-watermark"):
+        parsed = f.layout.parse(key)
+        if not f.external_log and parsed is not None and parsed.epoch > f.epoch >= f.highest[0]:
+            detail = f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {f.epoch}; M is refused"
+            found.append(Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}"))
+    if f.broken:
+        more = f" (and {len(f.broken) - 1} more)" if len(f.broken) > 1 else ""
+        remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
+        found.append(Cause(BROKEN_LOG, f"a partition's log cannot be read: {f.broken[0]}{more}", remedy))
+    if f.damaged is not None:
+        remedy = f"restore that object from a version or a backup, then {RECONCILE} && {COMPUTE}"
+        found.append(Cause(DAMAGED_OBJECT, f"reconcile fails on object {f.damaged.key}: {f.damaged.what}", remedy))
+    if f.damaged_report:
+        remedy = f"remove that report, then {HOUSEKEEP} && {COMPUTE}"
+        found.append(Cause(DAMAGED_REPORT, f.damaged_report, remedy))
+    return found
+
+
+def _keys_in(f: Facts, command: str) -> list[str]:
+    """The L0 keys that the last run of a command failed over."""
+    attempt = f.attempts.get(command)
+    words = attempt.error.split() if attempt is not None else []
+    return [w for w in (word.strip(",;:'") for word in words) if f.layout.parse(w) is not None]
+
+
+# -- time ---------------------------------------------------------------------------------------------------------------
+
+
+def _of_time(f: Facts) -> list[Cause]:
+    ahead_ms = f.epoch_ms - f.now_ms
+    if ahead_ms > SKEW_MS:
+        detail = (
+            f"the last entry of the controller log is {span(ahead_ms)} ahead of the store's clock, which went back: no "
+            "tick is due until then"
+        )
+        return [Cause(STORE_CLOCK, detail, f"{BARRIER} && {COMPUTE}")]
+    if -ahead_ms <= TICKS_LATE * max(f.interval_ms, _LEAST_INTERVAL_MS):
+        return []
+    detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(f, 'housekeep')}"
+    return [Cause(HOUSEKEEP_OVERDUE, detail, f"{HOUSEKEEP} && {COMPUTE}")]
+
+
+def _ran(f: Facts, command: str) -> str:
+    attempt = f.attempts.get(command)
+    if attempt is None:
+        return f"no {command} is on record"
+    how = "ended" if attempt.ok else "failed"
+    return f"the last {command} {how} {span(f.now_ms - attempt.ended_ms)} ago"
+
+
+# -- partitions ---------------------------------------------------------------------------------------------------------
+
+
+def held_by_data(r: PartitionReport) -> bool:
+    """Whether records that are not in L1 keep M(p) where it is."""
+    return r.lowest_unreconciled_epoch == r.gc_epoch + 1
+
+
+def _held_by_window(r: PartitionReport) -> bool:
+    """Whether M(p) would stay, were everything reconciled."""
+    return r.previous_applied_epoch == r.gc_epoch + 1
+
+
+def _of_partitions(f: Facts) -> list[Cause]:
+    if f.computable is None or f.epoch - f.computable <= NORMAL_LAG:
+        return []
+    by_data = [r for r in f.lowest if held_by_data(r)]
+    by_window = [r for r in f.lowest if _held_by_window(r)]
+    remedy = _moving(f, by_data, by_window)
+    found = []
+    if by_data and f.damaged is None:
+        records = sum(r.next_offset - 1 - r.last_reconciled_offset for r in by_data)
+        held = f"{_some([_name(r) for r in by_data])} at {f.computable}: {records:,} records are not in L1 yet"
+        failed = f.attempts.get("reconcile")
+        if failed is not None and not failed.ok:
+            detail = f"{held}, and {_ran(f, 'reconcile')}: {failed.error}"
+            found.append(Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}"))
+        else:
+            found.append(Cause(UNRECONCILED, f"{held}; {_ran(f, 'reconcile')}", remedy))
+    only_window = [r for r in by_window if not held_by_data(r)]
+    if only_window:
+        r = only_window[0]
+        detail = (
+            f"{_some([_name(r) for r in only_window])} at {f.computable}: idle, the window "
+            f"[{r.previous_applied_epoch}, {r.max_applied_epoch}] may still take epoch {r.gc_epoch + 1}; "
+            f"{_ran(f, 'housekeep')}"
+        )
+        found.append(Cause(IDLE_WINDOW, detail, remedy))
+    return found
+
+
+def _moving(f: Facts, by_data: Sequence[PartitionReport], by_window: Sequence[PartitionReport]) -> str:
+    """What makes M move, if it has to leave all of these behind at once.
+
+    A plain housekeeping puts the newest epoch of a window in the place of the oldest; where both are the same, or the
+    epoch is the newest already, only a barrier moves it at once.
+    """
+    steps = [RECONCILE] if by_data else []
+    if by_window:
+        due = f.now_ms - f.epoch_ms >= f.interval_ms
+        slides = all(
+            r.max_applied_epoch > r.previous_applied_epoch and (f.epoch > r.max_applied_epoch or due) for r in by_window
+        )
+        steps.append(HOUSEKEEP if slides else BARRIER)
+    return " && ".join([*steps, COMPUTE])
+
+
+def _name(r: PartitionReport) -> str:
+    return f"{r.topic}/{r.partition}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+# -- reports and M ------------------------------------------------------------------------------------------------------
+
+
+def _of_reports(f: Facts, others: set[str]) -> list[Cause]:
+    """What the logs allow and the reports, or what is published, do not."""
+    if f.computable is None or others & {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY}:
+        return []
+    found = []
+    behind = f.reported is not None and f.reported < min(f.computable, f.epoch - NORMAL_LAG)
+    if behind and f.computable > f.watermark:
+        for code, names, what in (
+            (NO_REPORT, f.unreported, "no report names it"),
+            (STALE_REPORT, f.stale, f"the newest report is old: it says {f.reported}"),
+        ):
+            if names:
+                detail = f"{_some(names)}: {what}, the logs allow {f.computable}; {_ran(f, 'housekeep')}"
+                found.append(Cause(code, detail, REFRESH))
+    failed = f.attempts.get("compute-watermark")
+    if not found and (failed is None or failed.ok) and f.watermark < min(f.computable, f.epoch - NORMAL_LAG):
+        detail = f"M could be {f.computable} and {max(f.watermark, -1)} is published; {_ran(f, 'compute-watermark')}"
+        found.append(Cause(NOT_COMPUTED, detail.replace("and -1 is", "and none is"), COMPUTE))
+    return found
+
+
+# -- failed runs, and sweeps --------------------------------------------------------------------------------------------
+
+
+def _of_failed_runs(f: Facts, others: set[str]) -> list[Cause]:
+    """What no better cause explains; the run's own words are the sentence."""
+    explained = {
+        "housekeep": {BROKEN_LOG, HOUSEKEEP_OVERDUE},
+        "reconcile": {BROKEN_LOG, DAMAGED_OBJECT, RECONCILE_FAILED},
+        "compute-watermark": {
+            FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, DAMAGED_REPORT, NO_REPORT, STALE_REPORT,
+        },
+    }  # fmt: skip
+    remedies = {
+        "housekeep": (HOUSEKEEP_FAILED, HOUSEKEEP),
+        "reconcile": (RECONCILE_FAILED, RECONCILE),
+        "compute-watermark": (COMPUTE_FAILED, THEIR_COMPUTE if f.external_log else f"{HOUSEKEEP} && {COMPUTE}"),
+    }
+    found = []
+    for command, (code, remedy) in remedies.items():
+        attempt = f.attempts.get(command)
+        if attempt is not None and not attempt.ok and not others & explained[command]:
+            detail = f"{_ran(f, command)}: {attempt.error}"
+            found.append(Cause(code, detail, f"see to what it says, then {remedy}"))
+    return found
+
+
+def _of_sweeps(f: Facts) -> list[Cause]:
+    if f.pause is not None:
+        return [Cause(PAUSED, f"sweeps are paused: {describe(f.pause)}", RESUME)]
+    attempt = f.attempts.get("sweep")
+    if attempt is None or attempt.ok:
+        return []
+    return [Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")]

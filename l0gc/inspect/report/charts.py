@@ -1,0 +1,193 @@
+"""Where each mark of a chart stands (pure): scales, ticks, bars and lines, for `charts.html.j2` to draw as SVG.
+
+All coordinates are per cent of the chart's width and height, from the top left, so that a chart is as wide as the screen
+and its text keeps its size. None is below 0 or above 100.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from l0gc.inspect.report.series import DeletedBar, EpochBar
+
+_LEAST_HEIGHT: Final = 1.5
+"""What is not nothing can be seen, however small it is beside the rest."""
+_TICKS: Final = 5
+_GAP: Final = 0.15
+"""Of a bar's place."""
+_MINUTE: Final = 60_000
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_STEPS: Final = [
+    _MINUTE,
+    *(n * _MINUTE for n in (2, 5, 10, 15, 30)),
+    *(n * _HOUR for n in (1, 2, 3, 6, 12)),
+    *(n * _DAY for n in (1, 2, 5, 10, 20, 50, 100)),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis. `anchor` is SVG's text-anchor; every other one is `minor`, for there is no room on a phone."""
+
+    at: float
+    label: str
+    anchor: str = "middle"
+    minor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`kind` is a class of the style sheet: `eligible`, `held` or `deleted`."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: float
+    y: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`label` says what is shown, for those who cannot see it; `line` is where M stands."""
+
+    label: str
+    y_ticks: list[Tick]
+    x_ticks: list[Tick]
+    bars: list[Bar] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    line: Tick | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From values to per cent: `low` is at 0, `high` at 100. `high` is above `low`."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(100 * min(1.0, max(0.0, share)), 3)
+
+
+def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
+    """The smallest of 1, 2 and 5 times a power of ten (or of the powers of two) of which `most` reach over `span`."""
+    power = 1
+    while True:
+        for factor in (1,) if binary else (1, 2, 5):
+            if factor * power * most >= span:
+                return factor * power
+        power *= 2 if binary else 10
+
+
+def height_scale(
+    values: Sequence[float], label: Callable[[int], str], *, binary: bool = False
+) -> tuple[Scale, list[Tick]]:
+    """A scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
+    top = max(values, default=0)
+    step = nice_step(top, binary=binary)
+    steps = max(1, math.ceil(top / step))
+    scale = Scale(0, steps * step)
+    return scale, [Tick(100 - scale.at(n * step), label(n * step), "end") for n in range(steps + 1)]
+
+
+def _placed(places: Sequence[tuple[float, str]]) -> list[Tick]:
+    """Labels below an axis: those near its ends stay within the chart."""
+    return [
+        Tick(at, label, "start" if at < 8 else "end" if at > 92 else "middle", minor=bool(i % 2))
+        for i, (at, label) in enumerate(places)
+    ]
+
+
+def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str) -> Bar:
+    height = max(_LEAST_HEIGHT, scale.at(value)) if value > 0 else 0.0
+    return Bar(
+        round(x + width * _GAP / 2, 3), round(100 - height, 3), round(width * (1 - _GAP), 3), height, kind, title
+    )
+
+
+def epochs_chart(
+    bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str], number: Callable[[int], str]
+) -> Chart:
+    """Objects at each epoch, and where M stands between what may go and what stays."""
+    low, high = bars[0].first_epoch, bars[-1].last_epoch
+    across = Scale(low, high + 1)
+    up, y_ticks = height_scale([b.objects for b in bars], number)
+    marks = []
+    for b in bars:
+        x = across.at(b.first_epoch)
+        width = across.at(b.last_epoch + 1) - x
+        marks.append(_bar(x, width, up, b.objects, "eligible" if b.eligible else "held", title(b)))
+    step = nice_step(high - low)
+    first = -(-low // step) * step
+    x_ticks = _placed([(across.at(e + 0.5), str(e)) for e in range(first, high + 1, step)])
+    return Chart("L0 objects at each epoch", y_ticks, x_ticks, bars=marks, line=_m_line(across, low, high, watermark))
+
+
+def _m_line(across: Scale, low: int, high: int, watermark: int) -> Tick:
+    """M lies behind its own epoch. Where the chart does not reach that far, it is at the edge, with an arrow."""
+    if watermark < 0:
+        return Tick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
+    at = across.at(watermark + 1)
+    if watermark + 1 < low:
+        return Tick(at, f"\N{LEFTWARDS ARROW} M = {watermark}", "start")
+    if watermark > high:
+        return Tick(at, f"M = {watermark} \N{RIGHTWARDS ARROW}", "end")
+    return Tick(at, f"M = {watermark}", "start" if at < 50 else "end")
+
+
+def deleted_chart(
+    bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str], number: Callable[[int], str]
+) -> Chart:
+    """Objects deleted by each run or on each day, side by side."""
+    up, y_ticks = height_scale([b.objects for b in bars], number)
+    width = 100 / max(len(bars), 8)  # a single run is a bar, not a wall
+    marks = [_bar(i * width, width, up, b.objects, "deleted", title(b)) for i, b in enumerate(bars)]
+    step = -(-len(bars) // _TICKS)
+    labels = [((i + 0.5) * width, _moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if i % step == 0]
+    what = "day" if bars[0].is_day else "run"
+    return Chart(f"L0 objects deleted by each {what}", y_ticks, _placed(labels), bars=marks)
+
+
+def trend_chart(
+    label: str,
+    values: Sequence[tuple[int, int]],
+    title: Callable[[int, int], str],
+    number: Callable[[int], str],
+    *,
+    binary: bool = False,
+) -> Chart:
+    """A line over time, of (milliseconds since 1970, value), oldest first."""
+    low, high = values[0][0], values[-1][0]
+    if low == high:
+        low, high = low - _HOUR, high + _HOUR
+    across = Scale(low, high)
+    up, y_ticks = height_scale([value for _, value in values], number, binary=binary)
+    points = [Point(across.at(ms), round(100 - up.at(value), 3), title(ms, value)) for ms, value in values]
+    return Chart(label, y_ticks, time_ticks(across), points=points)
+
+
+def time_ticks(across: Scale) -> list[Tick]:
+    """Round moments (UTC) between the ends of a scale of milliseconds; at least the first of them, if none is round."""
+    low, high = int(across.low), int(across.high)
+    step = next((s for s in _STEPS if (high - low) / s <= _TICKS), nice_step((high - low) / _DAY) * _DAY)
+    first = -(-low // step) * step
+    moments = list(range(first, high + 1, step)) or [low]
+    return _placed([(across.at(ms), _moment(ms, step >= _DAY)) for ms in moments])
+
+
+def _moment(ms: int, is_day: bool) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):{'%-d %b' if is_day else '%-d %b %H:%M'}}"

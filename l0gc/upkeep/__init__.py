@@ -1,1 +1,0 @@
-"""What keeps a quiet cluster moving."""

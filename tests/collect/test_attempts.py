@@ -1,0 +1,112 @@
+"""How runs ended: what is noted, what is not, and that a note which cannot be written is no error."""
+
+from __future__ import annotations
+
+import pytest
+
+from l0gc.collect.attempts import Attempt, Noted, attempt_key, read_attempts
+from l0gc.errors import (
+    AccessDeniedError,
+    CorruptObjectError,
+    NotInitialisedError,
+    PausedError,
+    UsageError,
+)
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
+
+
+def known(cluster: Cluster) -> MemoryStore:
+    """The store of a cluster that has been looked at."""
+    cluster.controller.snapshot()
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def run(cluster: Cluster, error: BaseException | None = None, *, whole: bool = True) -> None:
+    with Noted(cluster, "reconcile", whole=whole):
+        if error is not None:
+            raise error
+
+
+def last(store: MemoryStore) -> Attempt | None:
+    return read_attempts(store, Inline()).get("reconcile")
+
+
+def test_a_run_that_ended_well_is_noted_with_the_stores_time_in_one_request() -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+    store.requests.clear()
+    run(cluster)
+    assert store.requests == {"put": 1}
+    assert last(store) == Attempt("reconcile", 0, "", store.clock.ms)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (CorruptObjectError("object x is damaged"), 4, "object x is damaged"),
+        (AccessDeniedError("no"), 1, "no"),
+        (KeyboardInterrupt(), 130, "it was stopped"),
+        (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_failure_is_noted_and_goes_on(error: BaseException, code: int, text: str) -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+    with pytest.raises(type(error)):
+        run(cluster, error)
+    found = last(store)
+    assert found is not None
+    assert (found.exit_code, found.error, found.ok) == (code, text, False)
+    run(cluster)
+    found = last(store)
+    assert found is not None
+    assert found.ok
+
+
+@pytest.mark.parametrize("error", [UsageError("typo"), PausedError("audit"), NotInitialisedError("none")])
+def test_what_says_nothing_of_the_cluster_is_not_noted(error: Exception) -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+    with pytest.raises(type(error)):
+        run(cluster, error)
+    assert last(store) is None
+
+
+def test_a_run_that_looked_at_a_part_or_whose_reader_went_away_is_not_noted() -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+    run(cluster, whole=False)
+    closed = RuntimeError("closed")
+    closed.__cause__ = BrokenPipeError()
+    with pytest.raises(RuntimeError):
+        run(cluster, closed)
+    assert last(store) is None
+
+
+def test_nothing_is_written_where_no_cluster_has_been_seen() -> None:
+    cluster = memory_cluster(MemoryStore(), bootstrap=False)
+    run(cluster)
+    assert isinstance(cluster.store, MemoryStore)
+    assert cluster.store.objects == {}
+
+
+def test_a_store_that_refuses_the_note_does_not_fail_the_run() -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+
+    def refuse(call: Call) -> None:
+        if call.kind == "put":
+            raise AccessDeniedError("not here")
+
+    store.fault = refuse
+    run(cluster)
+    assert last(store) is None
+
+
+def test_a_note_that_cannot_be_read_counts_as_none() -> None:
+    store = known(memory_cluster())
+    store.put(attempt_key("reconcile"), b"\xff{")
+    assert last(store) is None

@@ -1,0 +1,268 @@
+"""Deleting a batch: what may succeed later is tried again, what cannot is reported, and nothing else is touched."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from l0gc.collect.deleter import PATIENCE_S, TRIES, DeleteOutcome, Deleter
+from l0gc.collect.pacing import Pacer
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import AccessDeniedError, BucketNotFoundError, StoreError, StoreTimeoutError, ThrottledError
+from l0gc.runtime import Runtime
+from l0gc.storage.history import VersionsDeleted
+from l0gc.storage.objectstore import DeleteFailure
+from tests.support.memory_store import Call, MemoryHistory, MemoryStore
+
+OBJECTS = [EligibleObject(f"k{i}", i, 10) for i in range(5)]
+
+
+class Stubborn(MemoryStore):
+    """Keys that fail a number of times with a code, each."""
+
+    def __init__(self, failing: dict[str, tuple[int, str]]) -> None:
+        super().__init__()
+        self.failing = failing
+        self.asked: Counter[str] = Counter()
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        self.asked.update(keys)
+        failed = [k for k in keys if self.asked[k] <= self.failing.get(k, (0, ""))[0]]
+        super().delete([k for k in keys if k not in failed])
+        return [DeleteFailure(k, self.failing[k][1], "why") for k in failed]
+
+
+def a_deleter(
+    store: MemoryStore, stop: threading.Event | None = None, *, keep_history: bool = False
+) -> tuple[Deleter, Pacer]:
+    runtime, stop = Runtime(store.clock, random.Random(0)), stop or threading.Event()
+    pacer = Pacer(runtime, None, stop)
+    return Deleter(store, runtime, pacer, stop, keep_history=keep_history), pacer
+
+
+def run(store: MemoryStore, stop: threading.Event | None = None) -> DeleteOutcome:
+    for o in OBJECTS:
+        store.put(o.key, b"x" * o.size)
+    store.put("k5", b"x")
+    return a_deleter(store, stop)[0].delete(OBJECTS)
+
+
+def always(error: Callable[[], Exception]) -> Callable[[Call], None]:
+    def fault(call: Call) -> None:
+        if call.kind == "delete":
+            raise error()
+
+    return fault
+
+
+def test_a_batch_is_one_request() -> None:
+    store = MemoryStore()
+    outcome = run(store)
+    assert (outcome.deleted, outcome.failures, outcome.requests, outcome.errors) == (OBJECTS, [], 1, 0)
+    assert list(store.objects) == ["k5"]
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "InternalError", "ServiceUnavailable"])
+def test_only_the_keys_that_failed_are_tried_again(code: str) -> None:
+    store = Stubborn({"k2": (2, code)})
+    outcome = run(store)
+    assert (sorted(o.key for o in outcome.deleted), outcome.failures, outcome.requests) == (
+        [o.key for o in OBJECTS],
+        [],
+        3,
+    )
+    assert store.asked == {"k0": 1, "k1": 1, "k2": 3, "k3": 1, "k4": 1}
+
+
+def test_a_key_that_keeps_failing_is_reported_in_the_end() -> None:
+    store = Stubborn({"k2": (99, "InternalError")})
+    outcome = run(store)
+    assert [f.key for f in outcome.failures] == ["k2"]
+    assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
+    assert store.asked["k2"] == TRIES + 1  # the first one went along with others that were taken
+    assert list(store.objects) == ["k2", "k5"]
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidRequest", "ObjectLocked", "MethodNotAllowed", "Whatever"])
+def test_what_cannot_succeed_is_reported_and_not_tried_again(code: str) -> None:
+    """Object lock and legal holds are told with AccessDenied, and by other stores with codes of their own."""
+    store = Stubborn({"k2": (99, code), "k3": (1, "SlowDown")})
+    outcome = run(store)
+    assert outcome.failures == [DeleteFailure("k2", code, "why")]
+    assert store.asked["k2"] == 1
+    assert "k3" not in store.objects
+
+
+@pytest.mark.parametrize("code", ["NoSuchKey", "NoSuchVersion"])
+def test_what_is_gone_counts_as_deleted(code: str) -> None:
+    outcome = run(Stubborn({"k2": (99, code)}))
+    assert (len(outcome.deleted), outcome.failures, outcome.requests) == (5, [], 1)
+
+
+def test_a_request_without_an_answer_is_repeated_and_a_delete_that_landed_counts() -> None:
+    store = MemoryStore()
+    left = [2]
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and call.when == "after" and left[0]:
+            left[0] -= 1
+            raise StoreError("cut")
+
+    store.fault = fault
+    outcome = run(store)
+    assert (outcome.deleted, outcome.requests, outcome.errors) == (OBJECTS, 3, 2)
+
+
+@pytest.mark.parametrize("error", [ThrottledError, StoreTimeoutError])
+def test_a_store_that_stays_slow_is_waited_for_and_then_reported(error: type[StoreError]) -> None:
+    store = MemoryStore(fault=always(lambda: error("slow down")))
+    began = store.clock.monotonic()
+    outcome = run(store)
+    assert outcome.deleted == []
+    assert {f.key for f in outcome.failures} == {o.key for o in OBJECTS}
+    assert PATIENCE_S <= store.clock.monotonic() - began < 2 * PATIENCE_S
+    assert 15 < outcome.requests < 100  # ever longer pauses, with jitter
+
+
+def test_patience_begins_with_the_batch_and_not_with_the_run() -> None:
+    """A scan may find nothing for an hour; the first 503 after it is no reason to give up."""
+    store = MemoryStore()
+    for o in OBJECTS:
+        store.put(o.key, b"")
+    deleter, _ = a_deleter(store)
+    store.clock.sleep(3600)
+    left = [3]
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and left[0]:
+            left[0] -= 1
+            raise ThrottledError("slow down")
+
+    store.fault = fault
+    assert deleter.delete(OBJECTS).deleted == OBJECTS
+
+
+def test_a_time_out_makes_the_run_slower_and_another_error_does_not() -> None:
+    for error, throttled in ((StoreTimeoutError, 1), (ThrottledError, 1), (StoreError, 0)):
+        store = MemoryStore()
+        deleter, pacer = a_deleter(store)
+        left = [1]
+
+        def fault(call: Call, error: type[StoreError] = error, left: list[int] = left) -> None:
+            if left[0]:
+                left[0] -= 1
+                raise error("x")
+
+        store.fault = fault
+        assert deleter.delete(OBJECTS).deleted == OBJECTS
+        assert (pacer.throttled, pacer.rate() is None) == (throttled, not throttled)
+
+
+@pytest.mark.parametrize("error", [AccessDeniedError, BucketNotFoundError])
+def test_a_refusal_of_everything_ends_it_at_once(error: type[Exception]) -> None:
+    store = MemoryStore(fault=always(lambda: error("no")))
+    outcome = run(store)
+    assert isinstance(outcome.error, error)
+    assert (outcome.left, outcome.deleted, outcome.failures) == (OBJECTS, [], [])
+    assert store.requests["delete"] == 1
+
+
+def test_what_went_before_a_refusal_is_told_as_deleted() -> None:
+    store = Stubborn({"k2": (1, "SlowDown")})
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and store.requests["delete"] == 2:
+            raise AccessDeniedError("no longer")
+
+    store.fault = fault
+    outcome = run(store)
+    assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
+    assert [o.key for o in outcome.left] == ["k2"]
+
+
+def test_a_stop_ends_it_behind_the_request_that_is_under_way() -> None:
+    stop = threading.Event()
+    store = Stubborn({"k2": (99, "SlowDown")})
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete":
+            stop.set()
+
+    store.fault = fault
+    outcome = run(store, stop)
+    assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
+    assert (outcome.left, outcome.failures, outcome.requests) == ([OBJECTS[2]], [], 1)
+
+
+@pytest.mark.parametrize("then", ["a stop", "a refusal"])
+def test_what_an_unanswered_request_may_have_deleted_is_not_told_as_left(then: str) -> None:
+    """Of what was left, nobody looks for a delete marker when the run is taken back."""
+    stop = threading.Event()
+    store = MemoryStore()
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and call.when == "after":
+            if then == "a stop":
+                stop.set()
+            raise StoreError("cut")
+        if call.kind == "delete" and store.requests["delete"] == 2:
+            raise AccessDeniedError("expired")
+
+    store.fault = fault
+    outcome = run(store, stop)
+    assert list(store.objects) == ["k5"]
+    assert (outcome.left, outcome.deleted, outcome.failures) == ([], [], [])
+
+
+def test_a_key_whose_first_answer_told_nothing_for_sure_has_no_known_marker() -> None:
+    """It may have been deleted, marker and all, before the store answered that something went wrong inside."""
+
+    class Versioned(Stubborn):
+        @property
+        def history(self) -> MemoryHistory:
+            history = MemoryHistory(self)
+            history.delete = lambda objects: VersionsDeleted(  # type: ignore[method-assign]
+                failures := self.delete([o.key for o in objects]),
+                {o.key: "marker" for o in objects if o.key not in {f.key for f in failures}},
+            )
+            return history
+
+    store = Versioned({"k2": (1, "InternalError"), "k3": (1, "SlowDown")})
+    outcome = a_deleter(store, keep_history=True)[0].delete(OBJECTS)
+    assert len(outcome.deleted) == 5
+    assert set(outcome.markers) == {"k0", "k1", "k3", "k4"}
+
+
+@pytest.mark.parametrize("named", ["", "k2/", "somebody/else"])
+def test_a_failure_that_names_no_key_of_the_request_is_taken_for_a_failure_of_all(named: str) -> None:
+    class Confused(MemoryStore):
+        def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+            return [DeleteFailure(named, "InternalError", "lost")]
+
+    store = Confused()
+    outcome = run(store)
+    assert (outcome.deleted, [f.key for f in outcome.failures]) == ([], [o.key for o in OBJECTS])
+    assert repr(named) in outcome.failures[0].message
+    assert len(store.objects) == 6
+
+
+def test_a_stop_is_heard_while_waiting_for_a_slow_store() -> None:
+    stop = threading.Event()
+    store = MemoryStore(fault=always(lambda: ThrottledError("slow down")))
+    began = store.clock.monotonic()
+    sleep = store.clock.sleep
+
+    def watched(seconds: float) -> None:
+        assert seconds <= 0.25
+        sleep(seconds)
+        if store.clock.monotonic() - began > 30:
+            stop.set()
+
+    store.clock.sleep = watched  # type: ignore[method-assign]
+    outcome = run(store, stop)
+    assert outcome.left == OBJECTS
+    assert store.clock.monotonic() - began < 31

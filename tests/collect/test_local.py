@@ -1,0 +1,451 @@
+"""The local sweep: exactly the garbage goes, a dry run says so beforehand, and in doubt nothing goes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import l0gc.collect.scan
+import l0gc.collect.sweeper
+from l0gc.collect.local import LocalSweep, SweepResult
+from l0gc.collect.plan import SweepOptions
+from l0gc.collect.record import DELETED, Fate, read_segment, read_summary
+from l0gc.collect.runs import list_runs
+from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
+from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import DeleteFailure, ListedPage
+from l0gc.storage.parallel import Inline, Parallel, Threads
+from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
+
+EPOCHS = 8
+
+
+def name_of(i: int) -> str:
+    return f"{i:08x}-0000-4000-8000-000000000000"
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objects: int = 3) -> Cluster:
+    """A cluster at epoch 8 with objects at each epoch of each of its 4 shards, some foreign files, and M published."""
+    cluster = memory_cluster(store)
+    for _ in range(EPOCHS):
+        cluster.controller.advance()
+    layout = cluster.controller.layout()
+    for shard in range(layout.shards):
+        for epoch in range(EPOCHS + 1):
+            for n in range(objects):
+                cluster.store.put(layout.format(shard, epoch, name_of(n)), b"x" * (epoch + 1))
+    for foreign in (f"{layout.data_prefix}README", f"{layout.shard_prefix(1)}/{1:018}/x", f"{layout.data_prefix}zzz"):
+        cluster.store.put(foreign, b"foreign")
+    if watermark is not None:
+        publish_m(cluster, watermark)
+    return cluster
+
+
+def publish_m(cluster: Cluster, watermark: int) -> None:
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, watermark, state.epoch, 0))
+
+
+def level_zero(cluster: Cluster) -> set[str]:
+    return {k for k in store_of(cluster).objects if k.startswith("level_zero/")}
+
+
+def expected_garbage(cluster: Cluster, watermark: int) -> set[str]:
+    layout = cluster.controller.layout()
+    return {k for k in level_zero(cluster) if (p := layout.parse(k)) and p.epoch <= watermark}
+
+
+def sweep(
+    cluster: Cluster,
+    *,
+    workers: Parallel | None = None,
+    ranges: int = 3,
+    dry_run: bool = False,
+    min_age_ms: int = 0,
+    max_objects: int | None = None,
+) -> SweepResult:
+    options = SweepOptions(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
+    return LocalSweep(cluster, options).run(workers or Inline(), ranges)
+
+
+def on_record(cluster: Cluster) -> list[Fate]:
+    """What all segments of all runs say."""
+    segments = [k for k in store_of(cluster).objects if k.startswith(RUNS) and k.endswith(".parquet")]
+    return [f for k in segments for f in read_segment(cluster.store, k)]
+
+
+def numbers(r: SweepResult) -> dict[str, object]:
+    return {
+        "watermark": r.watermark,
+        "listed": r.tally.counts.listed,
+        "eligible": r.tally.counts.eligible,
+        "held_by_age": r.tally.counts.held_by_age,
+        "unparsable": r.tally.counts.unparsable,
+        "deleted": r.deleted,
+        "bytes": r.tally.bytes,
+        "failed": r.tally.failed,
+        "list requests": r.tally.counts.requests,
+        "delete requests": r.tally.delete_requests,
+    }
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(l0gc.collect.scan, "PAGE_SIZE", 5)
+    monkeypatch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", 5)
+    return 5
+
+
+@pytest.mark.parametrize("ranges", [1, 3, 4, 9])
+def test_exactly_the_garbage_goes(small_pages: int, ranges: int) -> None:
+    cluster = a_cluster()
+    store_of(cluster).page_size = small_pages
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
+    result = sweep(cluster, ranges=ranges)
+    assert level_zero(cluster) == before - garbage
+    assert result.deleted == result.tally.counts.eligible == len(garbage) == 4 * 5 * 3
+    assert result.tally.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
+    assert result.tally.failed == 0
+    again = sweep(cluster, ranges=ranges)
+    assert (again.deleted, again.tally.counts.eligible, again.tally.delete_requests) == (0, 0, 0)
+
+
+def test_threads_do_the_same_as_one_after_another(small_pages: int) -> None:
+    cluster, same = a_cluster(), a_cluster()
+    store_of(cluster).page_size = store_of(same).page_size = small_pages
+    with Threads(4) as threads:
+        result = sweep(cluster, workers=threads, ranges=4)
+    assert numbers(result) == numbers(sweep(same, ranges=4))
+    assert level_zero(cluster) == level_zero(same)
+
+
+@pytest.mark.parametrize("min_age_ms", [0, 60_000])
+@pytest.mark.parametrize("max_objects", [None, 0, 7, 1000])
+def test_a_dry_run_says_what_the_run_after_it_does(small_pages: int, min_age_ms: int, max_objects: int | None) -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    store.page_size = small_pages
+    store.clock.sleep(3600)
+    cluster.store.put(cluster.controller.layout().format(2, 3, name_of(99)), b"young")
+    before = dict(store.objects)
+    dry = sweep(cluster, dry_run=True, min_age_ms=min_age_ms, max_objects=max_objects)
+    assert store.objects == before
+    assert dry.plan.dry_run
+    assert numbers(dry) == numbers(sweep(cluster, min_age_ms=min_age_ms, max_objects=max_objects))
+
+
+def test_no_more_than_the_maximum_goes(small_pages: int) -> None:
+    cluster = a_cluster()
+    before = level_zero(cluster)
+    result = sweep(cluster, max_objects=7)
+    assert result.deleted == 7
+    assert len(before - level_zero(cluster)) == 7
+    assert before - level_zero(cluster) < expected_garbage(a_cluster(), 4)
+
+
+def test_a_delete_request_takes_a_full_page(small_pages: int) -> None:
+    cluster = a_cluster()
+    store_of(cluster).page_size = small_pages
+    result = sweep(cluster, ranges=1)
+    assert result.tally.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
+
+
+def test_what_was_deleted_is_recorded() -> None:
+    cluster = a_cluster()
+    garbage = expected_garbage(cluster, 4)
+    result = sweep(cluster)
+    rows = on_record(cluster)
+    assert {f.key for f in rows} == garbage
+    assert len(rows) == len(garbage)
+    assert {f.status for f in rows} == {DELETED}
+    assert sum(f.size for f in rows) == result.tally.bytes
+    summary = read_summary(cluster.store, result.plan.run_id)
+    assert (summary.outcome, summary.deleted, summary.bytes) == ("done", len(garbage), result.tally.bytes)
+
+
+# -- when in doubt, nothing ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_without_a_published_watermark_nothing_goes(dry_run: bool) -> None:
+    cluster = a_cluster(watermark=None)
+    before = dict(store_of(cluster).objects)
+    result = sweep(cluster, dry_run=dry_run)
+    assert (result.watermark, result.deleted) == (-1, 0)
+    assert store_of(cluster).objects == before
+
+
+def test_a_published_watermark_below_every_epoch_deletes_nothing() -> None:
+    cluster = a_cluster(watermark=-1)
+    before = level_zero(cluster)
+    assert sweep(cluster).deleted == 0
+    assert level_zero(cluster) == before
+
+
+def test_a_watermark_above_the_cluster_epoch_is_refused() -> None:
+    """Hazard 10: the controller log was restored from an old backup, and hands out old epochs once more."""
+    cluster = a_cluster()
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, EPOCHS + 1, EPOCHS + 1, 0))
+    before = dict(store_of(cluster).objects)
+    with pytest.raises(EpochRegressionError, match="epoch 9, above the cluster epoch 8"):
+        sweep(cluster)
+    assert store_of(cluster).objects == before
+
+
+def test_another_clusters_watermark_is_refused() -> None:
+    """Hazard 11."""
+    cluster = a_cluster(watermark=None)
+    publish(cluster.store, cluster.runtime, PublishedWatermark("another", 4, EPOCHS, 0))
+    before = dict(store_of(cluster).objects)
+    with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
+        sweep(cluster)
+    assert store_of(cluster).objects == before
+
+
+def test_without_a_cluster_nothing_goes() -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    for k in [k for k in store.objects if k.startswith("l0gc/controller/")]:
+        del store.objects[k]
+    before = dict(store.objects)
+    with pytest.raises(NotInitialisedError):
+        sweep(Cluster(store, Runtime(store.clock, random.Random(1))))
+    assert store.objects == before
+
+
+def test_a_watermark_that_moved_after_the_snapshot_is_no_sign_of_an_old_backup() -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    other = Cluster(store, Runtime(store.clock, random.Random(1)))
+
+    def fault(call: Call) -> None:
+        if call.key == PUBLISHED_WATERMARK:
+            store.fault = lambda call: None
+            publish_m(other, other.controller.advance())
+
+    store.fault = fault
+    assert sweep(cluster).tally.failed == 0
+
+
+def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    garbage, before = expected_garbage(cluster, 4), level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "scan":
+            store.fault = lambda call: None
+            publish_m(cluster, 7)
+
+    store.fault = fault
+    assert sweep(cluster).watermark == 4
+    assert before - level_zero(cluster) == garbage
+    assert sweep(cluster).deleted == 3 * 3 * 4
+
+
+@pytest.mark.parametrize("local_ms", [0, 10**13])
+def test_age_is_judged_by_the_stores_clock(local_ms: int) -> None:
+    """Hazard 16: a local clock that is wrong by centuries neither hurries nor hinders."""
+    cluster = a_cluster()
+    store = store_of(cluster)
+    wrong = Cluster(store, Runtime(FakeClock(local_ms), random.Random(1)))
+    store.clock.ms += 59_000
+    held = sweep(wrong, min_age_ms=60_000)
+    assert (held.deleted, held.tally.counts.held_by_age, held.tally.counts.eligible) == (0, 60, 60)
+    store.clock.ms += 1_000
+    assert sweep(wrong, min_age_ms=60_000).deleted == 60
+
+
+# -- failures -----------------------------------------------------------------------------------------------------------
+
+
+class Failing(MemoryStore):
+    """Keys at epoch 3 cannot be deleted; those at epoch 2 fail once."""
+
+    code = "AccessDenied"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed_once: set[str] = set()
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        failures = [DeleteFailure(k, self.code, "locked") for k in keys if f"/{3:018}/" in k]
+        for k in keys:
+            if f"/{2:018}/" in k and k not in self.failed_once:
+                self.failed_once.add(k)
+                failures.append(DeleteFailure(k, "SlowDown", "later"))
+        lost = {f.key for f in failures}
+        super().delete([k for k in keys if k not in lost])
+        return failures
+
+
+def test_what_cannot_be_deleted_is_reported_and_the_rest_goes() -> None:
+    cluster = a_cluster(Failing())
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
+    locked = {k for k in garbage if f"/{3:018}/" in k}
+    result = sweep(cluster)
+    assert level_zero(cluster) == before - garbage | locked
+    assert (result.deleted, result.tally.failed) == (len(garbage - locked), len(locked))
+    assert {f.key for f in result.tally.failures} == locked
+    assert sweep(cluster).tally.failed == len(locked)
+
+
+def test_refused_credentials_end_the_run_and_nothing_goes() -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete":
+            raise AccessDeniedError("denied")
+
+    store.fault = fault
+    before = level_zero(cluster)
+    with pytest.raises(AccessDeniedError):
+        sweep(cluster)
+    assert level_zero(cluster) == before
+
+
+def test_what_went_before_a_failure_is_recorded_all_the_same(small_pages: int) -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    store.page_size = small_pages
+    before = level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and store.requests["delete"] == 3 and call.when == "before":
+            raise AccessDeniedError("denied")
+
+    store.fault = fault
+    with pytest.raises(AccessDeniedError):
+        sweep(cluster, ranges=1)
+    gone = before - level_zero(cluster)
+    assert len(gone) == 10
+    assert {f.key for f in on_record(cluster) if f.status == DELETED} == gone
+    (run,), _ = list_runs(store, 1)
+    assert run.summary is not None
+    assert (run.summary.outcome, run.summary.deleted) == ("failed", 10)
+
+
+# -- stores that list out of order (hazard 12) --------------------------------------------------------------------------
+
+
+class Disordered(MemoryStore):
+    """The data prefix is listed in an order of its own, from a listing that a sweep's deletions do not move."""
+
+    seed = 0
+    ordered_pages = 0
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        keys = [k for k in sorted(self.objects) if k.startswith(prefix) and k > start_after]
+        kept, rest = keys[: self.ordered_pages * self.page_size], keys[self.ordered_pages * self.page_size :]
+        random.Random(self.seed).shuffle(rest)
+        keys = kept + rest
+        objects = dict(self.objects)
+        for at in range(0, max(1, len(keys)), self.page_size):
+            self._enter("scan", prefix)
+            page = keys[at : at + self.page_size]
+            if page:
+                yield ListedPage(page, [len(objects[k].body) for k in page], [objects[k].modified_ms for k in page])
+
+
+def disordered(seed: int, ordered_pages: int, kind: type[Disordered] = Disordered) -> Cluster:
+    store = kind()
+    cluster = a_cluster(store)
+    store.seed, store.ordered_pages, store.page_size = seed, ordered_pages, 5
+    return cluster
+
+
+@pytest.mark.parametrize("ordered_pages", [0, 1, 3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_disordered_store_is_swept_slower_and_not_wrong(small_pages: int, seed: int, ordered_pages: int) -> None:
+    cluster = disordered(seed, ordered_pages)
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
+    result = sweep(cluster)
+    assert level_zero(cluster) == before - garbage
+    assert result.deleted == result.tally.counts.eligible == len(garbage)
+    assert result.tally.bytes == 180
+    assert (result.tally.counts.listed, result.tally.counts.unparsable) == (111, 3)
+    assert result.tally.counts.requests == store_of(cluster).requests["scan"]
+
+
+@pytest.mark.parametrize("max_objects", [None, 7, 1000])
+@pytest.mark.parametrize("ordered_pages", [0, 1, 3])
+def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(
+    small_pages: int, ordered_pages: int, max_objects: int | None
+) -> None:
+    dry = sweep(disordered(0, ordered_pages), dry_run=True, max_objects=max_objects)
+    done = sweep(disordered(0, ordered_pages), max_objects=max_objects)
+    assert dry.deleted == done.deleted
+    if max_objects is None or max_objects > 60:
+        assert (done.deleted, done.tally.bytes) == (dry.deleted, dry.tally.bytes) == (60, 180)
+        assert dry.tally.counts.eligible == done.tally.counts.eligible == 60
+    else:
+        assert done.deleted == max_objects
+
+
+def test_threads_on_a_disordered_store_count_what_each_of_them_did(small_pages: int) -> None:
+    class Slow(Disordered):
+        def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+            time.sleep(0.002)
+            return super().delete(keys)
+
+    for seed in range(3):
+        cluster = disordered(seed, 3, Slow)
+        with Threads(4) as threads:
+            result = sweep(cluster, workers=threads, ranges=4)
+        assert result.deleted == result.tally.counts.eligible == 60
+
+
+# -- any bucket ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, EPOCHS), st.integers(0, 30)), max_size=60),
+    st.lists(st.sampled_from(["README", "002/", "002/x", "004/1", "003~", "0000", "~"]), max_size=4),
+    st.integers(-1, EPOCHS),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.sampled_from([None, 0, 1, 5, 50]),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_bucket_is_swept_of_its_garbage_and_of_nothing_else(
+    objects: list[tuple[int, int, int]],
+    foreign: list[str],
+    watermark: int,
+    page_size: int,
+    ranges: int,
+    max_objects: int | None,
+) -> None:
+    cluster = a_cluster(watermark=watermark, objects=0)
+    store = store_of(cluster)
+    layout = KeyLayout(shards=4)
+    for shard, epoch, n in objects:
+        store.put(layout.format(shard, epoch, name_of(n)), b"x" * (n + 1))
+    for key in foreign:
+        store.put(layout.data_prefix + key, b"?")
+    store.page_size = page_size
+    before, garbage = level_zero(cluster), expected_garbage(cluster, watermark)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(l0gc.collect.scan, "PAGE_SIZE", page_size)
+        patch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", page_size)
+        dry = sweep(cluster, ranges=ranges, dry_run=True, max_objects=max_objects)
+        assert level_zero(cluster) == before
+        result = sweep(cluster, ranges=ranges, max_objects=max_objects)
+    gone = before - level_zero(cluster)
+    assert gone <= garbage
+    assert len(gone) == result.deleted == min(len(garbage), len(garbage) if max_objects is None else max_objects)
+    assert numbers(dry) == numbers(result)

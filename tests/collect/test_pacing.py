@@ -1,0 +1,241 @@
+"""The pace: as fast as a store takes it, never faster than allowed, whatever the store says when it has had enough."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.collect.deleter import Deleter
+from l0gc.collect.pacing import BATCH_S, SHRINK_AFTER, SHRUNK_S, Pacer
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import ThrottledError
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
+from tests.support.memory_store import FakeClock
+from tests.support.virtual_time import VirtualClock
+
+LATENCY_S = 0.02
+
+
+class Limited:
+    """A store that takes `limit` objects a second, and as many as `burst_s` seconds' worth at once.
+
+    Args:
+        by_key: whether it takes a part of a request, and answers 200 with a SlowDown for each of the other keys.
+    """
+
+    def __init__(self, clock: VirtualClock, limit: float, burst_s: float, *, by_key: bool) -> None:
+        self._clock, self._limit, self._by_key = clock, limit, by_key
+        self._most = self._tokens = limit * burst_s
+        self._at = 0.0
+        self.taken: list[tuple[float, int]] = []
+        self.sent: list[tuple[float, int]] = []
+
+    def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        self._clock.sleep(LATENCY_S / 2)
+        now = self._clock.now
+        self._tokens, self._at = min(self._most, self._tokens + (now - self._at) * self._limit), now
+        self.sent.append((now, len(keys)))
+        if not self._by_key and self._tokens < len(keys):
+            self._clock.sleep(LATENCY_S / 2)
+            raise ThrottledError("503 SlowDown")
+        n = min(len(keys), int(self._tokens))
+        self._tokens -= n
+        self.taken.append((now, n))
+        self._clock.sleep(LATENCY_S / 2)
+        return [DeleteFailure(k, "SlowDown", "slow down") for k in keys[n:]]
+
+    def per_second(self, first: float, end: float) -> float:
+        return sum(n for t, n in self.taken if first <= t < end) / (end - first)
+
+
+def sweep_against(
+    limit: float, burst_s: float, *, by_key: bool, workers: int, seconds: float, max_rate: float | None = None
+) -> tuple[Limited, Pacer, int]:
+    """Workers that always have something to delete; returns the server, the pacer and how many objects failed."""
+    clock, stop = VirtualClock(), threading.Event()
+    server = Limited(clock, limit, burst_s, by_key=by_key)
+    runtime = Runtime(clock, random.Random(1))
+    pacer = Pacer(runtime, max_rate, stop)
+    deleter = Deleter(cast(Any, server), runtime, pacer, stop)
+    page = [EligibleObject(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
+    failed = [0]
+
+    def work() -> None:
+        while not stop.is_set():
+            failed[0] += len(deleter.delete(page).failures)
+
+    def end() -> None:
+        clock.sleep(seconds)
+        stop.set()
+
+    clock.run(*[work] * workers, end)
+    return server, pacer, failed[0]
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("burst_s", [1, 5])
+@pytest.mark.parametrize(("limit", "workers"), [(50, 8), (400, 1), (400, 8), (3500, 1), (3500, 8), (20_000, 8)])
+def test_it_settles_within_a_tenth_of_what_the_store_takes_and_nothing_fails(
+    limit: float, workers: int, burst_s: float, by_key: bool
+) -> None:
+    server, pacer, failed = sweep_against(limit, burst_s, by_key=by_key, workers=workers, seconds=60)
+    assert failed == 0
+    assert 0.9 <= server.per_second(20, 60) / limit <= 1.1
+    assert pacer.throttled < 150
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize(("limit", "burst_s"), [(400, 0.2), (3500, 0.2), (20_000, 0.1)])
+def test_a_store_that_takes_little_at_once_gets_smaller_batches(limit: float, burst_s: float, by_key: bool) -> None:
+    server, pacer, failed = sweep_against(limit, burst_s, by_key=by_key, workers=8, seconds=60)
+    assert failed == 0
+    assert server.per_second(20, 60) / limit >= 0.4
+    assert pacer._size(server._clock.now) <= limit * burst_s * 2
+
+
+def test_a_store_that_was_away_gets_its_pace_back() -> None:
+    """Half a minute of nothing but 503 costs that half minute, and little more."""
+    clock, stop = VirtualClock(), threading.Event()
+    server = Limited(clock, 1e9, 1, by_key=False)
+    runtime = Runtime(clock, random.Random(1))
+    deleter = Deleter(cast(Any, server), runtime, Pacer(runtime, None, stop), stop)
+    page = [EligibleObject(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
+    failed = [0]
+
+    def work() -> None:
+        while not stop.is_set():
+            failed[0] += len(deleter.delete(page).failures)
+
+    def control() -> None:
+        clock.sleep(10)
+        tokens, server._most, server._tokens = server._most, 0, 0
+        clock.sleep(30)
+        server._most = server._tokens = tokens
+        clock.sleep(120)
+        stop.set()
+
+    clock.run(*[work] * 4, control)
+    before = server.per_second(0, 10)
+    assert failed[0] == 0
+    assert server.per_second(20, 40) == 0
+    assert server.per_second(130, 160) > 0.5 * before
+
+
+@given(
+    st.floats(1, 5000),
+    st.integers(1, 8),
+    st.sampled_from([50, 1000, 1e9]),
+    st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_rate_that_was_asked_for_is_never_exceeded(
+    max_rate: float, workers: int, limit: float, by_key: bool
+) -> None:
+    server, _, failed = sweep_against(limit, 1, by_key=by_key, workers=workers, seconds=20, max_rate=max_rate)
+    assert failed == 0
+    sent = 0
+    for at, n in server.sent:
+        sent += n
+        assert sent <= max_rate * at + 1
+    for i, (first, _) in enumerate(server.sent):  # nor in any second by more than one batch
+        in_one_second = sum(n for t, n in server.sent[i:] if t < first + 1)
+        assert in_one_second <= max_rate * 1.1 + 2 * min(PAGE_SIZE, max(1, max_rate))
+    if limit > max_rate * 2:
+        assert server.per_second(5, 20) > 0.9 * max_rate - max_rate / 10
+
+
+def test_without_an_objection_there_is_no_rate() -> None:
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    began = clock.ms
+    for _ in range(100):
+        assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
+        pacer.answered(clock.monotonic(), PAGE_SIZE, PAGE_SIZE, slower=False)
+    assert clock.ms == began
+    assert (pacer.rate(), pacer.throttled, pacer.backpressure_s) == (None, 0, 0)
+
+
+def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    sent_at = clock.monotonic()
+    clock.ms += 1000
+    pacer.answered(sent_at, 1000, 1000, slower=False)
+    pacer.answered(sent_at, 1000, 0, slower=True)
+    lowered = pacer.rate()
+    assert lowered == 900
+    for _ in range(5):
+        pacer.answered(sent_at, 1000, 0, slower=True)
+    assert pacer.rate() == lowered
+    assert pacer.throttled == 6
+
+
+def test_the_rate_goes_back_to_where_it_was_and_then_past_it() -> None:
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    clock.ms += 1000
+    pacer.answered(0, 1000, 1000, slower=False)
+    pacer.answered(clock.monotonic(), 1000, 0, slower=True)
+    rates = []
+    for _ in range(5):
+        clock.ms += 5000
+        rates.append(pacer.rate())
+    assert rates == [pytest.approx(r) for r in (1000, 1100, 1800, 3700, 7400)]
+
+
+def test_a_batch_that_was_made_smaller_stays_so_for_a_while_and_grows_again() -> None:
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    for _ in range(SHRINK_AFTER):
+        clock.ms += 1
+        pacer.answered(clock.monotonic(), 1000, 0, slower=True)
+    assert pacer._batch == 500
+    for _ in range(20):
+        pacer.answered(clock.monotonic(), 500, 500, slower=False)
+    assert pacer._batch == 500
+    clock.ms += int(SHRUNK_S * 1000) + 1000
+    pacer.answered(clock.monotonic(), 500, 500, slower=False)
+    assert pacer._batch > 500
+
+
+def test_how_many_may_go_is_decided_when_it_is_their_turn() -> None:
+    """Else a batch of a pace that was too fast would hold up all that wait behind it."""
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
+    pacer.answered(clock.monotonic(), PAGE_SIZE, 0, slower=True)
+    assert 900 * BATCH_S <= pacer.wait(PAGE_SIZE) < 1000 * BATCH_S
+
+
+def test_the_small_rest_of_a_batch_makes_no_batch_smaller() -> None:
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock))
+    for _ in range(10):
+        clock.ms += 1
+        pacer.answered(clock.monotonic(), 20, 0, slower=True)
+    assert (pacer._batch, pacer.rate()) == (PAGE_SIZE, 900)
+
+
+@pytest.mark.parametrize("waiting", ["for the rate", "in a pause"])
+def test_a_stop_is_heard_by_whoever_waits(waiting: str) -> None:
+    stop = threading.Event()
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock), 0.1, stop)
+    began, sleep = clock.ms, clock.sleep
+
+    def watched(seconds: float) -> None:
+        sleep(seconds)
+        if clock.ms - began >= 2000:
+            stop.set()
+
+    clock.sleep = watched  # type: ignore[method-assign]
+    assert not (pacer.wait(1000) if waiting == "for the rate" else pacer.pause(1000))
+    assert clock.ms - began < 2500
+    assert not pacer.wait(1)

@@ -1,0 +1,240 @@
+"""The pause: every sweep obeys it, before it begins and on its way; whoever was first keeps it; in doubt it is set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.pause import Pause, clear_pause, describe, read_pause, set_pause
+from l0gc.collect.plan import SweepOptions
+from l0gc.collect.record import DELETED, LEFT
+from l0gc.collect.runs import list_runs
+from l0gc.collect.sweeper import _SEGMENTS_UNDER_WAY, Tally
+from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
+from l0gc.keys import PAUSED, RUNS
+from l0gc.storage.history import UnfinishedUpload
+from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.parallel import Inline, Threads
+from tests.collect.test_local import a_cluster, expected_garbage, level_zero, numbers, on_record, store_of, sweep
+from tests.collect.test_sweeper import pages_of
+from tests.support.memory_store import Call, MemoryStore, lose_reply
+
+
+def test_a_pause_tells_who_why_and_since_when_by_the_stores_clock() -> None:
+    store = MemoryStore()
+    pause, new = set_pause(store, "disk audit", "ann@ops1")
+    assert new
+    assert pause == read_pause(store) == Pause("disk audit", "ann@ops1", store.clock.ms)
+    assert describe(pause) == "disk audit (ann@ops1, since 2023-11-14 22:13Z)"
+
+
+def test_whoever_pauses_first_keeps_it() -> None:
+    store = MemoryStore()
+    first, _ = set_pause(store, "disk audit", "ann")
+    store.clock.sleep(60)
+    assert set_pause(store, "another reason", "bob") == (first, False)
+    assert read_pause(store) == first
+
+
+def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_told_as_set() -> None:
+    store = MemoryStore()
+    first, _ = set_pause(store, "disk audit", "ann")
+
+    def fault(call: Call) -> None:
+        if call.kind == "get":  # bob has just been told that there is one
+            store.fault = lambda call: None
+            del store.objects[PAUSED]
+
+    store.fault = fault
+    store.clock.sleep(60)
+    second, new = set_pause(store, "another reason", "bob")
+    assert new
+    assert first != second == read_pause(store)
+
+
+def test_a_pause_whose_reply_was_lost_is_told_as_set() -> None:
+    store = MemoryStore(fault=lose_reply(PAUSED))
+    pause, new = set_pause(store, "disk audit", "ann")
+    assert new
+    assert read_pause(store) == pause
+
+
+def test_a_pause_that_could_not_be_set_is_not_told_as_set() -> None:
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent":
+            raise AmbiguousWriteError("500")
+
+    store = MemoryStore(fault=fault)
+    with pytest.raises(StoreError, match="not paused: 500"):
+        set_pause(store, "disk audit", "ann")
+
+
+def test_a_pause_that_is_cleared_is_told_and_is_gone() -> None:
+    store = MemoryStore()
+    pause, _ = set_pause(store, "disk audit", "ann")
+    assert clear_pause(store) == pause
+    assert read_pause(store) is None
+    assert clear_pause(store) is None
+
+
+def test_a_pause_that_the_store_does_not_remove_is_not_told_as_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    set_pause(store, "disk audit", "ann")
+    monkeypatch.setattr(store, "delete", lambda keys: [DeleteFailure(k, "AccessDenied", "no") for k in keys])
+    with pytest.raises(StoreError, match="still paused"):
+        clear_pause(store)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"\xff", b"{}", b"no json", b'{"why": 3, "by": "x", "since_ms": 0}',
+        b'{"why": "x", "by": "x", "since_ms": -1}', b'{"why": "x", "by": "x", "since_ms": 1767225600000000}',
+        b'{"x": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_flag_that_cannot_be_read_is_a_pause(body: bytes) -> None:
+    cluster = a_cluster()
+    cluster.store.put(PAUSED, body)
+    before = dict(store_of(cluster).objects)
+    with pytest.raises(PausedError, match="cannot be read"):
+        sweep(cluster)
+    assert store_of(cluster).objects == before
+    clear_pause(cluster.store)
+    assert sweep(cluster).deleted == 60
+
+
+def test_a_sweep_does_not_begin_while_sweeps_are_paused() -> None:
+    cluster = a_cluster()
+    set_pause(cluster.store, "disk audit", "ann")
+    before = dict(store_of(cluster).objects)
+    with pytest.raises(PausedError, match=r"disk audit \(ann, since .*l0gc resume") as e:
+        sweep(cluster)
+    assert e.value.exit_code == 4
+    assert store_of(cluster).objects == before
+    clear_pause(cluster.store)
+    assert sweep(cluster).deleted == 60
+
+
+def test_nothing_is_deleted_where_nobody_can_tell_whether_there_is_a_pause() -> None:
+    cluster = a_cluster()
+    before = level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.key == PAUSED:
+            raise StoreError("the store does not answer")
+
+    store_of(cluster).fault = fault
+    with pytest.raises(StoreError):
+        sweep(cluster)
+    assert level_zero(cluster) == before
+
+
+def test_a_dry_run_shows_its_numbers_and_the_pause() -> None:
+    cluster = a_cluster()
+    unpaused = sweep(cluster, dry_run=True)
+    set_pause(cluster.store, "disk audit", "ann")
+    dry = sweep(cluster, dry_run=True)
+    assert numbers(dry) == numbers(unpaused)
+    assert (unpaused.plan.paused, dry.plan.paused[:10]) == ("", "disk audit")
+    assert not dry.stopped
+
+
+def _when_deletes(store: MemoryStore, n: int, then: Callable[[], object]) -> Callable[[Call], None]:
+    """After the n-th DELETE of level zero, once."""
+    done: list[int] = []
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and call.when == "after" and store.requests["delete"] >= n and not done:
+            done.append(n)
+            then()
+
+    return fault
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster(objects=20)
+    store = store_of(cluster)
+    store.page_size = 5
+    key = cluster.controller.layout().format(0, 1, "00000001-0000-4000-8000-000000000000")
+    store.unfinished = [UnfinishedUpload(key, "upload", 0)]
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
+    store.fault = _when_deletes(store, 3, lambda: set_pause(store, "disk audit", "ann"))
+    if threads:
+        with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+            result = LocalSweep(cluster).run(scanners, 4, deleters)
+    else:
+        result = LocalSweep(cluster).run(Inline(), 1)
+    gone = before - level_zero(cluster)
+    assert result.tally.paused.startswith("disk audit")
+    assert result.stopped
+    assert len(gone) == result.deleted
+    if threads:
+        assert 15 <= len(gone) <= 10 * (2 + _SEGMENTS_UNDER_WAY) < len(garbage)
+    else:
+        assert len(gone) == 20  # the segment in which it was set is done
+    assert result.uploads.aborted == 0
+    rows = on_record(cluster)
+    assert {f.key for f in rows if f.status == DELETED} == gone
+    assert {f.status for f in rows} <= {DELETED, LEFT}
+    (run,), _ = list_runs(cluster.store, 20)
+    assert run.summary is not None
+    assert (run.summary.outcome, run.summary.deleted) == ("stopped", len(gone))
+    clear_pause(store)
+    assert result.deleted + LocalSweep(cluster).run(Inline(), 1).deleted == len(garbage)
+
+
+def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster(objects=20)
+    store = store_of(cluster)
+    set_at = _when_deletes(store, 3, lambda: set_pause(store, "disk audit", "ann"))
+
+    def fault(call: Call) -> None:
+        set_at(call)
+        if call.kind == "get" and call.key == PAUSED and call.when == "after" and PAUSED in store.objects:
+            del store.objects[PAUSED]
+
+    store.fault = fault
+    result = LocalSweep(cluster).run(Inline(), 1)
+    assert read_pause(store) is None
+    assert result.tally.paused
+    assert result.deleted == 20
+
+
+def test_one_look_for_a_plan_and_one_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    looks: list[str] = []
+    cluster = a_cluster()
+
+    def fault(call: Call) -> None:
+        if call.key == PAUSED and call.when == "before":
+            looks.append(call.kind)
+        if call.key.startswith(RUNS) and call.key.endswith(".parquet") and call.when == "before":
+            looks.append("segment")
+
+    store_of(cluster).fault = fault
+    sweep(cluster, dry_run=True)
+    assert looks == ["get"]
+    looks.clear()
+    assert sweep(cluster, ranges=1).deleted == 60
+    assert looks == ["get"] + ["get", "segment", "segment"] * 6  # each segment is recorded as planned, then as it ended
+
+
+def test_what_one_worker_was_paused_for_is_told_for_all() -> None:
+    total = Tally()
+    total.add(Tally(paused="disk audit"))
+    total.add(Tally())
+    assert total.paused == "disk audit"
+
+
+def test_a_limit_and_a_pause_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster(objects=20)
+    result = LocalSweep(cluster, SweepOptions(max_objects=20)).run(Inline(), 1)
+    assert (result.deleted, result.tally.paused, result.stopped) == (20, "", False)

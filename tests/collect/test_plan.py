@@ -1,0 +1,184 @@
+"""The plan: what a sweep goes by, decided before anything is deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SPARK_FROM, UNKNOWN, SweepOptions, SweepPlan, choose_engine, make_plan
+from l0gc.collect.runs import started_ms
+from l0gc.errors import SafetyError, StoreError, UsageError
+from l0gc.storage.parallel import Inline
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero, publish_m, store_of
+from tests.support.memory_store import Call, MemoryHistory, MemoryStore
+
+
+def test_shards_that_there_are_not_are_refused() -> None:
+    cluster = a_cluster()
+    for shards in [(0, 4), (4, 4), (3, 2)]:
+        with pytest.raises(UsageError, match="are not within 0-3"):
+            make_plan(cluster, SweepOptions(shards=shards))
+
+
+@pytest.mark.parametrize("shards", [(0, 0), (1, 2), (3, 3), (0, 3)])
+def test_only_the_shards_that_were_asked_for_are_swept(shards: tuple[int, int]) -> None:
+    cluster = a_cluster()
+    layout = cluster.controller.layout()
+    before = level_zero(cluster)
+    inside = {k for k in expected_garbage(cluster, 4) if (p := layout.parse(k)) and shards[0] <= p.shard <= shards[1]}
+    result = LocalSweep(cluster, SweepOptions(shards=shards)).run(Inline(), 3)
+    assert before - level_zero(cluster) == inside
+    assert result.deleted == len(inside)
+
+
+@pytest.mark.parametrize(("counted", "ranges"), [(-1, 3), (0, 1), (1, 1), (1000, 1), (1001, 2), (10**9, 3)])
+def test_a_bucket_of_few_pages_is_scanned_in_few_ranges_that_cover_it_all(counted: int, ranges: int) -> None:
+    plan = a_plan(counted=counted)
+    found = plan.ranges(3)
+    assert len(found) == ranges
+    assert (found[0][0], found[-1][1]) == (plan.first_shard, plan.end_shard)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
+@settings(deadline=None)
+def test_the_ranges_cover_the_shards_once(first: int, more: int, n: int) -> None:
+    plan = a_plan(first_shard=first, end_shard=first + more + 1)
+    ranges = plan.ranges(n)
+    assert [s for a, b in ranges for s in range(a, b)] == list(range(first, first + more + 1))
+    assert 1 <= len(ranges) <= n
+    assert all(a < b for a, b in ranges)
+
+
+def a_plan(**changes: object) -> SweepPlan:
+    plan = make_plan(a_cluster(), SweepOptions())
+    return msgspec.structs.replace(plan, **changes)
+
+
+def test_a_plan_may_be_sent_to_another_process() -> None:
+    plan = a_plan(max_rate=1.5, versioning="enabled")
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=SweepPlan) == plan
+
+
+def test_a_run_is_named_by_the_stores_clock() -> None:
+    cluster = a_cluster()
+    plan = make_plan(cluster, SweepOptions())
+    assert started_ms(plan.run_id) == plan.started_ms // 1000 * 1000 == store_of(cluster).clock.ms // 1000 * 1000
+
+
+def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
+    """The store's clock comes in whole seconds, objects' times may not."""
+    cluster = a_cluster()
+    store = store_of(cluster)
+    late = cluster.controller.layout().format(0, 1, "0000ffff-0000-4000-8000-000000000000")
+    store.put(late, b"x")
+    store.objects[late].modified_ms += 999
+    assert LocalSweep(cluster).run(Inline(), 1).tally.counts.held_by_age == 0
+    assert late not in store.objects
+
+
+def test_a_store_that_does_not_tell_about_versions_is_swept_all_the_same() -> None:
+    class Mute(MemoryStore):
+        @property
+        def history(self) -> MemoryHistory:
+            history = MemoryHistory(self)
+            history.versioning = refuse  # type: ignore[method-assign]
+            return history
+
+    def refuse() -> str:
+        raise StoreError("501 NotImplemented")
+
+    result = LocalSweep(a_cluster(Mute())).run(Inline(), 1)
+    assert (result.plan.versioning, result.deleted) == (UNKNOWN, 60)
+
+
+# -- the share of the bucket --------------------------------------------------------------------------------------------
+
+
+def with_counts(listed: int, eligible: int = -1) -> PublishedWatermark:
+    return PublishedWatermark("", 4, EPOCHS, 0, eligible, eligible, listed)
+
+
+@pytest.mark.parametrize(("ratio", "most"), [(0.0, 0), (0.25, 27), (0.5, 54), (0.6, 60), (1.0, 60)])
+def test_no_more_than_the_share_goes_and_the_run_says_so(ratio: float, most: int) -> None:
+    cluster = a_cluster(watermark=None)
+    published = with_counts(108)
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_id=state.cluster_id))
+    before = level_zero(cluster)
+    options = SweepOptions(max_delete_ratio=ratio)
+    dry = LocalSweep(cluster, dataclasses.replace(options, dry_run=True)).run(Inline(), 3)
+    result = LocalSweep(cluster, options).run(Inline(), 3)
+    assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
+    assert result.over_ratio == dry.over_ratio == (most < 60)
+
+
+def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
+    cluster = a_cluster()
+    before = level_zero(cluster)
+    with pytest.raises(SafetyError, match="did not count the bucket"):
+        LocalSweep(cluster, SweepOptions(max_delete_ratio=0.5)).run(Inline())
+    assert level_zero(cluster) == before
+
+
+def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
+    cluster = a_cluster(watermark=None)
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
+    result = LocalSweep(cluster, SweepOptions(max_objects=5, max_delete_ratio=0.5)).run(Inline())
+    assert (result.deleted, result.over_ratio) == (5, False)
+
+
+# -- which engine ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "master", "eligible", "engine", "why"),
+    [
+        ("local", "spark://x", SPARK_FROM, "local", "asked for"),
+        ("spark", None, 0, "spark", "asked for"),
+        ("auto", None, SPARK_FROM, "local", "no Spark cluster"),
+        ("auto", "local[4]", SPARK_FROM, "local", "no Spark cluster"),
+        ("auto", "spark://x", SPARK_FROM - 1, "local", "fewer than 1,000,000"),
+        ("auto", "spark://x", SPARK_FROM, "spark", "at least 1,000,000"),
+        ("auto", "spark://x", -1, "local", "did not count"),
+    ],
+)
+def test_the_engine_is_chosen_by_what_was_eligible(
+    asked: str, master: str | None, eligible: int, engine: str, why: str
+) -> None:
+    chosen, reason = choose_engine(asked, master, lambda: eligible)
+    assert chosen == engine
+    assert why in reason
+
+
+def test_nobody_is_asked_what_is_eligible_where_it_does_not_matter() -> None:
+    def never() -> int:
+        raise AssertionError
+
+    assert choose_engine("auto", None, never)[0] == "local"
+
+
+def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
+    """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
+    chosen, reason = choose_engine("auto", "spark://x", lambda: SPARK_FROM, limited=True)
+    assert (chosen, "one process" in reason) == ("local", True)
+
+
+def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
+    with pytest.raises(UsageError, match="one process that counts: use --engine local"):
+        choose_engine("spark", "spark://x", lambda: SPARK_FROM, limited=True)
+
+
+def test_a_sweep_without_a_watermark_asks_for_nothing_more() -> None:
+    cluster = a_cluster(watermark=None)
+    calls: list[Call] = []
+    store_of(cluster).fault = calls.append
+    LocalSweep(cluster).run(Inline())
+    assert not {c.kind for c in calls} & {"scan", "delete", "put"}
+    publish_m(cluster, 4)

@@ -1,0 +1,219 @@
+"""The run record: whatever moment a run is killed at, what is gone is on record, and what is told of it is true."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+import l0gc.collect.scan
+import l0gc.collect.sweeper
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, Fate, RunRecord, Segment, folder, read_segment
+from l0gc.collect.runs import expire, list_runs, show_run
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
+from l0gc.keys import RUNS
+from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from tests.collect.test_local import a_cluster, expected_garbage, level_zero, store_of
+from tests.support.memory_store import Call, MemoryStore
+
+NO_RUN = "20261301T000000Z-0123abcd"
+"""A name of a run's form, of a month that there is not."""
+
+
+class Killed(BaseException):
+    """The process is gone: nobody catches this."""
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(l0gc.collect.scan, "PAGE_SIZE", 5)
+    monkeypatch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", 5)
+    monkeypatch.setattr(l0gc.collect.sweeper, "SEGMENT_OBJECTS", 13)
+    return 5
+
+
+def killed_at(number: int, page_size: int) -> tuple[Cluster, set[str], bool]:
+    """A cluster whose sweep was killed before its store call `number` (or after, if odd); what is gone; whether it was."""
+    cluster = a_cluster()
+    store = store_of(cluster)
+    store.page_size = page_size
+    before = level_zero(cluster)
+    numbers = itertools.count()
+
+    def fault(call: Call) -> None:
+        if next(numbers) == number:
+            raise Killed
+
+    store.fault = fault
+    killed = False
+    try:
+        LocalSweep(cluster).run(Inline(), 1)
+    except Killed:
+        killed = True
+    store.fault = lambda call: None
+    return cluster, before - level_zero(cluster), killed
+
+
+def statuses(cluster: Cluster) -> dict[str, str]:
+    store = store_of(cluster)
+    keys = [k for k in store.objects if k.startswith(RUNS) and k.endswith(".parquet")]
+    return {f.key: f.status for k in keys for f in read_segment(store, k)}
+
+
+def test_at_whatever_call_a_run_is_killed_its_record_is_true(small: int) -> None:
+    """Every call of a run is tried: before it takes effect, and after."""
+    garbage = expected_garbage(a_cluster(), 4)
+    for number in itertools.count():
+        cluster, gone, killed = killed_at(number, small)
+        on_record = statuses(cluster)
+        assert gone <= set(on_record) <= garbage
+        assert {k for k, s in on_record.items() if s == DELETED} <= gone
+        runs, total = list_runs(cluster.store, 5)
+        if not on_record:
+            assert not gone
+        else:
+            assert total == 1
+            detail = show_run(cluster, runs[0].run_id)
+            assert detail.by_status[DELETED] == len(gone)
+            assert detail.by_status[LEFT] == len(on_record) - len(gone)
+            assert sum(detail.by_status.values()) == len(on_record)
+            assert (runs[0].summary is None) == (
+                killed and f"{folder(runs[0].run_id)}run.json" not in cluster_keys(cluster)
+            )
+        LocalSweep(cluster).run(Inline(), 1)  # the next run goes on
+        assert expected_garbage(cluster, 4) == set()
+        if not killed:
+            assert number > 40
+            break
+
+
+def cluster_keys(cluster: Cluster) -> set[str]:
+    return set(store_of(cluster).objects)
+
+
+def test_a_segment_keeps_everything_about_its_objects() -> None:
+    store = MemoryStore()
+    objects = [EligibleObject("a", 1, 2, 3), EligibleObject("b/ü", 10**17, 2**40, 5), EligibleObject("c", 0, 0, 0, "v")]
+    segment = Segment.of("segment", objects)
+    store.put("segment", segment.encode([PLANNED, DELETED, FAILED], ["", "marker", "v"], 7))
+    assert read_segment(store, "segment") == [
+        Fate("a", 1, 2, 3, "", PLANNED),
+        Fate("b/ü", 10**17, 2**40, 5, "marker", DELETED, 7),
+        Fate("c", 0, 0, 0, "v", FAILED),
+    ]
+
+
+def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
+    store = MemoryStore()
+    objects = [EligibleObject("k", 1, 1)]
+    first, second = (RunRecord(store, "run", w) for w in ("a", "b"))
+    keys: list[str] = []
+    threads = [
+        threading.Thread(target=lambda r=r: keys.extend(r.plan(objects).key for _ in range(20)))
+        for r in (first, first, second)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(set(keys)) == 60
+
+
+def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
+    """It is on record as failed; whether it is gone, the bucket tells."""
+
+    class Silent(MemoryStore):
+        def delete(self, keys: list[str]) -> list[DeleteFailure]:  # type: ignore[override]
+            landed = [k for k in keys if f"/{2:018}/" in k]
+            super().delete([k for k in keys if f"/{3:018}/" not in k])
+            return [DeleteFailure(k, "InternalError", "lost") for k in keys if k in landed or f"/{3:018}/" in k]
+
+    cluster = a_cluster(Silent())
+    before = level_zero(cluster)
+    result = LocalSweep(cluster).run(Inline(), 1)
+    gone = before - level_zero(cluster)
+    assert result.deleted < len(gone)
+    detail = show_run(cluster, result.plan.run_id)
+    assert (detail.by_status[DELETED], detail.by_status[FAILED]) == (len(gone), 12)
+
+
+def test_an_object_in_two_segments_is_told_once(small: int) -> None:
+    """As after an executor died: planned by one worker, deleted by the next."""
+    cluster = a_cluster()
+    result = LocalSweep(cluster).run(Inline(), 1)
+    gone = [EligibleObject(k, 1, 1) for k, s in statuses(cluster).items() if s == DELETED]
+    RunRecord(cluster.store, result.plan.run_id, "lost").plan(
+        [*gone[:7], EligibleObject("level_zero/data/never", 1, 1)]
+    )
+    detail = show_run(cluster, result.plan.run_id)
+    assert detail.by_status == {DELETED: len(gone) + 1}  # the last one is planned, and not there: it was deleted
+
+
+def test_runs_are_listed_the_newest_last_and_read_only_as_far_as_shown() -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    runs = []
+    for n in range(3):
+        store.clock.sleep(60)
+        store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
+        runs.append(LocalSweep(cluster).run(Inline(), 1).plan.run_id)
+    store.put(f"{RUNS}{NO_RUN}/x.parquet", b"?")
+    store.requests.clear()
+    shown, total = list_runs(store, 2)
+    assert ([r.run_id for r in shown], total) == (runs[1:], 3)
+    assert store.requests["get"] == 2
+    assert [r.summary.outcome for r in shown if r.summary] == ["done", "done"]
+
+
+def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
+    cluster = a_cluster()
+    store = store_of(cluster)
+    foreign = {
+        f"{RUNS}{name}" for name in ("0a1b2c3d-old-shape/deleted-00000.parquet", "README", f"{NO_RUN}/x.parquet")
+    }
+    for key in foreign:
+        store.put(key, b"?")
+    runs = []
+    for n in range(4):
+        store.clock.sleep(3600)
+        store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
+        runs.append(LocalSweep(cluster).run(Inline(), 1).plan)
+    store.page_size = 3
+    removed = expire(store, runs[2].started_ms - 1)
+    left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign}
+    assert left == {r.run_id for r in runs[2:]}
+    assert removed == 4
+    assert foreign <= set(store.objects)
+
+
+def test_a_run_that_has_nothing_to_delete_leaves_no_record() -> None:
+    cluster = a_cluster()
+    LocalSweep(cluster).run(Inline(), 1)
+    before = cluster_keys(cluster)
+    result = LocalSweep(cluster).run(Inline(), 1)
+    assert result.deleted == 0
+    assert cluster_keys(cluster) == before
+
+
+def test_what_is_no_run_is_said_to_be_none() -> None:
+    cluster = a_cluster()
+    with pytest.raises(UsageError, match="is no run id"):
+        show_run(cluster, "../../published")
+    with pytest.raises(UsageError, match="is no run id"):
+        show_run(cluster, NO_RUN)
+    with pytest.raises(NotFoundError, match="no record of run"):
+        show_run(cluster, "20260131T235959Z-0123abcd")
+
+
+def test_a_damaged_segment_is_named() -> None:
+    cluster = a_cluster()
+    run_id = LocalSweep(cluster).run(Inline(), 1).plan.run_id
+    key = next(k for k in store_of(cluster).objects if k.startswith(folder(run_id)) and k.endswith(".parquet"))
+    cluster.store.put(key, b"PAR1?")
+    with pytest.raises(CorruptObjectError, match=key):
+        show_run(cluster, run_id)

@@ -1,0 +1,156 @@
+"""The skip-scan: exactly the garbage, whatever lies around it and however it is listed, and few requests for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import l0gc.collect.scan
+from l0gc.collect.scan import OutOfOrderError, ScanCounts, SkipScan
+from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import PAGE_SIZE
+from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
+from tests.support.memory_store import MemoryStore
+
+FOREVER = 2**60
+
+
+def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
+    """By definition: what parses, at the watermark or below it."""
+    parsed = [(k, layout.parse(k)) for k in below(layout, keys)]
+    return [k for k, p in parsed if p is not None and p.epoch <= watermark]
+
+
+def scan_range(
+    store: MemoryStore, layout: KeyLayout, watermark: int, cut: tuple[int, int], skip: bool = True
+) -> tuple[list[str], ScanCounts]:
+    scan = SkipScan(store, layout, watermark, *cut, older_than_ms=FOREVER, skip=skip)
+    found = [o.key for batch in scan.batches() for o in batch]
+    return found, scan.counts
+
+
+cuts = st.lists(st.integers(1, SHARDS - 1), unique=True, max_size=SHARDS - 1).map(
+    lambda c: list(zip([0, *sorted(c)], [*sorted(c), SHARDS], strict=True))
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _real_pages_afterwards() -> Iterator[None]:
+    yield
+    pages_of(PAGE_SIZE)
+
+
+def pages_of(size: int) -> None:
+    """The scan takes a page of `size` for a full one, as the store makes it."""
+    setattr(l0gc.collect.scan, "PAGE_SIZE", size)  # noqa: B010 - the name is not the module's own
+
+
+@given(buckets(), st.integers(1, 7), cuts, st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_the_ranges_find_exactly_the_garbage_each_key_once(
+    bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], skip: bool
+) -> None:
+    layout, keys, watermark = bucket
+    pages_of(page_size)
+    store = a_store(keys, page_size)
+    found: list[str] = []
+    for cut in ranges:
+        found += scan_range(store, layout, watermark, cut, skip)[0]
+    assert found == garbage(layout, keys, watermark)
+
+
+@given(buckets(), st.integers(1, 7), cuts)
+@settings(max_examples=400, deadline=None)
+def test_a_scan_asks_for_no_more_pages_than_garbage_and_shards_or_than_there_are(
+    bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
+) -> None:
+    layout, keys, watermark = bucket
+    pages_of(page_size)
+    store = a_store(keys, page_size)
+    counted = sum(scan_range(store, layout, watermark, cut)[1].requests for cut in ranges)
+    all_keys = below(layout, keys)
+    dead = garbage(layout, keys, watermark)
+    foreign = [k for k in all_keys if layout.parse(k) is None]
+    bound = min(len(all_keys) // page_size, len(dead) // page_size + SHARDS + len(foreign)) + len(ranges)
+    assert store.requests["scan"] <= bound
+    assert counted == store.requests["scan"]
+
+
+@given(buckets(), st.integers(1, 7), cuts)
+@settings(max_examples=200, deadline=None)
+def test_a_scan_without_skipping_counts_every_key_once(
+    bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
+) -> None:
+    layout, keys, watermark = bucket
+    store = a_store(keys, page_size)
+    total = ScanCounts()
+    for cut in ranges:
+        total.add(scan_range(store, layout, watermark, cut, skip=False)[1])
+    all_keys = below(layout, keys)
+    foreign = [k for k in all_keys if layout.parse(k) is None]
+    assert (total.listed, total.unparsable) == (len(all_keys), len(foreign))
+    assert total.unparsable_sample in (foreign or [""])
+    assert total.eligible == len(garbage(layout, keys, watermark))
+    assert total.highest_epoch == max((p.epoch for k in all_keys if (p := layout.parse(k))), default=-1)
+
+
+def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
+    layout = KeyLayout(shards=SHARDS)
+    keys = [layout.format(s, 9, name_of(n)) for s in range(SHARDS) for n in range(100)]
+    pages_of(10)
+    store = a_store(keys, 10)
+    found, counts = scan_range(store, layout, 5, (0, SHARDS))
+    assert found == []
+    assert store.requests["scan"] == SHARDS + 1  # and one to see that the last shard was the last
+    assert counts.listed == SHARDS * 10
+
+
+# -- stores that list out of order (hazard 12) --------------------------------------------------------------------------
+
+
+@given(buckets(), st.integers(1, 7), cuts, st.integers(0, 9))
+@settings(max_examples=300, deadline=None)
+def test_a_disordered_store_is_never_read_wrongly(
+    bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], seed: int
+) -> None:
+    """Skipping finds garbage only, or says that it cannot skip; reading on without skipping finds all of it."""
+    layout, keys, watermark = bucket
+    pages_of(page_size)
+    store = a_store(keys, page_size, Disordered)
+    assert isinstance(store, Disordered)
+    store.seed = seed
+    dead = garbage(layout, keys, watermark)
+    found: list[str] = []
+    for cut in ranges:
+        with suppress(OutOfOrderError):
+            assert set(scan_range(store, layout, watermark, cut)[0]) <= set(dead)
+        found += scan_range(store, layout, watermark, cut, skip=False)[0]
+    assert sorted(found) == dead
+
+
+@pytest.mark.parametrize("kind", [Disordered, Backwards])
+def test_a_disordered_page_is_noticed(kind: type[MemoryStore]) -> None:
+    layout = KeyLayout(shards=SHARDS)
+    keys = [layout.format(s, e, name_of(1)) for s in range(SHARDS) for e in range(6)]
+    pages_of(10)
+    with pytest.raises(OutOfOrderError):
+        scan_range(a_store(keys, 10, kind), layout, 3, (0, SHARDS))
+
+
+# -- age (hazard 16) ----------------------------------------------------------------------------------------------------
+
+
+def test_an_object_is_old_enough_at_the_age_exactly() -> None:
+    layout = KeyLayout(shards=SHARDS)
+    store = MemoryStore()
+    for n in range(3):
+        store.put(layout.format(0, 1, name_of(n)), b"x")
+        store.clock.ms += 1000
+    changed = store.objects[layout.format(0, 1, name_of(1))].modified_ms
+    scan = SkipScan(store, layout, 5, 0, SHARDS, older_than_ms=changed)
+    assert [o.key for b in scan.batches() for o in b] == [layout.format(0, 1, name_of(n)) for n in (0, 1)]
+    assert (scan.counts.eligible, scan.counts.held_by_age) == (3, 1)

@@ -1,0 +1,379 @@
+"""The sweeper: listing and deleting overlap, few segments are under way, and a stop or a failure ends it in good order."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import l0gc.collect.scan
+import l0gc.collect.sweeper
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions, make_plan
+from l0gc.collect.record import DELETED, FAILED, LEFT
+from l0gc.collect.sweeper import _SEGMENTS_UNDER_WAY, Progress, Sweeper, Tally
+from l0gc.errors import StoreError
+from l0gc.storage.history import UnfinishedUpload
+from l0gc.storage.objectstore import DeleteFailure, ListedPage
+from l0gc.storage.parallel import Inline, Threads
+from l0gc.streamlog.cluster import Cluster
+from tests.collect.test_local import (
+    Disordered,
+    a_cluster,
+    expected_garbage,
+    level_zero,
+    name_of,
+    on_record,
+    publish_m,
+    store_of,
+)
+from tests.support.memory_store import Call, MemoryStore
+
+
+def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int) -> None:
+    patch.setattr(l0gc.collect.scan, "PAGE_SIZE", page)
+    patch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", page)
+    patch.setattr(l0gc.collect.sweeper, "SEGMENT_OBJECTS", segment)
+
+
+class Unruly(Disordered):
+    """Lists in its own order where it is told to, and fails keys of its choice, some for good, some once.
+
+    Its disorder shows in each page of two keys and more, as that of a page of 1,000 does for any store.
+    """
+
+    disorder = False
+    locked: frozenset[int] = frozenset()
+    once: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed_once: set[str] = set()
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        if not self.disorder:
+            yield from MemoryStore.scan(self, prefix, start_after)
+            return
+        for number, page in enumerate(super().scan(prefix, start_after)):
+            if number < self.ordered_pages:
+                yield page
+            else:
+                rows = sorted(zip(page.keys, page.sizes, page.modified_ms, strict=True), reverse=True)
+                yield ListedPage([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        failures = []
+        for k in keys:
+            number = int(k.rsplit("/", 1)[1][:8], 16)
+            if number in self.locked:
+                failures.append(DeleteFailure(k, "AccessDenied", "protected by object lock"))
+            elif number in self.once and k not in self.failed_once:
+                self.failed_once.add(k)
+                failures.append(DeleteFailure(k, "SlowDown", "later"))
+        lost = {f.key for f in failures}
+        super().delete([k for k in keys if k not in lost])
+        return failures
+
+
+@given(
+    objects=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.integers(0, 15)), max_size=50),
+    watermark=st.integers(-1, 8),
+    page=st.integers(1, 6),
+    segment=st.integers(1, 12),
+    ranges=st.integers(1, 5),
+    disorder=st.booleans(),
+    ordered_pages=st.integers(0, 3),
+    locked=st.frozensets(st.integers(0, 15), max_size=2),
+    once=st.frozensets(st.integers(0, 15), max_size=4),
+    threads=st.booleans(),
+)
+@settings(max_examples=120, deadline=None)
+def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
+    objects: list[tuple[int, int, int]],
+    watermark: int,
+    page: int,
+    segment: int,
+    ranges: int,
+    disorder: bool,
+    ordered_pages: int,
+    locked: frozenset[int],
+    once: frozenset[int],
+    threads: bool,
+) -> None:
+    page = max(page, 2) if disorder else page
+    store = Unruly()
+    store.locked, store.once, store.disorder, store.ordered_pages = locked, once, disorder, ordered_pages
+    cluster = a_cluster(store, watermark=None, objects=0)
+    publish_m(cluster, watermark)
+    layout = cluster.controller.layout()
+    for shard, epoch, n in objects:
+        store.put(layout.format(shard, epoch, name_of(n)), b"x" * (n + 1))
+    store.page_size = page
+    before, garbage = level_zero(cluster), expected_garbage(cluster, watermark)
+    stuck = {k for k in garbage if int(k.rsplit("/", 1)[1][:8], 16) in locked}
+    with pytest.MonkeyPatch.context() as patch:
+        pages_of(patch, page, segment)
+        dry = LocalSweep(cluster, SweepOptions(dry_run=True)).run(Inline(), ranges)
+        assert level_zero(cluster) == before
+        if threads:
+            with Threads(4) as scanners, ThreadPoolExecutor(3) as deleters:
+                result = LocalSweep(cluster).run(scanners, ranges, deleters)
+        else:
+            result = LocalSweep(cluster).run(Inline(), ranges)
+    assert level_zero(cluster) == before - garbage | stuck
+    assert (result.deleted, result.tally.failed) == (len(garbage - stuck), len(stuck))
+    assert dry.deleted == result.tally.counts.eligible == len(garbage)
+    assert result.tally.bytes == sum(int(k.rsplit("/", 1)[1][:8], 16) + 1 for k in garbage - stuck)
+    assert {f.key for f in on_record(cluster) if f.status == DELETED} == garbage - stuck
+    assert {f.key for f in on_record(cluster) if f.status == FAILED} == stuck
+    assert result.tally.delete_errors == 0
+
+
+def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow deletes make the scanners wait, so memory does not grow with the bucket."""
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster(objects=100)
+    store = store_of(cluster)
+    store.page_size = 5
+    seen = [0, 0]  # listed, deleted
+    most = [0]
+    lock = threading.Lock()
+    scan, delete = store.scan, store.delete
+
+    def counting_scan(prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        for page in scan(prefix, start_after):
+            parsed = [cluster.controller.layout().parse(k) for k in page.keys]
+            with lock:
+                seen[0] += sum(p is not None and p.epoch <= 4 for p in parsed)
+                most[0] = max(most[0], seen[0] - seen[1])
+            yield page
+
+    def slow_delete(keys: Sequence[str]) -> list[DeleteFailure]:
+        time.sleep(0.001)
+        failures = delete(keys)
+        with lock:
+            seen[1] += len(keys)
+        return failures
+
+    store.scan, store.delete = counting_scan, slow_delete  # type: ignore[method-assign]
+    with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+        result = LocalSweep(cluster).run(scanners, 4, deleters)
+    assert result.deleted == 4 * 5 * 100
+    # The segments under way, the one that is being filled, the one of a scanner that waits, and a page for each scanner.
+    assert most[0] <= (_SEGMENTS_UNDER_WAY + 2) * 10 + 4 * 2 * 5
+
+
+def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    store = store_of(cluster)
+    store.page_size = 5
+    kinds: list[str] = []
+    store.fault = lambda call: kinds.append(call.kind)
+    LocalSweep(cluster).run(Inline(), 1)
+    assert kinds.index("delete") < len(kinds) - 1 - kinds[::-1].index("scan")
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
+    monkeypatch: pytest.MonkeyPatch, threads: bool
+) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    store = store_of(cluster)
+    store.page_size = 5
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
+    sweep = LocalSweep(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and call.when == "after" and store.requests["delete"] == 3:
+            sweep.stop.set()
+
+    store.fault = fault
+    if threads:
+        with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+            result = sweep.run(scanners, 4, deleters)
+    else:
+        result = sweep.run(Inline(), 1)
+    gone = before - level_zero(cluster)
+    assert result.stopped
+    assert 0 < len(gone) == result.deleted < len(garbage)
+    rows = on_record(cluster)
+    assert {f.key for f in rows if f.status == DELETED} == gone
+    assert {f.status for f in rows} <= {DELETED, LEFT}
+    store.fault = lambda call: None
+    assert result.deleted + LocalSweep(cluster).run(Inline(), 1).deleted == len(garbage)
+    assert expected_garbage(cluster, 4) == set()
+
+
+def test_a_stop_is_heard_where_nothing_is_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 1000, 10)
+    cluster = a_cluster(watermark=-1, objects=50)
+    publish_m(cluster, 0)
+    store = store_of(cluster)
+    store.page_size = 1  # never a full page: the scan reads on
+    for key in expected_garbage(cluster, 0):
+        store.delete([key])
+    sweep = LocalSweep(cluster)
+
+    def fault(call: Call) -> None:
+        if store.requests["scan"] == 20:
+            sweep.stop.set()
+
+    store.fault = fault
+    assert sweep.run(Inline(), 1).stopped
+    assert store.requests["scan"] < 25
+
+
+def test_a_record_that_cannot_be_written_ends_the_run_before_anything_of_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    store = store_of(cluster)
+    before = level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "put":
+            raise StoreError("no space")
+
+    store.fault = fault
+    with pytest.raises(StoreError, match="no space"), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+        LocalSweep(cluster).run(scanners, 4, deleters)
+    assert level_zero(cluster) == before
+
+
+class Panic(BaseException):
+    """As PyO3 raises where Rust panics."""
+
+
+@pytest.mark.timeout(30)
+def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    before = level_zero(cluster)
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete":
+            raise Panic
+
+    store_of(cluster).fault = fault
+    with pytest.raises(Panic), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+        LocalSweep(cluster).run(scanners, 4, deleters)
+    assert level_zero(cluster) == before
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("started", [0, 1, 4])
+def test_a_thread_that_cannot_be_started_ends_the_run(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    """As where a container may have only so many."""
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    before = level_zero(cluster)
+
+    submitted = itertools.count()
+
+    class Crowded(ThreadPoolExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            if next(submitted) >= started:
+                raise RuntimeError("can't start new thread")
+            return super().submit(fn, *args, **kwargs)
+
+    with pytest.raises(RuntimeError, match="new thread"), Threads(4) as scanners, Crowded(2) as deleters:
+        LocalSweep(cluster).run(scanners, 4, deleters)
+    gone = before - level_zero(cluster)
+    assert len(gone) <= 5 * started
+    assert gone <= {f.key for f in on_record(cluster)}
+
+
+def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does where l0gc is a library."""
+
+    class Interrupted(Inline):
+        def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+            raise KeyboardInterrupt
+
+    sweep = LocalSweep(a_cluster())
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(Interrupted())
+    assert sweep.stop.is_set()
+
+
+def test_progress_tells_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages_of(monkeypatch, 5, 10)
+    cluster = a_cluster()
+    store_of(cluster).page_size = 5
+    told: list[Progress] = []
+    result = LocalSweep(cluster, progress=told.append).run(Inline(), 1)
+    assert [p.deleted for p in told] == sorted(p.deleted for p in told)
+    assert (told[-1].deleted, told[-1].bytes) == (result.deleted, result.tally.bytes)
+    assert {p.shard for p in told} >= {"000", "001", "002", "003"}
+    assert told[0].listed == 5
+    assert (told[-1].rate, told[-1].throttled) == (None, 0)
+
+
+def test_tallies_of_workers_add_up() -> None:
+    cluster = a_cluster()
+    plan = make_plan(cluster, SweepOptions())
+    total = Tally()
+    with ThreadPoolExecutor(2) as deleters:
+        for n, span in enumerate(plan.ranges(4)):
+            sweeper = Sweeper(cluster.store, cluster.runtime, plan, worker=f"w{n}", deleters=deleters)
+            total.add(sweeper.run([span], Inline()))
+    assert (total.deleted, total.counts.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
+    assert total.highest_deleted_epoch == 4
+
+
+# -- unfinished uploads ---------------------------------------------------------------------------------------------------
+
+
+def with_uploads(cluster: Cluster) -> dict[str, UnfinishedUpload]:
+    store, layout = store_of(cluster), cluster.controller.layout()
+    now = store.clock.ms
+    uploads = {
+        "old": UnfinishedUpload(layout.format(0, 1, name_of(1)), "1", now - 100_000),
+        "young": UnfinishedUpload(layout.format(1, 4, name_of(2)), "2", now),
+        "live": UnfinishedUpload(layout.format(1, 5, name_of(3)), "3", now - 100_000),
+        "foreign": UnfinishedUpload(f"{layout.data_prefix}001/x", "4", now - 100_000),
+        "elsewhere": UnfinishedUpload("level_one/data/x", "5", now - 100_000),
+    }
+    store.unfinished = list(uploads.values())
+    return uploads
+
+
+@pytest.mark.parametrize(
+    ("options", "aborted"),
+    [
+        (SweepOptions(), {"old", "young"}),
+        (SweepOptions(min_age_ms=50_000), {"old"}),
+        (SweepOptions(shards=(1, 3)), {"young"}),
+        (SweepOptions(dry_run=True), set()),
+    ],
+)
+def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: SweepOptions, aborted: set[str]) -> None:
+    cluster = a_cluster()
+    uploads = with_uploads(cluster)
+    result = LocalSweep(cluster, options).run(Inline())
+    left = store_of(cluster).unfinished
+    assert {name for name, u in uploads.items() if u not in left} == aborted
+    assert result.uploads.aborted == (2 if options.dry_run else len(aborted))
+
+
+def test_a_store_that_does_not_list_uploads_is_swept_all_the_same() -> None:
+    cluster = a_cluster()
+
+    def fault(call: Call) -> None:
+        if call.kind == "list" and call.key.startswith("level_zero"):
+            raise StoreError("501 NotImplemented")
+
+    store_of(cluster).fault = fault
+    result = LocalSweep(cluster).run(Inline())
+    assert (result.deleted, result.uploads.aborted) == (60, 0)
+    assert "501 NotImplemented" in result.uploads.note

@@ -1,0 +1,194 @@
+"""The doctor's look at a store: what is wrong is named, with a remedy, and nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from l0gc.errors import AccessDeniedError
+from l0gc.inspect.doctor import store as doctor
+from l0gc.inspect.doctor.checkup import FAILURE, OK, WARNING, Check
+from l0gc.runtime import Runtime
+from l0gc.storage.bucket import BucketSettings, LifecycleRule
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import Written
+from l0gc.storage.s3 import S3Store
+from tests.support.memory_store import FakeClock, MemoryStore
+
+
+def by_name(checks: Iterator[Check]) -> dict[str, Check]:
+    return {c.name: c for c in checks}
+
+
+class Locked(MemoryStore):
+    """A store in memory for several threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._one = threading.Lock()
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        with self._one:
+            return super().put_if_absent(key, body)
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        with self._one:
+            return super().put_if_match(key, body, etag)
+
+
+class LooksBeforeItWrites(Locked):
+    """Checks the condition, then writes: right for one writer at a time, and wrong in a race. `rclone serve s3`-like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._all = threading.Barrier(doctor.RACERS)
+        self._others = threading.active_count()
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        if key not in self.objects and threading.active_count() >= self._others + doctor.RACERS:
+            self._all.wait(5)
+            return self.put(key, body)
+        return super().put_if_absent(key, body)
+
+
+class Ignorant(MemoryStore):
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        return self.put(key, body)
+
+
+class ReadOnly(MemoryStore):
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        raise AccessDeniedError(f"may not write {key}")
+
+
+def test_a_store_that_may_not_be_written_to_is_not_called_fit_nor_unfit() -> None:
+    (check,) = doctor.promises(ReadOnly(), Runtime())
+    assert (check.name, check.status) == ("store", WARNING)
+    assert "not tried" in check.text
+
+
+def test_a_fit_store_passes_and_nothing_is_left() -> None:
+    store = Locked()
+    checks = by_name(doctor.promises(store, Runtime()))
+    assert {c.status for c in checks.values()} == {OK}
+    assert set(checks) == {"store", "race"}
+    assert store.objects == {}
+
+
+def test_a_store_that_ignores_conditions_fails() -> None:
+    store = Ignorant()
+    (check,) = doctor.promises(store, Runtime())
+    assert (check.name, check.status) == ("store", FAILURE)
+    assert "ignores conditional creates" in check.text
+    assert store.objects == {}
+
+
+def test_a_store_that_looks_before_it_writes_fails_in_the_race_alone() -> None:
+    store = LooksBeforeItWrites()
+    checks = by_name(doctor.promises(store, Runtime()))
+    assert checks["store"].status == OK
+    assert checks["race"].status == FAILURE
+    assert "8 threads were told" in checks["race"].text
+    assert store.objects == {}
+
+
+# -- lifecycle ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prefix", "does", "status"),
+    [
+        ("", "expires objects", FAILURE),
+        ("c/level_zero/", "expires objects", FAILURE),
+        ("c/l0gc/partition/", "expires objects", FAILURE),
+        ("c/l0gc/runs/", "expires objects", OK),
+        ("c/l0gc/watermarks/reports/", "expires objects", OK),
+        ("c/l0gc/", "expires objects", FAILURE),
+        ("other/", "expires objects", OK),
+        ("c/", "moves objects to another storage class", WARNING),
+        ("c/", "expires old versions", OK),
+        ("c/", "removes delete markers", OK),
+    ],
+)
+def test_a_rule_that_goes_by_age_fights_l0gc_where_l0gc_needs_its_objects(prefix: str, does: str, status: str) -> None:
+    rules = [LifecycleRule("r", prefix, frozenset({does}))]
+    assert [c.status for c in doctor.lifecycle(rules, "c/", versioned=False)] == [status]
+
+
+# -- on moto --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    with mock_aws():
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="bucket", ObjectLockEnabledForBucket=True)
+        yield S3Store(StoreConfig("bucket", "c/", region="us-east-1"))
+
+
+def test_the_settings_of_a_bucket_are_told(moto: S3Store) -> None:
+    client = moto.client
+    client.put_object_lock_configuration(
+        Bucket="bucket",
+        ObjectLockConfiguration={
+            "ObjectLockEnabled": "Enabled",
+            "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 3}},
+        },
+    )
+    client.put_bucket_lifecycle_configuration(
+        Bucket="bucket",
+        LifecycleConfiguration={
+            "Rules": [
+                {"ID": "old", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}},
+                {"ID": "off", "Status": "Disabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}},
+            ]
+        },
+    )
+    checks = by_name(doctor.settings(moto))
+    assert checks["versioning"].status == WARNING
+    assert (checks["object lock"].status, checks["object lock"].text) == (WARNING, "GOVERNANCE, 3 days")
+    assert checks["lifecycle"].status == FAILURE
+    assert "rule old on the whole bucket" in checks["lifecycle"].text
+    assert [r.name for r in BucketSettings(moto).lifecycle()] == ["old"]
+
+
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_a_delete_is_not_tried_where_it_would_leave_a_marker(
+    moto: S3Store, monkeypatch: pytest.MonkeyPatch, may_ask: bool
+) -> None:
+    if not may_ask:
+        monkeypatch.setattr(doctor, "_versioning", lambda store: "")
+    checks = by_name(doctor.permissions(moto, Runtime()))
+    assert checks["delete"].status == WARNING
+    assert checks["read"].status == checks["write"].status == checks["list"].status == OK
+    assert moto.client.list_object_versions(Bucket="bucket").get("DeleteMarkers", []) == []
+
+
+def test_a_refused_permission_names_the_folder_and_the_commands(moto: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = S3Store.put_if_match
+
+    def refuse(self: S3Store, key: str, body: bytes, etag: str) -> Written:
+        if key.startswith("level_one/"):
+            raise AccessDeniedError("no")
+        return real(self, key, body, etag)
+
+    monkeypatch.setattr(S3Store, "put_if_match", refuse)
+    check = by_name(doctor.permissions(moto, Runtime()))["write"]
+    assert check.status == WARNING
+    assert check.text == "refused at level_one/data/* (reconcile)"
+
+
+@pytest.mark.parametrize(("behind_ms", "status"), [(0, OK), (-59_000, OK), (600_000, WARNING), (-600_000, WARNING)])
+def test_a_clock_that_is_wrong_by_minutes_is_worth_a_warning(
+    moto: S3Store, monkeypatch: pytest.MonkeyPatch, behind_ms: int, status: str
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(S3Store, "now_ms", lambda self: clock.ms + behind_ms)
+    check = by_name(doctor.reachable(moto, Runtime(clock)))["clock"]
+    assert check.status == status
+    assert status == OK or ("behind" if behind_ms > 0 else "ahead of") in check.text

@@ -1,0 +1,223 @@
+"""What the report gathers: from logs, scans and records, with what is missing or damaged told and not raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from l0gc.collect.pause import set_pause
+from l0gc.collect.record import summary_key, write_summary
+from l0gc.errors import NotInitialisedError, UsageError
+from l0gc.inspect.report.facts import SHOWN_BEHIND, Facts, findings_of, garbage_of, gather, lags
+from l0gc.inspect.report.page import render
+from l0gc.inspect.verify.findings import L1_MISSING, finding_of, suspect
+from l0gc.keys import PUBLISHED_WATERMARK, SCANS, PartitionId, partition_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
+from tests.inspect.report.support import run_entry, summary, totals
+from tests.support.ingest import upload
+from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reports import a_report
+
+NOW = 1_700_000_000_000
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def look(cluster: Cluster) -> Facts:
+    """What another process sees; it changes nothing, and what it sees can be shown."""
+    before = dict(store_of(cluster).objects)
+    facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
+    assert store_of(cluster).objects == before
+    assert "</html>" in render(facts)
+    return facts
+
+
+def publish_m(cluster: Cluster, m: int) -> str:
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, m, state.epoch, NOW - 60_000))
+    return state.cluster_id
+
+
+def scan(cluster: Cluster, taken_ms: int, rows: list[ScanRow], **changes: object) -> str:
+    known = totals(taken_ms, cluster_id=cluster.controller.snapshot().cluster_id, **changes)
+    return write_scan(cluster.store, cluster.runtime, ScanSnapshot(known, rows))
+
+
+def test_an_empty_cluster_has_nothing_to_tell() -> None:
+    facts = look(memory_cluster())
+    assert (facts.cluster_epoch, facts.watermark, facts.published_ms, facts.lag_epochs) == (0, -1, None, None)
+    assert (facts.garbage, facts.epochs, facts.trend, facts.runs, facts.behind) == (None, [], [], [], [])
+    assert (facts.errors, facts.notes, facts.held_back_by) == ([], [], [])
+    assert (facts.as_of_ms, facts.url) == (NOW, "s3://b/p/")
+
+
+def test_without_a_cluster_there_is_no_report() -> None:
+    with pytest.raises(NotInitialisedError, match="l0gc init"):
+        gather(memory_cluster(bootstrap=False), "s3://b/")
+
+
+def test_lag_and_what_holds_m_come_from_the_logs(tmp_path: Path) -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 3)
+    (tmp_path / "in").write_bytes(b"1\n2\n")
+    upload(cluster, "events", [tmp_path / "in"])
+    for _ in range(4):
+        cluster.controller.advance()
+        housekeep(cluster)
+    publish_m(cluster, 0)
+    facts = look(cluster)
+    assert (facts.cluster_epoch, facts.watermark, facts.computable_watermark, facts.lag_epochs) == (5, 0, 0, 5)
+    assert [(p.partition, p.gc_epoch, p.lag_epochs, p.unreconciled_records) for p in facts.behind] == [
+        (0, 0, 5, 1), (1, 0, 5, 1), (2, 3, 2, 0),
+    ]  # fmt: skip
+    assert "l0gc reconcile" in facts.behind[0].reason
+    assert [(h.partition, h.gc_epoch) for h in facts.held_back_by] == [(0, 0), (1, 0)]
+    assert facts.next.startswith("l0gc reconcile")
+
+
+def test_the_page_shows_the_partitions_with_the_most_lag_and_counts_the_others() -> None:
+    ids = [PartitionId("t", 1, n) for n in range(100)]
+    reports = {p: a_report("c", p, p.partition) for p in ids if p.partition != 70}
+    found = lags(200, ids, reports)
+    assert [(p.partition, p.gc_epoch, p.lag_epochs) for p in found[:3]] == [(0, 0, 200), (70, 0, 200), (1, 1, 199)]
+    assert "cannot be read" in found[1].reason
+    assert len(found) == SHOWN_BEHIND + 1
+
+    cluster = memory_cluster()
+    cluster.controller.create_topic("many", 100)
+    facts = look(cluster)
+    assert (len(facts.behind), facts.others_behind, facts.others_lag) == (SHOWN_BEHIND, 100 - SHOWN_BEHIND, 1)
+
+
+def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_deleted_since() -> None:
+    rows = [ScanRow(1, 4, 4 << 30, 7), ScanRow(2, 2, 2 << 30, 5), ScanRow(3, 1, 1 << 30, 9), ScanRow(None, 1, 1, 1)]
+    runs = [run_entry(10_000, 50), run_entry(30_000, 1), run_entry(40_000, None)]
+    g = garbage_of(ScanSnapshot(totals(30_500, unparsable=1), rows), 2, runs, 0.5)
+    assert (g.eligible_objects, g.eligible_bytes, g.oldest_eligible_ms) == (6, 6 << 30, 5)
+    assert (g.held_objects, g.held_bytes, g.oldest_held_ms, g.held_dollars_month) == (1, 1 << 30, 9, 0.5)
+    assert (g.deleted_objects, g.left_objects, g.left_bytes) == (1, 5, (6 << 30) - 10)
+    assert g.dollars_month == pytest.approx(3.0)
+    gone = garbage_of(ScanSnapshot(totals(5_000), rows), 2, runs, 0.5)
+    assert (gone.deleted_objects, gone.left_objects) == (51, 0)
+
+
+def test_scans_and_runs_become_bars_and_a_trend() -> None:
+    cluster = memory_cluster()
+    publish_m(cluster, 0)
+    for n in range(3):
+        scan(cluster, NOW - n * 1000, [ScanRow(0, 5, 50, 1), ScanRow(3, 1, 10, 1, "t/0", 1)], eligible_objects=5)
+    for n in range(25):
+        write_summary(cluster.store, summary(NOW - 10**7 + n * 1000, n, n))
+    facts = look(cluster)
+    assert [(b.first_epoch, b.objects, b.eligible) for b in facts.epochs] == [(0, 5, True), (3, 1, False)]
+    assert [t.eligible_objects for t in facts.trend] == [5, 5, 5]
+    assert ([len(facts.runs), facts.runs_total], [b.objects for b in facts.deleted]) == ([20, 25], list(range(25)))
+    assert facts.garbage is not None
+    assert facts.garbage.left_objects == 5
+
+
+def test_m_that_was_never_published_leaves_everything_held() -> None:
+    cluster = memory_cluster()
+    scan(cluster, NOW, [ScanRow(0, 5, 50, 1)], eligible_objects=5)
+    facts = look(cluster)
+    assert facts.garbage is not None
+    assert (facts.garbage.eligible_objects, facts.garbage.held_objects) == (0, 5)
+    assert "no M is published" in render(facts)
+
+
+def test_a_damaged_log_scan_or_record_is_told_and_the_rest_is_shown() -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 2)
+    housekeep(cluster, barrier=True)
+    publish_m(cluster, 0)
+    store = store_of(cluster)
+    folder = partition_log(cluster.controller.snapshot().topic("events").ids()[1])
+    broken = min(k for k in store.objects if k.startswith(folder))
+    store.objects[broken].body = b"not an entry"
+    scan(cluster, NOW - 5, [ScanRow(0, 5, 50, 1)])
+    damaged = scan(cluster, NOW, [ScanRow(0, 6, 60, 1)])
+    store.objects[damaged].body = b"no scan"
+    store.put(summary_key("20260131T235959Z-0123abcd"), b"no record")
+    facts = look(cluster)
+    assert [broken in e for e in facts.errors] == [True]
+    assert ["broken_log" in [c.cause for c in facts.causes], [w.cause for w in facts.warnings]] == [
+        True,
+        ["damaged_record"],
+    ]
+    assert "cannot be read" in facts.behind[0].reason
+    assert facts.garbage is not None
+    assert facts.garbage.eligible_objects == 5
+    assert [damaged in facts.notes[1], "no run is shown" in facts.notes[0]] == [True, True]
+    assert "1 scan snapshot" in facts.notes[2]
+
+
+@pytest.mark.parametrize("cause", ["foreign_watermark", "damaged_watermark"])
+def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(cause: str) -> None:
+    cluster = memory_cluster()
+    publish_m(cluster, 0)
+    if cause == "damaged_watermark":
+        store_of(cluster).put(PUBLISHED_WATERMARK, b"no watermark")
+    else:
+        published = PublishedWatermark("another", 0, 1, NOW)
+        store_of(cluster).objects.pop(PUBLISHED_WATERMARK)
+        publish(cluster.store, cluster.runtime, published)
+    facts = look(cluster)
+    assert (facts.watermark, facts.published_ms, facts.lag_epochs) == (-1, None, None)
+    assert [c.cause for c in facts.causes] == [cause]
+    assert facts.next.startswith("remove l0gc/watermarks/published.json")
+    assert cause in render(facts)
+
+
+def test_only_scans_that_cannot_be_read_are_as_none() -> None:
+    cluster = memory_cluster()
+    store_of(cluster).put(f"{SCANS}{NOW:015}-00000000-0000-4000-8000-000000000000.parquet", b"no scan")
+    facts = look(cluster)
+    assert facts.garbage is None
+    assert facts.epochs == []
+
+
+def test_a_pause_is_shown() -> None:
+    cluster = memory_cluster()
+    set_pause(cluster.store, "disk audit", "ann")
+    facts = look(cluster)
+    assert facts.paused is not None
+    assert "disk audit" in render(facts)
+
+
+def test_a_system_with_its_external_log_is_told_by_what_it_published_and_by_the_scan() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=True)
+    facts = look(cluster)
+    assert (facts.external_log, facts.cluster_epoch, facts.lag_epochs, facts.computable_watermark) == (
+        True,
+        -1,
+        None,
+        None,
+    )
+    cluster_id = cluster.controller.snapshot().cluster_id
+    new = PublishedWatermark(cluster_id, 40, 47, NOW - 60_000)
+    publish(cluster.store, cluster.runtime, new, external_log=True)
+    scan(cluster, NOW, [ScanRow(40, 5, 50, 1), ScanRow(41, 1, 10, 1, "a/b/<i>/3", 2)])
+    facts = look(cluster)
+    assert (facts.cluster_epoch, facts.watermark, facts.lag_epochs) == (47, 40, 7)
+    assert [(h.topic, h.partition, h.gc_epoch) for h in facts.held_back_by] == [("a/b/<i>", 3, 40)]
+    assert facts.next.startswith("l0gc compute-watermark --reports")
+    assert "Partitions with the most lag" not in render(facts)
+
+
+def test_findings_are_what_verify_prints_and_nothing_else() -> None:
+    found = finding_of(suspect(L1_MISSING, None, "k"))
+    told = {"findings": [msgspec.structs.asdict(found)], "total": 7, "deep": True, "cluster_epoch": 3, "other": 1}
+    read = findings_of(msgspec.json.encode(told), "f.json")
+    assert (read.findings, read.total, read.deep, read.cluster_epoch) == ([found], 7, True, 3)
+    for body in (b"", b"{}", b"[1]", b"\xff", b"[" * 100_000):
+        with pytest.raises(UsageError, match=r"f\.json is not what l0gc verify --json prints"):
+            findings_of(body, "f.json")

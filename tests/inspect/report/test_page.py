@@ -1,0 +1,216 @@
+"""The page: well-formed, self-contained, and safe to open whatever the bucket's names and reasons are."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.collect.pause import Pause
+from l0gc.inspect.causes import Cause
+from l0gc.inspect.report.facts import Facts, Findings, HeldBack, PartitionLag, Run, garbage_of, lags
+from l0gc.inspect.report.page import render, short_number, short_size
+from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, thinned
+from l0gc.inspect.verify.findings import Finding
+from l0gc.keys import PartitionId
+from l0gc.watermark.scans import ScanRow, ScanSnapshot
+from tests.inspect.report.support import DAY_MS, run_entry, summary, totals
+from tests.support.reports import a_report
+
+NOW = 1_795_000_000_000
+VOID = {"meta"}
+HOSTILE = "<script>alert(1)</script>'\"><img src=http://evil.example onerror=x>{{ 7 * 191 }}&amp;"
+
+
+def facts(**changes: object) -> Facts:
+    """A cluster of which everything is known."""
+    rows = [ScanRow(e, e * 10, e << 20, NOW - e, "t/0" if e > 6 else "", 2 if e > 6 else 0) for e in range(1, 9)]
+    scan = ScanSnapshot(totals(NOW - 5 * 60_000, unparsable=2, unparsable_samples=["level_zero/data/README"]), rows)
+    runs = [run_entry(NOW - DAY_MS + n * 3_600_000, 100 + n) for n in range(5)]
+    plain = Facts(
+        cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", url="s3://b/p/", as_of_ms=NOW, external_log=False, cluster_epoch=9,
+        topics=1, partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6, lag_epochs=3,
+        lag_ms=2 * 3_600_000, lag_at_least=True,
+        causes=[Cause("unreconciled", "t/0 at 6: 7 records are not in L1 yet", "l0gc reconcile && l0gc compute-watermark")],
+        warnings=[Cause("local_clock", "this machine's clock is 99 s behind", "set the clock (NTP)")],
+        next="l0gc reconcile && l0gc compute-watermark", paused=Pause("disk audit", "ann@ops1", NOW - DAY_MS),
+        held_back_by=[HeldBack("t", 0, 6, "7 unreconciled records"), HeldBack("t", 1, 6, "7 unreconciled records")],
+        behind=[PartitionLag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
+        price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
+        trend=[totals(NOW - n * DAY_MS, eligible_objects=n, eligible_bytes=n << 30) for n in range(5, 0, -1)],
+        runs=[Run(r.run_id, r.started_ms, r.summary) for r in (*runs, run_entry(NOW, None))], runs_total=9,
+        deleted=deleted_bars(runs),
+        findings=Findings([Finding("l1_missing", "loss", "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3, True, 8),
+        errors=["l0gc/partition/t-1/00001 entry 3 cannot be read"], notes=["3 scans cannot be read"],
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **changes)
+
+
+class Reader(HTMLParser):
+    """Sees that each element is closed by its own end, and keeps what there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def texts(page: str) -> str:
+    """What a reader sees, with single spaces."""
+    return re.sub(r" (?=[,.:])", "", " ".join(" ".join(read(page).text).split()))
+
+
+def check_alone(page: str) -> None:
+    """Nothing runs, nothing is fetched, and the page tells the browser so."""
+    reader = read(page)
+    assert {tag for tag, _ in reader.elements} <= {
+        "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "h1", "h2", "h3", "p",
+        "div", "span", "strong", "code", "bdi", "a", "ul", "li", "dl", "dt", "dd", "details", "summary", "table", "thead",
+        "tbody", "tr", "th", "td", "svg", "defs", "pattern", "rect", "line", "circle", "text",
+    }  # fmt: skip
+    for tag, attributes in reader.elements:
+        assert not {"src", "srcset", "style", "xlink:href", "action", "data"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert (attributes.get("href") or "#").startswith("#")
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "@import" not in style
+    assert set(re.findall(r"url\(([^)]*)\)", style)) == {"#hatch"}
+    policy = [a["content"] for _, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_the_page_is_well_formed_and_stands_alone() -> None:
+    page = render(facts())
+    check_alone(page)
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_the_page_says_what_an_operator_asks() -> None:
+    told = texts(render(facts()))
+    for words in (
+        "01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0, 2026-11-18 11:06 UTC by the store's clock",
+        "Sweeps are paused since 2026-11-17 11:06 UTC by ann@ops1: disk audit",
+        "1 log cannot be read",
+        "3 findings of l0gc verify, below",
+        "Next: l0gc reconcile && l0gc compute-watermark",
+        "unreconciled t/0 at 6: 7 records are not in L1 yet l0gc reconcile && l0gc compute-watermark",
+        "local_clock this machine's clock is 99 s behind set the clock (NTP)",
+        "epochs, or 2 h at least; two are normal",
+        "Garbage now 21.0 MiB 210 objects, under $0.01 a month",
+        "published 60 s ago",
+        "t/0 and 1 more 6 7 unreconciled records",
+        "And 1 other, none of them more than 3 epochs behind",
+        "killed, or still running",
+        "And 3 older runs on record",
+        "And 2 more findings",
+        "By l0gc verify --deep at epoch 8",
+        "2 keys among the L0 objects are not l0gc's",
+        "level_zero/data/README",
+        "Not shown: 3 scans cannot be read",
+        "Dollars at $0.023 a GB and month, S3 Standard in us-east-1",
+        "M = 6",
+    ):
+        assert words in told, words
+
+
+def hostile(x: object) -> object:
+    """`x` with every text in it replaced by what would do harm as HTML."""
+    if isinstance(x, str):
+        return HOSTILE
+    if isinstance(x, list):
+        return [hostile(i) for i in x]
+    if isinstance(x, msgspec.Struct):
+        return msgspec.structs.replace(x, **{n: hostile(v) for n, v in msgspec.structs.asdict(x).items()})
+    return x
+
+
+def test_no_text_from_the_bucket_is_taken_for_html() -> None:
+    f = hostile(facts())
+    assert isinstance(f, Facts)
+    page = render(f)
+    check_alone(page)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "1337" not in page
+    assert "<script>alert(1)</script>" in "".join(read(page).text)
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=25, deadline=None)
+def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> None:
+    lag = PartitionLag(text, 0, 1, 1, 0, text)
+    check_alone(render(facts(paused=Pause(text, text, 0), behind=[lag], url=text, notes=[text])))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"garbage": None, "epochs": [], "trend": [], "runs": [], "deleted": [], "findings": None, "paused": None},
+        {"behind": [], "held_back_by": [], "watermark": -1, "published_ms": None, "lag_epochs": None},
+        {"external_log": True, "cluster_epoch": -1, "computable_watermark": None, "held_back_by": []},
+        {"findings": Findings([], 0, False, 1), "errors": [f"e{n}" for n in range(100)]},
+        {"epochs": []},
+    ],
+    ids=["nothing is known", "no M", "own log", "no findings", "no objects"],
+)
+def test_a_page_without_some_of_the_facts_is_whole(changes: dict[str, object]) -> None:
+    check_alone(render(facts(**changes)))
+
+
+def test_a_large_cluster_makes_a_small_page() -> None:
+    ids = [PartitionId("topic" * 20, 1, n) for n in range(100_000)]
+    reports = {p: a_report("c", p, p.partition) for p in ids}
+    rows = [ScanRow(e, e, e, e, "topic" * 20 + "/0", 100_000) for e in range(100_000)]
+    runs = [run_entry(NOW - n * 1_200_000, n) for n in range(1000)]
+    scans = [totals(NOW - n * 1_200_000, eligible_bytes=n) for n in range(500, 0, -1)]
+    page = render(
+        facts(
+            behind=lags(200_000, ids, reports)[:20],
+            others_behind=99_980,
+            epochs=epoch_bars(rows, 50_000),
+            trend=thinned(scans),
+            runs=[Run("r" * 25, NOW, summary(NOW, 1))] * 20,
+            deleted=deleted_bars(runs),
+            errors=["e" * 2000] * 10_000,
+        )
+    )
+    assert len(page) < 300_000
+
+
+def test_days_have_their_own_words() -> None:
+    page = render(facts(deleted=[DeletedBar(n * DAY_MS, 5, 50, 3, True) for n in range(4)]))
+    assert "<title>1970-01-02, 3 runs: 5 objects, 50 B</title>" in page
+    assert "the runs of each day" in page
+
+
+def test_figures_for_people() -> None:
+    assert [short_number(n) for n in (0, 999, 1500, 2_000_000, 5 * 10**9)] == ["0", "999", "1.5k", "2M", "5G"]
+    assert [short_size(n) for n in (0, 512, 1536, 2 << 20, 5 << 40)] == ["0 B", "512 B", "1.5 KiB", "2 MiB", "5 TiB"]

@@ -1,0 +1,428 @@
+"""The controller's handle: several processes on one store see one cluster, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from l0gc.errors import (
+    ClusterMismatchError,
+    EpochExpectationError,
+    InvalidProducerEpochError,
+    NotInitialisedError,
+    TopicNotFoundError,
+    UsageError,
+)
+from l0gc.keys import CONTROLLER_LOG, KeyLayout, PartitionId
+from l0gc.runtime import Runtime
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
+from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply, memory_cluster
+
+
+def another(cluster: Cluster, seed: int = 1, **kwargs: object) -> Cluster:
+    """Another process on the same store."""
+    assert isinstance(cluster.store, MemoryStore)
+    return Cluster(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def during_next_append(action: Callable[[], object]) -> Callable[[Call], None]:
+    """A fault that runs `action` just before the next controller entry is created."""
+    left = [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and call.kind == "put_if_absent" and call.when == "before" and CONTROLLER_LOG in call.key:
+            left[0] -= 1
+            action()
+
+    return fault
+
+
+def test_without_a_cluster_every_question_is_answered_with_init() -> None:
+    controller = memory_cluster(bootstrap=False).controller
+    questions: list[Callable[[], object]] = [
+        controller.snapshot,
+        controller.epoch,
+        controller.layout,
+        controller.advance,
+        controller.tick_if_due,
+        lambda: controller.create_topic("t", 1),
+        lambda: controller.delete_topic("t"),
+        lambda: controller.init_producer("p"),
+    ]
+    for ask in questions:
+        with pytest.raises(NotInitialisedError, match="run l0gc init first"):
+            ask()
+    assert store_of(memory_cluster(bootstrap=False)).objects == {}
+
+
+def test_bootstrap_founds_a_cluster_once() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    assert cluster.controller.bootstrap(shards=8)
+    assert not cluster.controller.bootstrap(shards=8)
+    assert not cluster.controller.bootstrap()
+    assert not another(cluster).controller.bootstrap()
+    assert another(cluster, 2).controller.snapshot() == cluster.controller.snapshot()
+    assert cluster.controller.epoch() == 0
+    assert cluster.controller.layout() == KeyLayout(shards=8)
+    with pytest.raises(UsageError, match="initialised with 8 shards"):
+        cluster.controller.bootstrap(shards=9)
+
+
+def test_a_cluster_with_its_own_key_template_can_be_initialised_again_without_naming_it() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    template = "data/{shard:02}/{epoch:018}/{uuid}"
+    assert cluster.controller.bootstrap(shards=8, key_template=template)
+    assert not another(cluster).controller.bootstrap()
+    assert cluster.controller.layout() == KeyLayout(template, 8)
+
+
+def test_two_that_bootstrap_at_once_found_one_cluster() -> None:
+    a = memory_cluster(bootstrap=False)
+    b = another(a)
+    outcome: list[bool] = []
+    store_of(a).fault = during_next_append(lambda: outcome.append(b.controller.bootstrap(shards=4)))
+    outcome.append(a.controller.bootstrap(shards=4))
+    assert outcome == [True, False]
+    assert a.controller.snapshot() == b.controller.snapshot()
+    assert a.controller.epoch() == 0
+
+
+def test_a_bootstrap_without_a_reply_is_recognised() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    store_of(cluster).fault = lose_reply(CONTROLLER_LOG)
+    assert cluster.controller.bootstrap(shards=4)
+    assert cluster.controller.epoch() == 0
+
+
+def test_a_layout_that_cannot_be_is_refused_before_anything_is_written() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    with pytest.raises(UsageError):
+        cluster.controller.bootstrap(shards=1001)
+    with pytest.raises(UsageError):
+        cluster.controller.bootstrap(key_template="{uuid}")
+    assert store_of(cluster).objects == {}
+
+
+def test_a_process_that_expects_another_cluster_is_refused_everything() -> None:
+    """Hazard 11."""
+    cluster = memory_cluster()
+    store = store_of(cluster)
+    before = dict(store.objects)
+    stranger = another(cluster, expected_cluster_id="somebody-else").controller
+    questions: list[Callable[[], object]] = [
+        stranger.snapshot,
+        stranger.epoch,
+        stranger.layout,
+        stranger.advance,
+        stranger.tick_if_due,
+        stranger.bootstrap,
+        lambda: stranger.create_topic("t", 1),
+        lambda: stranger.init_producer("p"),
+    ]
+    for ask in questions:
+        with pytest.raises(ClusterMismatchError, match="not somebody-else"):
+            ask()
+    assert store.objects == before
+
+
+def test_a_process_that_expects_this_cluster_founds_it_and_is_served() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    friend = another(cluster, expected_cluster_id="chosen")
+    assert friend.controller.bootstrap(shards=4)
+    assert friend.controller.snapshot().cluster_id == "chosen"
+
+
+def test_a_topic_is_created_deleted_and_created_again_as_another() -> None:
+    cluster = memory_cluster()
+    controller = cluster.controller
+    first, created = controller.create_topic("t", 2)
+    assert (first.revision, created) == (1, True)
+    assert controller.create_topic("t", 2) == (first, False)
+    assert controller.epoch() == 1
+    assert controller.delete_topic("t") == first
+    with pytest.raises(TopicNotFoundError):
+        controller.delete_topic("t")
+    again, created = controller.create_topic("t", 2)
+    assert (again.revision, created) == (3, True)
+    assert another(cluster).controller.snapshot().partitions() == [PartitionId("t", 3, 0), PartitionId("t", 3, 1)]
+
+
+def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one_that_goes() -> None:
+    a = memory_cluster()
+    b = another(a)
+    a.controller.create_topic("t", 1)
+
+    def anew() -> None:
+        b.controller.delete_topic("t")
+        b.controller.create_topic("t", 1)
+
+    store_of(a).fault = during_next_append(anew)
+    with pytest.raises(
+        TopicNotFoundError, match=r"revision 1\) was deleted meanwhile, and created again with revision 3"
+    ):
+        a.controller.delete_topic("t")
+    assert a.controller.snapshot().topic("t").revision == 3
+
+
+def test_two_that_create_one_topic_at_once_get_the_same() -> None:
+    a = memory_cluster()
+    b = another(a)
+    seen: list[object] = []
+    store_of(a).fault = during_next_append(lambda: seen.append(b.controller.create_topic("t", 1)))
+    topic, created = a.controller.create_topic("t", 1)
+    assert seen == [(topic, True)]
+    assert not created
+
+
+def test_a_topic_created_behind_a_snapshot_has_a_later_revision() -> None:
+    """Hazard 5: whoever saw epoch E saw every topic with revision <= E."""
+    a = memory_cluster()
+    b = another(a)
+    snapshot = a.controller.snapshot()
+    topic, _ = b.controller.create_topic("t", 1)
+    assert topic.revision > snapshot.epoch
+    assert snapshot.partitions() == []
+
+
+def test_a_snapshot_knows_every_topic_up_to_its_epoch() -> None:
+    """Hazard 5: others create a topic before every second of its store calls; its epoch and its topics are of one moment."""
+    a = memory_cluster()
+    b = another(a)
+    store, created = store_of(a), list[int]()
+    calls = itertools.count()
+
+    def fault(call: Call) -> None:
+        if call.when == "before" and next(calls) % 2:
+            store.fault = lambda call: None
+            created.append(b.controller.create_topic(f"t{len(created)}", 1)[0].revision)
+            store.fault = fault
+
+    store.fault = fault
+    for _ in range(5):
+        snapshot = a.controller.snapshot()
+        known = {t.revision for t in snapshot.topics.values()}
+        assert known == {revision for revision in created if revision <= snapshot.epoch}
+    assert created
+
+
+def test_a_snapshot_does_not_move_with_the_cluster() -> None:
+    controller = memory_cluster().controller
+    snapshot = controller.snapshot()
+    controller.create_topic("t", 1)
+    assert (snapshot.epoch, snapshot.topics) == (0, {})
+
+
+def test_advance_is_repeatable_with_what_it_expected() -> None:
+    cluster = memory_cluster()
+    assert cluster.controller.advance() == 1
+    assert cluster.controller.advance(1, "me") == 2
+    assert another(cluster).controller.advance(1, "me") == 2
+    assert cluster.controller.advance(2, "me") == 3
+    with pytest.raises(EpochExpectationError):
+        cluster.controller.advance(1, "me")
+    with pytest.raises(EpochExpectationError):
+        another(cluster).controller.advance(2, "you")
+    assert cluster.controller.epoch() == 3
+
+
+def test_an_advance_whose_reply_was_lost_advances_once() -> None:
+    cluster = memory_cluster()
+    store_of(cluster).fault = lose_reply(CONTROLLER_LOG)
+    assert cluster.controller.advance() == 1
+    assert another(cluster).controller.epoch() == 1
+
+
+def test_of_two_that_expect_the_same_epoch_one_advances_it() -> None:
+    a = memory_cluster()
+    b = another(a)
+    store_of(a).fault = during_next_append(lambda: b.controller.advance(0, "b"))
+    with pytest.raises(EpochExpectationError, match="is 1, not 0"):
+        a.controller.advance(0, "a")
+    assert b.controller.epoch() == 1
+
+
+@pytest.mark.parametrize("local_ms", [0, 10**13])
+def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
+    """Hazard 16: a local clock at the beginning of time, or centuries ahead, changes nothing."""
+    store = MemoryStore()
+    cluster = Cluster(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
+    cluster.controller.bootstrap(shards=4)
+    store.clock.sleep(599)
+    assert cluster.controller.tick_if_due() == 0
+    store.clock.sleep(1)
+    assert cluster.controller.tick_if_due() == 1
+    assert cluster.controller.tick_if_due() == 1
+
+
+def test_of_two_that_find_a_tick_due_one_ticks() -> None:
+    a = memory_cluster()
+    b = another(a)
+    store_of(a).clock.sleep(600)
+    store_of(a).fault = during_next_append(b.controller.tick_if_due)
+    assert a.controller.tick_if_due() == 1
+    assert b.controller.epoch() == 1
+
+
+def test_the_epoch_is_looked_up_at_most_once_in_the_cache_time() -> None:
+    a = memory_cluster()
+    b = another(a)
+    store = store_of(a)
+    assert b.controller.epoch() == 0
+    a.controller.advance()
+    store.clock.sleep(9)
+    asked = store.requests.total()
+    assert b.controller.epoch() == 0
+    assert store.requests.total() == asked
+    assert b.controller.epoch(at_least=1) == 1
+    a.controller.advance()
+    store.clock.sleep(10)
+    assert b.controller.epoch() == 2
+
+
+def test_a_snapshot_is_never_from_the_cache() -> None:
+    a = memory_cluster()
+    b = another(a)
+    assert b.controller.epoch() == 0
+    a.controller.create_topic("t", 1)
+    assert b.controller.snapshot().epoch == 1
+
+
+def test_an_epoch_that_the_cluster_has_not_reached_stays_unknown() -> None:
+    assert memory_cluster().controller.epoch(at_least=99) == 0
+
+
+def test_a_producers_new_instance_fences_the_old_one() -> None:
+    a = memory_cluster()
+    b = another(a)
+    old = a.controller.init_producer("p")
+    assert a.controller.producer_is_current(old.producer_id, old.epoch)
+    new = b.controller.init_producer("p")
+    assert (new.producer_id, new.epoch) == (old.producer_id, 1)
+    assert not a.controller.producer_is_current(old.producer_id, old.epoch)
+    with pytest.raises(InvalidProducerEpochError, match="fenced"):
+        a.controller.init_producer("p", old.producer_id, old.epoch)
+
+
+def test_a_bump_whose_reply_was_lost_for_good_is_repeatable() -> None:
+    a = memory_cluster()
+    p = a.controller.init_producer("p")
+    bumped = a.controller.init_producer("p", p.producer_id, p.epoch)
+    assert another(a).controller.init_producer("p", p.producer_id, p.epoch) == bumped
+    assert a.controller.epoch() == 2
+
+
+def test_a_producer_expires_by_the_stores_clock() -> None:
+    cluster = memory_cluster()
+    p = cluster.controller.init_producer("p")
+    store_of(cluster).clock.sleep(PRODUCER_EXPIRY_MS / 1000 - 1)
+    assert cluster.controller.producer_is_current(p.producer_id, p.epoch)
+    store_of(cluster).clock.sleep(1)
+    assert not cluster.controller.producer_is_current(
+        p.producer_id, p.epoch
+    )  # by the clock, not by a later entry's time
+    assert cluster.controller.init_producer("p").producer_id == p.producer_id
+    store_of(cluster).clock.sleep(NAME_EXPIRY_MS / 1000)
+    cluster.controller.advance()
+    again = cluster.controller.init_producer("p")
+    assert again.producer_id not in (-1, p.producer_id)
+    assert (again.epoch, again.last_epoch) == (0, -1)
+
+
+def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
+    """Hazard 8."""
+    a = memory_cluster()
+    store_of(a).fault = lose_reply(CONTROLLER_LOG)
+    assert a.controller.init_producer("p").epoch == 0
+    assert a.controller.epoch() == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_that_dies_at_any_store_call_of_an_init_is_fenced_by_the_next(when: str) -> None:
+    """It knows neither id nor epoch when it is started again, so it bumps again, whether or not its bump had landed."""
+    at = 0
+    while True:
+        at += 1
+        cluster = memory_cluster()
+        first = cluster.controller.init_producer("p")
+        left = [at]
+
+        def fault(call: Call, left: list[int] = left) -> None:
+            left[0] -= call.when == when
+            if left[0] <= 0 and call.when == when:
+                raise RuntimeError("it dies")
+
+        store_of(cluster).fault = fault
+        reached: list[Producer] = []
+        with contextlib.suppress(RuntimeError):
+            reached.append(another(cluster, at).controller.init_producer("p"))
+        store_of(cluster).fault = lambda call: None
+        died = left[0] <= 0
+        again = another(cluster, 1000 + at).controller.init_producer("p")
+        assert again.producer_id == first.producer_id
+        assert all(again.epoch > p.epoch for p in [first, *reached])
+        assert not cluster.controller.producer_is_current(first.producer_id, again.epoch - 1)
+        if not died:
+            break
+    assert at > 3
+
+
+def test_two_that_begin_at_once_get_two_epochs() -> None:
+    a = memory_cluster()
+    b = another(a)
+    got: list[Producer] = []
+    store_of(a).fault = during_next_append(lambda: got.append(b.controller.init_producer("p")))
+    mine = a.controller.init_producer("p")
+    assert [p.epoch for p in got] == [0]
+    assert (mine.producer_id, mine.epoch) == (got[0].producer_id, 1)
+
+
+def test_of_two_that_bump_the_same_epoch_at_once_one_is_fenced_or_both_are_one() -> None:
+    """A retry of one instance, and an instance that begins: the retry finds out that it was overtaken."""
+    a = memory_cluster()
+    b = another(a)
+    p = a.controller.init_producer("p")
+    store_of(a).fault = during_next_append(lambda: b.controller.init_producer("p"))
+    with pytest.raises(InvalidProducerEpochError, match="fenced epoch 0"):
+        a.controller.init_producer("p", p.producer_id, p.epoch)
+    store_of(a).fault = lambda call: None
+    q = a.controller.init_producer("q")
+    store_of(a).fault = during_next_append(lambda: b.controller.init_producer("q", q.producer_id, q.epoch))
+    assert a.controller.init_producer("q", q.producer_id, q.epoch).epoch == 1  # its own retry: the same bump
+
+
+def test_producers_outlive_a_truncation_of_the_controllers_log() -> None:
+    a = memory_cluster()
+    p = a.controller.init_producer("p")
+    bumped = a.controller.init_producer("p", p.producer_id, p.epoch)
+    store_of(a).clock.sleep(3600)
+    a.controller.replica.write_checkpoint()
+    assert a.controller.replica.log.truncate() == 2
+    b = another(a)
+    assert b.controller.init_producer("p", p.producer_id, p.epoch) == bumped
+    assert b.controller.producer_is_current(p.producer_id, 1)
+    assert not b.controller.producer_is_current(p.producer_id, 0)
+
+
+def test_the_controller_survives_a_truncation_of_its_log() -> None:
+    a = memory_cluster()
+    b = another(a)
+    assert b.controller.epoch() == 0
+    topic, _ = a.controller.create_topic("t", 2)
+    for _ in range(5):
+        a.controller.advance()
+    store_of(a).clock.sleep(3600)
+    a.controller.replica.write_checkpoint()
+    assert a.controller.replica.log.truncate() == 6
+    assert b.controller.advance() == 7
+    assert b.controller.snapshot() == another(a, 2).controller.snapshot()
+    assert b.controller.snapshot().topic("t") == topic

@@ -1,0 +1,140 @@
+"""Inputs: records byte for byte, and known by their content."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from l0gc.errors import BadRecordError, UsageError
+from l0gc.streamlog.ingest import inputs
+from l0gc.streamlog.ingest.inputs import open_inputs
+
+
+def records(path: Path) -> list[bytes]:
+    with ExitStack() as stack:
+        return list(open_inputs([str(path)], None, stack)[0].lines())
+
+
+def ids(paths: list[Path], spread: str = "in-turn/2") -> list[str]:
+    with ExitStack() as stack:
+        return [i.input_id for i in open_inputs([str(p) for p in paths], spread, stack)]
+
+
+def write(path: Path, body: bytes) -> Path:
+    path.write_bytes(body)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", []),
+        (b"one\ntwo\n", [b"one", b"two"]),
+        (b"one\ntwo", [b"one", b"two"]),  # no newline at the end
+        (b"\n", [b""]),
+        (b"one\n\n\ntwo\n", [b"one", b"", b"", b"two"]),
+        (b"one\r\ntwo\r\n", [b"one\r", b"two\r"]),  # a carriage return is the record's
+        (b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f\n\xff\x00\n", [b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f", b"\xff\x00"]),
+    ],
+)
+def test_records_are_what_lies_between_newlines_byte_for_byte(
+    tmp_path: Path, body: bytes, expected: list[bytes]
+) -> None:
+    assert records(write(tmp_path / "in", body)) == expected
+
+
+@pytest.mark.parametrize("end", [b"\n", b"", b"\nmore\n"])
+def test_a_record_of_the_greatest_length_passes_and_a_longer_one_is_named(
+    tmp_path: Path, end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 100)
+    assert records(write(tmp_path / "in", b"x\n" + b"y" * 100 + end))[1] == b"y" * 100
+    long = write(tmp_path / "long", b"x\n" + b"y" * 101 + end)
+    with pytest.raises(BadRecordError, match=f"^{long} line 2 is longer than 100 bytes"):
+        records(long)
+
+
+def test_an_input_is_known_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
+    a, b, c = (write(tmp_path / n, body) for n, body in [("a", b"1\n2\n"), ("b", b"1\n2\n"), ("c", b"1\n2\n3\n")])
+    assert ids([a]) == ids([b])
+    assert ids([a]) != ids([c])
+    before = ids([a])
+    write(a, b"1\n3\n")
+    assert ids([a]) != before
+
+
+def test_the_same_content_spread_otherwise_is_another_input(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", b"1\n2\n")
+    assert ids([a], "in-turn/2") != ids([a], "partition=0")
+
+
+def test_the_same_content_twice_in_one_upload_is_meant_twice_and_known_in_any_order(tmp_path: Path) -> None:
+    a, b, c = (write(tmp_path / n, body) for n, body in [("a", b"1\n"), ("b", b"1\n"), ("c", b"2\n")])
+    assert len(set(ids([a, b, c]))) == 3
+    assert len(set(ids([a, a]))) == 2
+    assert ids([b, c, a]) == [ids([a])[0], ids([c])[0], ids([a, b])[1]]
+
+
+def test_nobody_has_to_recognise_an_input_without_a_producer(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", b"1\n")
+    with ExitStack() as stack:
+        assert open_inputs([str(a)], None, stack)[0].input_id == ""
+
+
+def test_an_input_that_cannot_be_read_is_named_before_anything_is_sent(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", b"1\n")
+    for wrong in (tmp_path / "missing", tmp_path):
+        with ExitStack() as stack, pytest.raises(UsageError, match=f"cannot read {wrong}: "):
+            open_inputs([str(a), str(wrong)], None, stack)
+
+
+class Stdin:
+    """What `sys.stdin` is to l0gc."""
+
+    def __init__(self, body: bytes) -> None:
+        self.buffer = io.BytesIO(body)
+
+
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+def test_stdin_is_read_once_and_known_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: str | None
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(b"1\n2"))
+    with ExitStack() as stack:
+        (source,) = open_inputs(["-"], spread, stack)
+        assert source.name == "stdin"
+        assert list(source.lines()) == [b"1", b"2"]
+        if spread is not None:
+            assert [source.input_id] == ids([write(tmp_path / "same", b"1\n2")], spread)
+
+
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+def test_a_pipe_is_read_once_and_as_a_whole(tmp_path: Path, spread: str | None) -> None:
+    body = b"".join(b"record %d\n" % n for n in range(2000))  # more than a peek takes, and less than a pipe holds
+    end, begin = os.pipe()
+    os.write(begin, body)
+    os.close(begin)
+    with ExitStack() as stack:
+        stack.callback(os.close, end)
+        (source,) = open_inputs([f"/dev/fd/{end}"], spread, stack)  # what a shell makes of <(command)
+        assert list(source.lines()) == body.splitlines()
+        if spread is not None:
+            assert [source.input_id] == ids([write(tmp_path / "same", body)], spread)
+
+
+def test_stdin_twice_is_refused() -> None:
+    with ExitStack() as stack, pytest.raises(UsageError, match="once only"):
+        open_inputs(["-", "-"], None, stack)
+
+
+def test_more_inputs_than_a_partition_remembers_are_refused_where_a_repeat_has_to_know_them(tmp_path: Path) -> None:
+    a = str(write(tmp_path / "a", b"1\n"))
+    with ExitStack() as stack, pytest.raises(UsageError, match="several uploads"):
+        open_inputs([a] * 10_001, "in-turn/1", stack)
+    with ExitStack() as stack:
+        assert len(open_inputs([a] * 10_001, None, stack)) == 10_001

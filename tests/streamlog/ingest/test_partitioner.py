@@ -1,0 +1,91 @@
+"""Where records go: the same every time, and a record that cannot go anywhere is named."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from l0gc.errors import BadRecordError, UsageError
+from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
+
+
+def test_in_turn_begins_anew_with_each_input() -> None:
+    spread = InTurn(3)
+    for name in ("a", "b"):
+        place = spread.start(name)
+        assert [place(b"x") for _ in range(5)] == [(0, None), (1, None), (2, None), (0, None), (1, None)]
+
+
+def test_fixed_goes_to_one_partition_which_must_exist() -> None:
+    assert FixedPartition(2, 3).start("a")(b"x") == (2, None)
+    for partition in (-1, 3):
+        with pytest.raises(UsageError, match=f"partition {partition} is out of range: .* 0 to 2"):
+            FixedPartition(partition, 3)
+
+
+@pytest.mark.parametrize(
+    ("record", "key"),
+    [
+        (b'{"user":"ada","n":1}', b"ada"),
+        (b' { "n" : 1 , "user" : "ada" } \r', b"ada"),
+        (b'{"user":"\\u0061da"}', b"ada"),
+        ('{"user":"Å"}'.encode(), "Å".encode()),
+        (b'{"user":""}', b""),
+        (b'{"user":17}', b"17"),
+        (b'{"user":null}', b"null"),
+        (b'{"user":["a",1]}', b'["a",1]'),
+    ],
+)
+def test_a_field_becomes_the_key_and_decides_the_partition(record: bytes, key: bytes) -> None:
+    place = ByField("user", 7).start("in")
+    expected = (zlib.crc32(key) % 7, key)
+    assert place(record) == expected
+    assert place(record) == expected  # from the cache, too
+
+
+@pytest.mark.parametrize("field", ["user id", "class", "ключ", "a.b"])
+def test_a_field_may_have_any_name(field: str) -> None:
+    assert ByField(field, 7).start("in")(f'{{"{field}":"x"}}'.encode())[1] == b"x"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"name":"ada"}', "day-1 line 3 has no field 'user'"),
+        (b"", "day-1 line 3 is not a JSON object"),
+        (b"ada", "day-1 line 3 is not a JSON object"),
+        (b"[1]", "day-1 line 3 is not a JSON object"),
+        (b'{"user":"ada"', "day-1 line 3 is not a JSON object"),
+        (b'{"user":"\xff"}', "day-1 line 3 is not a JSON object"),
+        (b'{"user":"\\ud800"}', "day-1 line 3 is not a JSON object"),
+        (b'{"user":"\\x"}', "day-1 line 3 is not a JSON object"),
+        (b'{"n":' + b"[" * 100_000 + b"]" * 100_000 + b',"user":"ada"}', "day-1 line 3 is not a JSON object"),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_a_record_that_cannot_be_placed_is_named_by_its_source_and_line(record: bytes, message: str) -> None:
+    place = ByField("user", 7).start("day-1")
+    place(b'{"user":"ada"}')
+    place(b'{"user":"bob"}')
+    with pytest.raises(BadRecordError, match=message):
+        place(record)
+
+
+def test_lines_are_counted_for_each_input() -> None:
+    spread = ByField("user", 7)
+    spread.start("day-1")(b'{"user":"ada"}')
+    with pytest.raises(BadRecordError, match="day-2 line 1 "):
+        spread.start("day-2")(b"{}")
+
+
+def test_spreads_that_differ_say_so() -> None:
+    spreads: list[Partitioner] = [
+        FixedPartition(0, 2),
+        FixedPartition(1, 2),
+        InTurn(2),
+        InTurn(3),
+        ByField("a", 2),
+        ByField("b", 2),
+    ]
+    assert len({s.describe() for s in [*spreads, ByField("a", 3)]}) == 7

@@ -1,0 +1,443 @@
+"""A partition's handle, on a store whose faults a test decides; several clusters on one store are several processes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from l0gc.errors import (
+    AccessDeniedError,
+    AmbiguousWriteError,
+    AppendOutcomeUnknownError,
+    InvalidProducerEpochError,
+    L0gcError,
+    PartitionClosedError,
+    PoisonedEpochError,
+    StaleClusterEpochError,
+    StoreUnreachableError,
+    UnknownProducerError,
+)
+from l0gc.keys import PartitionId, partition_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
+from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch
+from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.journal.window import EpochWindow
+from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+
+PATIENCE_S = 20.0
+"""Only a test that fails waits this long."""
+
+
+def extent(records: int = 1, producer: ProducerBatch | None = None, key: str = "some") -> Placeholder:
+    return Placeholder(f"level_zero/data/000/{key}", 0, 10, records, 0, -1, producer)
+
+
+def processes(count: int, epoch: int = 20) -> list[Cluster]:
+    """So many processes on one store; one topic with one partition, at revision 1; the cluster at `epoch`."""
+    store = MemoryStore()
+    first = memory_cluster(store)
+    first.controller.create_topic("events", 1)
+    while first.controller.epoch() < epoch:
+        first.controller.advance()
+    return [first, *(memory_cluster(store, seed=i, bootstrap=False) for i in range(1, count))]
+
+
+def handle_of(cluster: Cluster) -> PartitionHandle:
+    return cluster.partition(cluster.controller.snapshot().topic("events").ids()[0])
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def entries_of(cluster: Cluster) -> int:
+    return sum(partition_log(handle_of(cluster).partition) + "log/" in k for k in store_of(cluster).objects)
+
+
+def window_now(cluster: Cluster) -> EpochWindow:
+    """What the log says, as a process that has seen nothing reads it."""
+    return handle_of(memory_cluster(store_of(cluster), seed=99, bootstrap=False)).state.window
+
+
+def before_append(cluster: Cluster, act: Callable[[], object]) -> None:
+    """Let `act` happen once, just before the next append to the partition's log takes effect."""
+    store, left = store_of(cluster), [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and (call.kind, call.when) == ("put_if_absent", "before") and "/partition/" in call.key:
+            left[0] = 0
+            act()
+
+    store.fault = fault
+
+
+# -- landing -----------------------------------------------------------------------------------------------------------
+
+
+def test_extents_land_one_behind_the_other_and_move_the_window() -> None:
+    a, b = processes(2)
+    assert handle_of(a).append_placeholder(extent(3), 10) == LandedBatch(-1, 0, 2)
+    assert handle_of(a).append_placeholder(extent(2), 12) == LandedBatch(-1, 3, 4)
+    assert handle_of(b).append_placeholder(extent(1), 11) == LandedBatch(-1, 5, 5)
+    assert window_now(a) == EpochWindow(10, 12)
+
+
+def test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile() -> None:
+    """Hazard 2."""
+    a, b = processes(2)
+    handle_of(a).append_placeholder(extent(), 10)
+    ours, theirs = handle_of(a), handle_of(b)
+
+    def slide() -> None:
+        assert ours.fence.window.admits(10)  # it has let us in
+        theirs.advance(15)
+        theirs.advance(20)
+
+    before_append(a, slide)
+    with pytest.raises(StaleClusterEpochError, match=r"epoch 10 is below the window \[15, 20\]"):
+        ours.append_placeholder(extent(), 10)
+    assert handle_of(b).catch_up().next_offset == 1
+    assert window_now(a) == EpochWindow(15, 20)
+    assert ours.append_placeholder(extent(), 15).base_offset == 1  # the handle goes on
+
+
+def test_what_the_fence_admitted_lands_if_the_window_slid_and_still_has_its_epoch() -> None:
+    a, b = processes(2)
+    ours, theirs = handle_of(a), handle_of(b)
+    ours.append_placeholder(extent(), 10)
+    before_append(a, lambda: theirs.append_placeholder(extent(4), 15))
+    assert ours.append_placeholder(extent(), 10).base_offset == 5
+
+
+def test_a_barrier_in_another_process_shuts_a_straggler_out() -> None:
+    a, b = processes(2)
+    handle_of(a).append_placeholder(extent(), 10)
+    assert handle_of(b).barrier(20)
+    assert not handle_of(b).barrier(20)
+    with pytest.raises(StaleClusterEpochError, match=r"\[20, 20\]"):
+        handle_of(a).append_placeholder(extent(), 19)
+
+
+def test_a_closed_partition_takes_nothing_more() -> None:
+    a, b = processes(2)
+    handle = handle_of(a)
+    handle.append_placeholder(extent(), 10)
+    assert handle_of(b).close()
+    assert not handle_of(b).close()
+    with pytest.raises(PartitionClosedError):
+        handle.append_placeholder(extent(), 10)
+    assert not handle.advance(20)
+    assert not handle.barrier(20)
+
+
+def test_an_epoch_above_the_clusters_moves_no_window() -> None:
+    """Hazard 14: neither in the log nor in the fence, where it would shut everybody out."""
+    (a,) = processes(1, epoch=20)
+    handle = handle_of(a)
+    handle.append_placeholder(extent(), 10)
+    slides = handle.fence.counters.window_slides
+    for offer in (lambda e: handle.append_placeholder(extent(), e), handle.advance, handle.barrier):
+        for epoch in (21, 10**17, 10**18):
+            with pytest.raises(PoisonedEpochError):
+                offer(epoch)
+    assert handle.fence.counters.window_slides == slides
+    assert handle.fence.window == window_now(a) == EpochWindow(1, 10)
+    assert handle.append_placeholder(extent(), 5).base_offset == 1
+
+
+def test_a_cached_cluster_epoch_does_not_make_a_newer_one_poisoned() -> None:
+    a, b = processes(2)
+    handle = handle_of(a)
+    assert a.controller.epoch() == 20
+    assert b.controller.advance() == 21
+    assert a.controller.epoch() == 20  # cached
+    handle.append_placeholder(extent(), 21)
+    assert window_now(a) == EpochWindow(1, 21)
+
+
+# -- appends that fail -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AccessDeniedError("no"), StoreUnreachableError("away"), RuntimeError("a defect"), KeyboardInterrupt()],
+    ids=lambda e: type(e).__name__,
+)
+def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseException) -> None:
+    """Hazard 3: fence 10 lands, 14 is lost, 12 and 13 land, 11 must be refused; and 7 may land right after the loss."""
+    (a,) = processes(1)
+    handle = handle_of(a)
+    handle.append_placeholder(extent(), 10)
+
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent":
+            raise error
+
+    store_of(a).fault = fault
+    with pytest.raises(type(error)):
+        handle.append_placeholder(extent(), 14)
+    store_of(a).fault = lambda call: None
+    assert handle.fence.window == window_now(a) == EpochWindow(1, 10)
+    assert handle.append_placeholder(extent(), 7).base_offset == 1
+    handle.append_placeholder(extent(), 12)
+    handle.append_placeholder(extent(), 13)
+    with pytest.raises(StaleClusterEpochError, match=r"\[12, 13\]"):
+        handle.append_placeholder(extent(), 11)
+
+
+def test_a_conflict_drops_the_seen_window() -> None:
+    """Hazard 4: another process slid the window while ours waited for the log."""
+    a, b = processes(2)
+    ours, theirs = handle_of(a), handle_of(b)
+    ours.append_placeholder(extent(), 10)
+
+    def overtake() -> None:
+        assert ours.fence.window == EpochWindow(10, 14)
+        theirs.append_placeholder(extent(), 12)
+
+    before_append(a, overtake)
+    ours.append_placeholder(extent(), 14)
+    assert ours.fence.window == window_now(a) == EpochWindow(12, 14)
+
+
+def test_an_append_whose_reply_is_lost_lands_once() -> None:
+    """Hazard 8."""
+    (a,) = processes(1)
+    handle = handle_of(a)
+    store_of(a).fault = lose_reply("/partition/")
+    assert handle.append_placeholder(extent(3), 10) == LandedBatch(-1, 0, 2)
+    assert handle.append_placeholder(extent(), 10).base_offset == 3
+    assert entries_of(a) == 2
+
+
+def test_an_append_that_another_process_beat_ambiguously_lands_behind_it() -> None:
+    """Hazard 8: the reply is lost and the offset turns out to be somebody else's."""
+    a, b = processes(2)
+    ours, theirs = handle_of(a), handle_of(b)
+    ours.append_placeholder(extent(), 10)
+
+    def beaten() -> None:
+        theirs.append_placeholder(extent(5), 10)
+        raise AmbiguousWriteError("cut off before it was sent")
+
+    before_append(a, beaten)
+    assert ours.append_placeholder(extent(2), 10).base_offset == 6
+    assert entries_of(a) == 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeated(when: str) -> None:
+    """Hazard 8: neither lost nor landed, as far as anybody knows; the repeated batch lands once."""
+    (a,) = processes(1)
+    handle = handle_of(a)
+    producer = a.controller.init_producer("job")
+    batch = ProducerBatch(producer.producer_id, producer.epoch, 0)
+    cut = [False]
+
+    def fault(call: Call) -> None:
+        if cut[0]:
+            raise AmbiguousWriteError("no reply")
+        if (call.kind, call.when) == ("put_if_absent", when):
+            cut[0] = True
+            raise AmbiguousWriteError("no reply")
+
+    store_of(a).fault = fault
+    with pytest.raises(AppendOutcomeUnknownError):
+        handle.append_placeholder(extent(4, batch), 10)
+    store_of(a).fault = lambda call: None
+    assert handle.append_placeholder(extent(4, batch), 10) == LandedBatch(0, 0, 3)
+    assert entries_of(a) == 1
+    assert handle.state.next_offset == 4
+
+
+# -- producers ---------------------------------------------------------------------------------------------------------
+
+
+def producer_batch(cluster: Cluster, *, sequence: int = 0) -> ProducerBatch:
+    """A batch of a new run of the producer `job`."""
+    p = cluster.controller.init_producer("job")
+    return ProducerBatch(p.producer_id, p.epoch, sequence)
+
+
+def test_a_repeated_batch_is_answered_and_appends_nothing() -> None:
+    a, b = processes(2)
+    batch = producer_batch(a)
+    first = handle_of(a).append_placeholder(extent(4, batch), 10)
+    assert handle_of(b).append_placeholder(extent(4, batch), 12) == first
+    assert entries_of(a) == 1
+
+
+def test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out() -> None:
+    """Hazard 3: nothing is appended at the newer epoch, so the seen window may not stay there."""
+    (a,) = processes(1)
+    batch = producer_batch(a)
+    handle_of(a).append_placeholder(extent(4, batch), 10)
+    handle_of(a).append_placeholder(extent(4, batch), 12)
+    assert handle_of(a).fence.window == handle_of(a).state.window
+    assert handle_of(a).append_placeholder(extent(1), 9).base_offset == 4
+
+
+def test_a_zombie_that_the_partition_never_knew_cannot_begin() -> None:
+    """Hazard 17: its epoch was bumped at the controller, and nothing of either run has landed here."""
+    a, b = processes(2)
+    zombie, current = producer_batch(a), producer_batch(b)
+    with pytest.raises(UnknownProducerError, match=r"epoch 0 is not the newest .* bumps its epoch"):
+        handle_of(a).append_placeholder(extent(1, zombie), 10)
+    assert handle_of(b).append_placeholder(extent(1, current), 10).base_offset == 0
+    handle_of(a).catch_up()
+    with pytest.raises(InvalidProducerEpochError):
+        handle_of(a).append_placeholder(extent(1, zombie), 10)
+    assert entries_of(a) == 1
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_a_zombie_whose_state_was_lost_cannot_write(sequence: int) -> None:
+    """Hazard 17: it was fenced, and then the partition forgot both runs."""
+    a, b = processes(2)
+    zombie = producer_batch(a)
+    handle_of(a).append_placeholder(extent(1, zombie), 10)
+    handle_of(b).append_placeholder(extent(1, producer_batch(b)), 10)
+    store_of(a).clock.ms += PRODUCER_EXPIRY_MS + 1
+    handle_of(b).catch_up()  # an entry's time is the store's at the last look
+    handle_of(b).append_placeholder(extent(1), 20)
+    assert handle_of(b).state.producers == handle_of(a).catch_up().producers == {}
+    with pytest.raises(UnknownProducerError):
+        handle_of(a).append_placeholder(extent(1, msgspec.structs.replace(zombie, sequence=sequence)), 20)
+
+
+def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
+    """Hazard 17: between the controller's answer and the landing the producer was fenced, and the new run landed."""
+    a, b = processes(2)
+    batch = producer_batch(a)
+    ours, theirs = handle_of(a), handle_of(b)
+    before_append(a, lambda: theirs.append_placeholder(extent(1, producer_batch(b)), 10))
+    with pytest.raises(InvalidProducerEpochError):
+        ours.append_placeholder(extent(1, batch), 10)
+    assert entries_of(a) == 1
+
+
+def test_how_far_an_input_got_is_known_in_every_process_and_behind_a_checkpoint() -> None:
+    a, b = processes(2)
+    batch = msgspec.structs.replace(producer_batch(a), inputs=[InputSpan("day-1", 0, 6)])
+    handle_of(a).append_placeholder(extent(6, batch), 10)
+    assert handle_of(a).replica.write_checkpoint() == 0
+    assert handle_of(b).landed_of(batch.producer_id, "day-1") == 6
+    assert handle_of(b).landed_of(batch.producer_id, "day-2") == 0
+    assert handle_of(b).replica.checkpoint_offset == 0
+
+
+# -- threads and processes ---------------------------------------------------------------------------------------------
+
+
+def test_the_fence_does_not_wait_for_the_log() -> None:
+    """A thread that holds the log may want the fence (it drops the seen window), so the fence must never want the log."""
+    (a,) = processes(1)
+    handle = handle_of(a)
+    handle.append_placeholder(extent(), 10)
+    seen: list[EpochWindow] = []
+
+    def look_from_another_thread() -> None:  # this one holds the log
+        other = threading.Thread(target=lambda: seen.append(handle.fence.window), daemon=True)
+        other.start()
+        other.join(PATIENCE_S)
+        assert seen == [EpochWindow(1, 10)]
+
+    before_append(a, look_from_another_thread)
+    handle.append_placeholder(extent(), 10)
+    assert seen
+
+
+def test_threads_with_mixed_epochs_and_a_second_process_never_lock_up() -> None:
+    a, b = processes(2, epoch=60)
+    ours, theirs = handle_of(a), handle_of(b)
+    lock = threading.Lock()
+    landed: list[LandedBatch] = []
+    begin = threading.Barrier(6)
+
+    def work(n: int) -> None:
+        begin.wait(PATIENCE_S)
+        for i in range(12):
+            try:
+                done = ours.append_placeholder(extent(n + 1), 4 * i + n)
+            except StaleClusterEpochError:
+                continue
+            with lock:
+                landed.append(done)
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE_S)
+    assert not any(t.is_alive() for t in threads)
+    ranges = sorted((d.base_offset, d.last_offset) for d in landed)
+    assert ranges
+    assert [first for first, _ in ranges] == [0, *(last + 1 for _, last in ranges[:-1])]
+    assert theirs.catch_up() == ours.state
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_processes_that_interleave_agree_and_nothing_lands_below(seed: int) -> None:
+    clusters = processes(3)
+    handles = [handle_of(c) for c in clusters]
+    chance = random.Random(seed)
+    expected: dict[int, str] = {}
+    refused: list[tuple[int, int]] = []
+    for n in range(60):
+        at = chance.randrange(3)
+        cluster, handle = clusters[at], handles[at]
+        other = handles[(at + 1) % 3]
+        if chance.random() < 0.3:
+            before_append(cluster, lambda other=other: _disturb(other, chance))  # type: ignore[misc]
+        elif chance.random() < 0.2:
+            store_of(cluster).fault = lose_reply("/partition/")
+        else:
+            store_of(cluster).fault = lambda call: None
+        if chance.random() < 0.2:
+            cluster.controller.advance()
+        epoch = max(1, cluster.controller.epoch() - chance.randrange(4))
+        oldest = window_oldest(clusters[0])
+        try:
+            landed = handle.append_placeholder(extent(2, key=f"batch-{n}"), epoch)
+        except StaleClusterEpochError as e:
+            refused.append((epoch, e.window[0]))
+            continue
+        assert epoch >= oldest
+        expected[landed.base_offset] = f"level_zero/data/000/batch-{n}"
+    store_of(clusters[0]).fault = lambda call: None
+    assert all(epoch < oldest for epoch, oldest in refused)
+    states = [h.catch_up() for h in handles]
+    assert states[0] == states[1] == states[2]
+    stored = {u.placeholder.base_offset: u.placeholder.key for u in states[0].placeholders}
+    assert {k: v for k, v in stored.items() if "disturb" not in v} == expected
+
+
+def _disturb(handle: PartitionHandle, chance: random.Random) -> None:
+    try:
+        if chance.random() < 0.5:
+            handle.advance(20 + chance.randrange(3))
+        else:
+            handle.append_placeholder(extent(1, key="disturb"), 20)
+    except L0gcError:
+        return
+
+
+def window_oldest(cluster: Cluster) -> int:
+    """The oldest epoch that the log admits, before the next append."""
+    store = store_of(cluster)
+    fault, store.fault = store.fault, lambda call: None
+    oldest = window_now(cluster).oldest
+    store.fault = fault
+    return oldest
+
+
+def test_one_handle_for_each_partition_so_that_threads_share_its_fence() -> None:
+    (a,) = processes(1)
+    p = PartitionId("events", 1, 0)
+    assert a.partition(p) is a.partition(p)

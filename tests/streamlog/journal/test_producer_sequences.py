@@ -1,0 +1,216 @@
+"""Producers in any order: runs that begin, send, repeat, skip and come too late, over years, on one partition.
+
+The partition's rules and the controller's own state decide; the test plays log, clock and clients. Whatever happens, no
+batch lands twice, the batches of a run land without a gap, and no run lands anything behind a newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from l0gc.errors import (
+    InputPositionMovedError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    ProtocolError,
+    UnknownProducerError,
+)
+from l0gc.storage.log import Landed
+from l0gc.streamlog.controller.state import (
+    PRODUCER_EXPIRY_MS,
+    Bootstrap,
+    ControllerEntry,
+    ControllerMachine,
+    Tick,
+    decide_init_producer,
+)
+from l0gc.streamlog.journal import producers as rules
+from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, ProducerBatch, ProducerState
+
+CONTROLLER = ControllerMachine()
+DAYS = st.sampled_from([0, 3, 6, 8, 15])
+
+
+@dataclass
+class Run:
+    """A client: what it has, and what it has sent."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    sent: list[ProducerBatch] = field(default_factory=list)
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class InLog:
+    batch: ProducerBatch
+    offset: int
+    time_ms: int
+
+
+class Producers(RuleBasedStateMachine):
+    runs = Bundle("runs")
+
+    @initialize()
+    def found(self) -> None:
+        self.controller = CONTROLLER.initial()
+        self.known: dict[int, ProducerState] = {}
+        self.log: list[InLog] = []
+        self.now_ms = 0
+        self.offset = 0
+        self.began: dict[tuple[int, int], int] = {}
+        self._controller_entry(Bootstrap("c", 4))
+
+    def _controller_entry(self, entry: ControllerEntry) -> None:
+        offset = self.controller.epoch + 1
+        CONTROLLER.apply(self.controller, Landed(offset, self.now_ms, msgspec.json.encode(entry), self.now_ms))
+
+    @rule(days=DAYS, ticked=st.booleans(), others_write=st.booleans())
+    def time_passes(self, days: int, ticked: bool, others_write: bool) -> None:
+        """An entry of the log, here or at the controller, is when what is too old is forgotten."""
+        self.now_ms += days * 24 * 3_600_000 + 1
+        if ticked:
+            self._controller_entry(Tick())
+        if others_write:
+            rules.expire(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
+
+    @rule(run=runs, days=DAYS)
+    def a_run_sleeps_and_repeats_its_first_batch(self, run: Run, days: int) -> None:
+        self.time_passes(days, ticked=True, others_write=True)
+        self.a_run_repeats_a_batch(run, len(run.sent) - 1)
+
+    @rule(target=runs, name=st.sampled_from(["a", "b"]))
+    def a_run_begins(self, name: str) -> Run:
+        entry = decide_init_producer(self.controller, name, None, None)
+        assert entry is not None
+        self._controller_entry(entry)
+        return self._given(name)
+
+    @rule(target=runs, run=runs, reply_lost=st.booleans())
+    def a_run_bumps_its_epoch(self, run: Run, reply_lost: bool) -> object:
+        """After a lost reply it asks again with what it had, and gets the epoch of its first try."""
+        try:
+            entry = decide_init_producer(self.controller, run.name, run.producer_id, run.epoch)
+        except InvalidProducerEpochError:
+            p = self.controller.producers.get(run.name)
+            newest = (p.producer_id, p.epoch) if p is not None else None
+            assert newest != (run.producer_id, run.epoch), "the newest run is never fenced"
+            return multiple()
+        if entry is None:  # it has asked before, and is the run that it was given then
+            return multiple()
+        self._controller_entry(entry)
+        if reply_lost:
+            assert decide_init_producer(self.controller, run.name, run.producer_id, run.epoch) is None
+        return self._given(run.name)
+
+    def _given(self, name: str) -> Run:
+        p = self.controller.producers[name]
+        assert (p.producer_id, p.epoch) not in self.began, "two runs have one epoch"
+        assert p.epoch < self.controller.epoch
+        self.began[p.producer_id, p.epoch] = self.now_ms
+        return Run(name, p.producer_id, p.epoch)
+
+    def _offer(self, b: ProducerBatch) -> LandedBatch:
+        """What a partition does with a batch."""
+        if rules.needs_controller_check(self.known, b) and not self.controller.may_begin(
+            b.producer_id, b.epoch, self.now_ms
+        ):
+            raise UnknownProducerError("the controller does not know it")
+        before = rules.admit(self.known, b)
+        if before is not None:
+            return before
+        rules.record(self.known, b, self.offset, self.offset, self.now_ms)
+        self.log.append(InLog(b, self.offset, self.now_ms))
+        self.offset += 1
+        rules.expire(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
+        return LandedBatch(b.sequence, self.offset - 1, self.offset - 1)
+
+    @rule(run=runs, skip=st.sampled_from([0, 0, 0, 0, 1]), source=st.sampled_from("xy"))
+    def a_run_sends_its_next_batch(self, run: Run, skip: int, source: str) -> None:
+        """It goes on in its input where the partition says; after a fatal error it sends nothing more."""
+        if run.failed:
+            return
+        at = rules.landed_of(self.known, run.producer_id, source)
+        b = ProducerBatch(run.producer_id, run.epoch, len(run.sent) + skip, [InputSpan(source, at, at + 1)])
+        try:
+            landed = self._offer(b)
+        except ProtocolError:
+            run.failed = True
+            return
+        assert skip == 0, "a gap was taken"
+        assert self.log[-1] == InLog(b, landed.base_offset, self.now_ms)
+        run.sent.append(b)
+
+    @rule(run=runs, back=st.sampled_from([0, 0, 1, 4, 5]))
+    def a_run_repeats_a_batch(self, run: Run, back: int) -> None:
+        """As it first was; it is answered with where it is, or refused, and never lands again."""
+        if not 0 <= back < len(run.sent):
+            return
+        b = run.sent[-1 - back]
+        size = len(self.log)
+        try:
+            landed = self._offer(b)
+        except (OutOfOrderSequenceError, InvalidProducerEpochError, UnknownProducerError):
+            return
+        assert len(self.log) == size, "a batch landed twice"
+        assert [e.offset for e in self.log if e.batch == b] == [landed.base_offset]
+
+    @rule(run=runs, start=st.integers(0, 3))
+    def a_run_sends_what_is_not_next_in_its_input(self, run: Run, start: int) -> None:
+        at = rules.landed_of(self.known, run.producer_id, "x")
+        if start == at:
+            return
+        b = ProducerBatch(run.producer_id, run.epoch, len(run.sent), [InputSpan("x", start, start + 1)])
+        size, landed = len(self.log), at
+        try:
+            self._offer(b)
+        except InputPositionMovedError as e:
+            landed = e.landed
+        except ProtocolError:
+            return
+        assert len(self.log) == size, "an input landed twice, or with a hole"
+        assert landed == at
+
+    @invariant()
+    def runs_land_whole_in_order_and_none_behind_a_newer_one(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        epochs: dict[int, int] = {}
+        sequences: dict[tuple[int, int], int] = {}
+        for e in self.log:
+            run = (e.batch.producer_id, e.batch.epoch)
+            assert e.batch.epoch >= epochs.get(e.batch.producer_id, 0)
+            assert e.batch.sequence == sequences.get(run, -1) + 1
+            epochs[e.batch.producer_id], sequences[run] = e.batch.epoch, e.batch.sequence
+
+    @invariant()
+    def an_input_lands_without_hole_or_repetition_while_it_is_remembered(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        reached: dict[tuple[int, str], tuple[int, int]] = {}
+        for e in self.log:
+            for span in e.batch.inputs:
+                at, since_ms = reached.get((e.batch.producer_id, span.input_id), (0, 0))
+                forgotten = e.time_ms - since_ms > PRODUCER_EXPIRY_MS
+                assert span.start == at or (forgotten and span.start == 0)
+                reached[e.batch.producer_id, span.input_id] = (span.end, e.time_ms)
+
+    @invariant()
+    def what_a_run_of_up_to_a_week_landed_is_found_by_its_name_for_a_week(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        ids = {p.producer_id for p in self.controller.producers.values()}
+        for e in self.log:
+            took_ms = e.time_ms - self.began[e.batch.producer_id, e.batch.epoch]
+            if took_ms <= PRODUCER_EXPIRY_MS and self.now_ms - e.time_ms < PRODUCER_EXPIRY_MS:
+                assert e.batch.producer_id in ids
+
+
+TestProducers = Producers.TestCase
+TestProducers.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

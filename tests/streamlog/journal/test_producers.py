@@ -1,0 +1,342 @@
+"""What a partition decides about idempotent producers (KIP-360), and about inputs that come again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from l0gc.errors import (
+    InputPositionMovedError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    ProtocolError,
+    UnknownProducerError,
+)
+from l0gc.keys import PartitionId
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
+from l0gc.streamlog.journal import producers as rules
+from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.producers import (
+    INPUTS_KEPT,
+    RECENT_BATCHES,
+    admit,
+    expire,
+    landed_of,
+    needs_controller_check,
+)
+from tests.support.memory_store import MemoryStore, memory_cluster
+
+Producers = dict[int, ProducerState]
+
+
+def batch(
+    sequence: int, *, epoch: int = 0, producer_id: int = 1, inputs: list[InputSpan] | None = None
+) -> ProducerBatch:
+    return ProducerBatch(producer_id, epoch, sequence, inputs or [])
+
+
+def land(producers: Producers, b: ProducerBatch, base: int = 0, time_ms: int = 0) -> None:
+    """Admit the batch as a new one of ten records."""
+    assert admit(producers, b) is None
+    rules.record(producers, b, base, base + 9, time_ms)
+
+
+def landed(count: int, *, epoch: int = 0) -> Producers:
+    producers: Producers = {}
+    for sequence in range(count):
+        land(producers, batch(sequence, epoch=epoch), base=10 * sequence)
+    return producers
+
+
+def test_a_repeated_batch_is_answered_with_its_offset() -> None:
+    producers = landed(3)
+    assert admit(producers, batch(1)) == LandedBatch(1, 10, 19)
+    assert admit(producers, batch(2)) == LandedBatch(2, 20, 29)
+    assert producers[1].next_sequence == 3
+
+
+def test_a_batch_repeated_too_late_is_refused_and_not_appended_again() -> None:
+    producers = landed(RECENT_BATCHES + 1)
+    assert admit(producers, batch(1)) == LandedBatch(1, 10, 19)
+    with pytest.raises(OutOfOrderSequenceError, match="repeats sequence 0, which landed too long ago"):
+        admit(producers, batch(0))
+
+
+def test_a_gap_is_refused() -> None:
+    producers = landed(2)
+    with pytest.raises(OutOfOrderSequenceError, match="sent sequence 3 where 2 is due"):
+        admit(producers, batch(3))
+    assert admit(producers, batch(2)) is None
+
+
+def test_behind_a_batch_that_failed_every_later_one_fails_too() -> None:
+    """A sequence is fixed when a batch is first sent, so what follows the missing one cannot slip into its place."""
+    producers = landed(2)
+    for sequence in (3, 4, 5, 100):
+        with pytest.raises(OutOfOrderSequenceError):
+            admit(producers, batch(sequence))
+    land(producers, batch(2), base=20)
+    land(producers, batch(3), base=30)
+
+
+def test_a_refused_batch_changes_nothing() -> None:
+    producers = landed(3, epoch=4)
+    before = msgspec.json.encode(producers)
+    moved = [InputSpan("a", 7, 9)]
+    for b in (batch(5, epoch=4), batch(0, epoch=3), batch(1, epoch=5), batch(1, producer_id=9)):
+        with pytest.raises(ProtocolError):
+            admit(producers, b)
+    with pytest.raises(InputPositionMovedError):
+        admit(producers, batch(3, epoch=4, inputs=moved))
+    assert admit(producers, batch(2, epoch=4)) is not None
+    assert msgspec.json.encode(producers) == before
+
+
+@pytest.mark.parametrize("sequence", [0, 2, 3, 7])
+def test_an_older_epoch_is_refused_at_any_sequence(sequence: int) -> None:
+    producers = landed(3, epoch=4)
+    with pytest.raises(InvalidProducerEpochError, match="epoch 3 is fenced by epoch 4"):
+        admit(producers, batch(sequence, epoch=3))
+
+
+def test_an_unknown_producer_may_begin_and_nothing_else() -> None:
+    assert admit({}, batch(0)) is None
+    with pytest.raises(UnknownProducerError, match=r"not known at sequence 1; .* bumps its epoch"):
+        admit({}, batch(1))
+
+
+def test_only_an_unknown_producer_that_begins_is_looked_up_at_the_controller() -> None:
+    producers = landed(1)
+    assert needs_controller_check({}, batch(0))
+    assert needs_controller_check(producers, batch(0, producer_id=2))
+    assert not needs_controller_check(producers, batch(0))
+    assert not needs_controller_check(producers, batch(1))
+    assert not needs_controller_check({}, batch(1))  # refused in any case
+
+
+def test_a_bumped_epoch_starts_at_sequence_zero_and_fences_the_old_one() -> None:
+    producers = landed(3)
+    with pytest.raises(UnknownProducerError):
+        admit(producers, batch(3, epoch=1))
+    land(producers, batch(0, epoch=1), base=30)
+    assert admit(producers, batch(0, epoch=1)) == LandedBatch(0, 30, 39)
+    assert admit(producers, batch(1, epoch=1)) is None
+    with pytest.raises(InvalidProducerEpochError):
+        admit(producers, batch(3))
+
+
+def test_a_batch_of_the_epoch_before_is_not_taken_for_one_of_the_new_epoch() -> None:
+    producers = landed(3)
+    assert admit(producers, batch(0, epoch=1)) is None  # though sequence 0 has landed under epoch 0
+    land(producers, batch(0, epoch=1), base=30)
+    with pytest.raises(OutOfOrderSequenceError, match="sent sequence 2 where 1 is due"):
+        admit(producers, batch(2, epoch=1))
+
+
+def test_a_run_may_skip_epochs_in_which_nothing_landed_here() -> None:
+    producers = landed(1)
+    land(producers, batch(0, epoch=7), base=10)
+    assert producers[1].epoch == 7
+
+
+def test_producers_do_not_meet() -> None:
+    producers = landed(3)
+    land(producers, batch(0, producer_id=2, epoch=9))
+    assert admit(producers, batch(3)) is None
+
+
+def test_a_producer_is_known_until_it_expires_and_then_only_a_bumped_epoch_helps() -> None:
+    producers: Producers = {}
+    land(producers, batch(0), time_ms=100)
+    land(producers, batch(0, producer_id=2), time_ms=200)
+    expire(producers, 100)
+    assert set(producers) == {1, 2}
+    expire(producers, 101)
+    assert set(producers) == {2}
+    with pytest.raises(UnknownProducerError):
+        admit(producers, batch(1))
+    assert needs_controller_check(producers, batch(0, epoch=1))
+    land(producers, batch(0, epoch=1), time_ms=300)
+
+
+def test_an_input_expires_by_itself() -> None:
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("a", 0, 10)]), time_ms=100)
+    land(producers, batch(1, inputs=[InputSpan("b", 0, 10)]), time_ms=200)
+    expire(producers, 150)
+    assert (landed_of(producers, 1, "a"), landed_of(producers, 1, "b")) == (0, 10)
+
+
+# -- inputs, by content ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_goes_on_behind_what_has_landed() -> None:
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
+    land(producers, batch(1, inputs=[InputSpan("a", 6, 8), InputSpan("b", 0, 2)]))
+    assert [landed_of(producers, 1, i) for i in "abc"] == [8, 2, 0]
+    land(producers, batch(0, epoch=1, inputs=[InputSpan("b", 2, 5)]))
+    assert landed_of(producers, 1, "b") == 5
+
+
+@pytest.mark.parametrize("start", [0, 5, 7])
+def test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole(start: int) -> None:
+    """Hazard 20: the same job runs twice."""
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
+    with pytest.raises(InputPositionMovedError, match=f"6 records of input a have landed, not {start}") as e:
+        admit(producers, batch(0, epoch=1, inputs=[InputSpan("a", start, start + 5)]))
+    assert e.value.landed == 6
+
+
+def test_one_moved_input_holds_back_the_whole_batch() -> None:
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("b", 0, 1)]))
+    with pytest.raises(InputPositionMovedError):
+        admit(producers, batch(0, epoch=1, inputs=[InputSpan("a", 0, 6), InputSpan("b", 0, 3)]))
+    assert landed_of(producers, 1, "a") == 0
+
+
+def test_other_input_and_other_producers_are_never_taken_for_landed() -> None:
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
+    assert landed_of(producers, 1, "another") == 0
+    assert landed_of(producers, 2, "a") == 0
+    land(producers, batch(0, producer_id=2, inputs=[InputSpan("a", 0, 6)]))
+
+
+def test_the_oldest_inputs_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert INPUTS_KEPT >= 10_000
+    monkeypatch.setattr(rules, "INPUTS_KEPT", 2)
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("a", 0, 1)]))
+    land(producers, batch(1, inputs=[InputSpan("b", 0, 1)]))
+    land(producers, batch(2, inputs=[InputSpan("a", 1, 2)]))
+    land(producers, batch(3, inputs=[InputSpan("c", 0, 1)]))
+    assert [landed_of(producers, 1, i) for i in "abc"] == [2, 0, 1]
+
+
+# -- the whole way: the controller, two partitions, the log, and time ---------------------------------------------------
+
+DAY_MS = 24 * 3_600_000
+
+
+def cluster_of_two_partitions() -> tuple[Cluster, MemoryStore, list[PartitionId]]:
+    cluster = memory_cluster()
+    topic, _ = cluster.controller.create_topic("events", 2)
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster, cluster.store, topic.ids()
+
+
+def send(
+    cluster: Cluster, p: PartitionId, run: Producer | None, sequence: int = 0, span: InputSpan | None = None
+) -> LandedBatch:
+    """Append a batch of one record, as a process that has just looked at the log."""
+    cluster.partition(p).catch_up()
+    b = ProducerBatch(run.producer_id, run.epoch, sequence, [span] if span else []) if run is not None else None
+    epoch = cluster.controller.snapshot().epoch
+    return cluster.partition(p).append_placeholder(Placeholder("some", 0, 10, 1, 0, -1, b), epoch)
+
+
+def days_pass(cluster: Cluster, store: MemoryStore, days: float, partitions: list[PartitionId]) -> None:
+    """The store's clock moves on, and so do the logs, as housekeeping and others' data move them."""
+    store.clock.ms += int(days * DAY_MS)
+    cluster.controller.advance()
+    for p in partitions:
+        send(cluster, p, None)
+
+
+def test_what_is_known_of_a_producer_outlives_truncation() -> None:
+    cluster, store, (p, _) = cluster_of_two_partitions()
+    run = cluster.controller.init_producer("job")
+    first = send(cluster, p, run, 0, InputSpan("day-1", 0, 1))
+    second = send(cluster, p, run, 1, InputSpan("day-1", 1, 2))
+    store.clock.ms += 3_600_000
+    cluster.partition(p).replica.write_checkpoint()
+    assert cluster.partition(p).replica.log.truncate() == 1
+    anew = memory_cluster(store, seed=1, bootstrap=False)
+    assert send(anew, p, run, 0, InputSpan("day-1", 0, 1)) == first
+    assert send(anew, p, run, 1, InputSpan("day-1", 1, 2)) == second
+    with pytest.raises(OutOfOrderSequenceError):
+        send(anew, p, run, 3)
+    assert send(anew, p, run, 2, InputSpan("day-1", 2, 3)).base_offset == 2
+    assert anew.partition(p).landed_of(run.producer_id, "day-1") == 3
+
+
+def test_a_run_that_took_long_is_resumed_within_a_week_of_its_last_record() -> None:
+    """Its name was used nine days ago, its last record landed three days ago: it keeps its id, hence its position."""
+    cluster, store, (p, other) = cluster_of_two_partitions()
+    run = cluster.controller.init_producer("job")
+    send(cluster, p, run, 0, InputSpan("day-1", 0, 1))
+    days_pass(cluster, store, 6, [p, other])
+    send(cluster, p, run, 1, InputSpan("day-1", 1, 2))
+    days_pass(cluster, store, 3, [p, other])
+    again = cluster.controller.init_producer("job")
+    assert (again.producer_id, again.epoch) == (run.producer_id, run.epoch + 1)
+    assert cluster.partition(p).landed_of(again.producer_id, "day-1") == 2
+    with pytest.raises(InputPositionMovedError):
+        send(cluster, p, again, 0, InputSpan("day-1", 0, 2))
+    send(cluster, p, again, 0, InputSpan("day-1", 2, 3))
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_a_run_that_a_partition_forgot_cannot_land_again_what_it_landed(sequence: int) -> None:
+    """Hazard 17: nobody has fenced it, and the controller still knows it; only a bump helps."""
+    cluster, store, (p, _) = cluster_of_two_partitions()
+    run = cluster.controller.init_producer("job")
+    send(cluster, p, run, 0)
+    send(cluster, p, run, 1)
+    store.clock.ms += 1
+    days_pass(cluster, store, PRODUCER_EXPIRY_MS / DAY_MS, [p])
+    assert cluster.partition(p).state.producers == {}
+    with pytest.raises(UnknownProducerError, match="bumps its epoch"):
+        send(cluster, p, run, sequence)
+    bumped = cluster.controller.init_producer("job", run.producer_id, run.epoch)
+    assert (bumped.producer_id, bumped.epoch) == (run.producer_id, run.epoch + 1)
+    send(cluster, p, bumped, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        send(cluster, p, run, sequence)
+
+
+def test_a_run_that_the_controller_forgot_goes_on_where_it_is_known_and_begins_nowhere() -> None:
+    cluster, store, (p, other) = cluster_of_two_partitions()
+    run = cluster.controller.init_producer("job")
+    for sequence in range(4):
+        send(cluster, p, run, sequence)
+        days_pass(cluster, store, 5, [p, other])
+    assert 4 * 5 * DAY_MS > NAME_EXPIRY_MS
+    assert cluster.controller.snapshot().producers == {}
+    send(cluster, p, run, 4)
+    with pytest.raises(UnknownProducerError):
+        send(cluster, other, run, 0)
+
+
+def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
+    """The partition still knows the old id and its input: the new one is another producer, and is not taken for it."""
+    cluster, store, (p, _) = cluster_of_two_partitions()
+    run = cluster.controller.init_producer("job")
+    for sequence in range(4):
+        send(cluster, p, run, sequence, InputSpan("day-1", sequence, sequence + 1))
+        days_pass(cluster, store, 5, [p])
+    again = cluster.controller.init_producer("job")
+    assert again.producer_id > run.producer_id
+    assert (again.epoch, again.last_epoch) == (0, -1)
+    assert cluster.partition(p).landed_of(run.producer_id, "day-1") == 4
+    assert cluster.partition(p).landed_of(again.producer_id, "day-1") == 0
+    send(cluster, p, again, 0)
+
+
+def test_a_bump_is_taken_without_a_look_at_the_controller_where_the_producer_is_known() -> None:
+    """Epochs come from the controller alone, so one above the known one is newer, and the partition need not ask."""
+    cluster, store, (p, _) = cluster_of_two_partitions()
+    run = cluster.controller.init_producer("job")
+    send(cluster, p, run, 0)
+    bumped = cluster.controller.init_producer("job")
+    handle = cluster.partition(p)
+    asked = store.requests["get"]
+    b = ProducerBatch(bumped.producer_id, bumped.epoch, 0)
+    handle.append_placeholder(Placeholder("some", 0, 10, 1, 0, -1, b), handle.state.max_applied_epoch)
+    assert store.requests["get"] == asked
+    with pytest.raises(InvalidProducerEpochError, match="fenced by epoch 1"):
+        send(cluster, p, run, 1)
