@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import boto3
+
 from benchmarks.measure import Bench, BenchmarkFailedError, Sample
 from l0gc.embedded.sample import write_files
 
@@ -55,6 +57,19 @@ class Setting:
         self.l0gc(prefix, "init")
         self.l0gc(prefix, "topic", "create", "flights", "--partitions", str(PARTITIONS))
         return prefix
+
+    def keys(self, prefix: str, containing: str = "") -> list[str]:
+        """The keys below a prefix of the benchmarks' bucket that have this in them."""
+        where = self.bench.environment
+        client = boto3.client(
+            "s3",
+            endpoint_url=where["AWS_ENDPOINT_URL_S3"],
+            region_name=where["AWS_REGION"],
+            aws_access_key_id=where["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=where["AWS_SECRET_ACCESS_KEY"],
+        )
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return [o["Key"] for page in pages for o in page.get("Contents", []) if containing in o["Key"]]
 
     def new_prefix(self) -> str:
         return f"run-{next(self.numbers):04}"

@@ -1,7 +1,28 @@
-"""l0gc: epoch-based garbage collection for level-zero (L0) objects in object storage."""
+"""l0gc: epoch-based garbage collection for level-zero (L0) objects in object storage.
+
+The library begins at `l0gc.open`. That, and what it needs, is imported at its first use: `import l0gc` alone is quick, as is
+`l0gc --help`.
+"""
 
 import logging
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from l0gc import errors as errors
+    from l0gc.api import Cluster as Cluster
+    from l0gc.api import open as open
+else:
+
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        if name == "errors":
+            return importlib.import_module("l0gc.errors")
+        if name in {"Cluster", "open"}:
+            return getattr(importlib.import_module("l0gc.api"), name)
+        raise AttributeError(f"module 'l0gc' has no attribute {name!r}")
+
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who uses the library says where its log goes

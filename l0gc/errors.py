@@ -22,9 +22,13 @@ def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 class L0gcError(Exception):
-    """Base of all errors that l0gc raises on purpose."""
+    """Base of all errors that l0gc raises on purpose.
+
+    `result` is what was done all the same, where a method of `l0gc.Cluster` raises it behind its work.
+    """
 
     exit_code: ClassVar[int] = 1
+    result: object = None
 
 
 # -- 2: what the caller asked for cannot be meant -------------------------------------------------------------------
@@ -115,6 +119,10 @@ class PartitionClosedError(TopicNotFoundError):
     """The partition's topic was deleted; its log accepts nothing more."""
 
 
+class OffsetOutOfRangeError(NotFoundError):
+    """Records below the log start offset were asked for; retention or `delete-records` has moved it."""
+
+
 class ObjectNotFoundError(NotFoundError):
     """The object does not exist; `date_ms` is the store's clock when it said so, if it told."""
 
@@ -126,6 +134,12 @@ class ObjectNotFoundError(NotFoundError):
 
 class StoreUnfitError(L0gcError):
     """The store does not do something that l0gc's safety rests on."""
+
+    exit_code = 6
+
+
+class UnsupportedFormatError(L0gcError):
+    """The bucket is laid out in a way that this l0gc does not know; nothing was read of it, or written."""
 
     exit_code = 6
 

@@ -190,6 +190,7 @@ class PartitionId:
         return f"{self.topic}-{self.revision}/{self.partition:05}"
 
 
+FORMAT: Final = "l0gc/format.json"
 CONTROLLER_LOG: Final = "l0gc/controller/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
@@ -200,14 +201,19 @@ PAUSED: Final = "l0gc/paused.json"
 ATTEMPTS: Final = "l0gc/attempts/"
 
 
-def partition_log(p: PartitionId) -> str:
-    """The folder of a partition's log."""
-    return f"l0gc/partition/{p.path}/"
+def journal_log(journal: int) -> str:
+    """The folder of a journal's log."""
+    return f"l0gc/journal/{journal:04}/"
 
 
-def level_one(p: PartitionId, base: int, last: int, name: str) -> str:
-    """The key of an L1 object that holds the records `base` to `last`, both included."""
-    return f"level_one/data/{p.path}/{base:020}-{last:020}-{name}.parquet"
+def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> str:
+    """The key of an L1 object with the records `base` to `last`, both included; `epoch` is that of the run that wrote it."""
+    return f"level_one/data/{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
+
+
+def level_one_index(p: PartitionId, epoch: int, name: str) -> str:
+    """The key of an index object: older rows of a partition's L1 index; `epoch` as for `level_one`."""
+    return f"level_one/index/{p.path}/{epoch:018}/{name}"
 
 
 def check_topic_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 A run is short, so a metric is made from the result that the command prints, once, when it ends. A counter holds what
 runs did, added up from run to run by whoever keeps the numbers; a gauge holds what the last run saw. What a run does not
-know it leaves out: an absent number is never told as zero, and a run that only tries (a dry run) tells nothing at all.
+know it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        steps: the steps that tell it.
+        steps: the steps that report it.
         source: where the number is in a step's result: names with dots between; of a list, its length.
     """
 
@@ -73,7 +73,7 @@ class Sample:
 
 
 STEPS: Final = ("housekeep", "reconcile", "compute-watermark", "sweep", "upload", "status", "gc")
-"""The commands that tell metrics; the first four are also steps of `gc`."""
+"""The commands that report metrics; the first four are also steps of `gc`."""
 
 
 def _counter(name: str, steps: str, source: str, text: str) -> Metric:
@@ -107,8 +107,9 @@ METRICS: Final = (
         "held_back_partitions", "compute-watermark status", "held_back_by",
         "Partitions whose M(p) is M; counted up to ten.",
     ),
-    _gauge("computable_watermark", "status", "computable_watermark", "What M would be if every partition reported."),
+    _gauge("computable_watermark", "status", "computable_watermark", "What M would be if it were computed now."),
     _gauge("partitions", "housekeep compute-watermark status", "partitions", "Partitions of the cluster."),
+    _gauge("journals", "housekeep status", "journals", "Journals that keep them."),
     _gauge("records", "status", "records", "Records ever uploaded into the topics there are."),
     _gauge("unreconciled_records", "status", "unreconciled_records", "Records that are still in L0."),
     _gauge("l0_objects", "compute-watermark", "listing.objects", "L0 objects in the bucket."),
@@ -128,7 +129,7 @@ METRICS: Final = (
     _counter("windows_closed", "housekeep", "barriers", "Windows that a barrier closed."),
     _counter("checkpoints", "housekeep", "checkpoints", "Checkpoints written."),
     _counter("truncated_entries", "housekeep", "truncated_entries", "Log entries deleted."),
-    _gauge("broken_partitions", "housekeep", "broken", "Partitions whose log cannot be read."),
+    _gauge("broken_logs", "housekeep", "broken", "Logs for which housekeeping failed."),
     # -- reconcile
     _counter("reconciled_records", "reconcile", "records", "Records lifted into L1."),
     _counter("reconciled_l1_objects", "reconcile", "l1_objects", "L1 objects written that count."),
@@ -136,8 +137,7 @@ METRICS: Final = (
     _counter("reconcile_lost_partitions", "reconcile", "lost", "Partitions that another reconciler was first at."),
     _gauge("reconcile_errors", "reconcile", "errors", "Partitions and objects that failed in the last run."),
     # -- compute-watermark
-    _counter("refreshed_logs", "compute-watermark", "refreshed", "Logs read because they held M back."),
-    _counter("compacted_report_files", "compute-watermark", "compacted", "Report files replaced by one."),
+    _gauge("unreadable_journals", "compute-watermark", "unreadable", "Journals that cannot be read; they hold M."),
     # -- sweep
     _counter("objects_deleted", "sweep", "deleted", "L0 objects deleted."),
     _counter("bytes_deleted", "sweep", "bytes", "The bytes of those objects."),
@@ -171,7 +171,7 @@ METRICS: Final = (
     ),
     _gauge(
         "fence_last_rejected_gap", "upload", "fence.last_rejected_gap",
-        "By how many epochs a refused one lay below the window: the most of each partition's last.",
+        "By how many epochs a refused one lay below the window: the most of each journal's last.",
     ),
     _counter("fence_new_epochs", "upload", "fence.fences_new_epoch", "Fences at an epoch that was new."),
     _counter("fence_known_epochs", "upload", "fence.fences_known_epoch", "Fences at an epoch that was known."),
@@ -226,7 +226,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "success_s": None if failed else run.ended_s,
     }
     if data.get("external_log"):  # the logs are another system's, so nobody has counted what is in them
-        unknown = {"partitions", "records", "unreconciled_records", "held_back_by"}
+        unknown = {"partitions", "journals", "records", "unreconciled_records", "held_back_by"}
         unknown |= {"cluster_epoch"} if data["cluster_epoch"] < 0 else set()
         data = {k: v for k, v in data.items() if k not in unknown}
     epoch, watermark = data.get("cluster_epoch"), data.get("watermark")

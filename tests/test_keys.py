@@ -13,7 +13,7 @@ from l0gc import columns
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
 from l0gc.key_columns import KeyColumns
-from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, level_one, partition_log
+from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, journal_log, level_one, level_one_index
 
 DEFAULT = KeyLayout()
 LAYOUTS = [
@@ -217,19 +217,23 @@ def test_objects_spread_evenly_over_the_shards() -> None:
     assert max(counts) < 260
 
 
+def test_a_journals_folder_has_four_digits() -> None:
+    assert journal_log(7) == "l0gc/journal/0007/"
+
+
 def test_paths_of_a_partition_hold_its_revision() -> None:
     p = PartitionId("flights", 12, 3)
-    assert partition_log(p) == "l0gc/partition/flights-12/00003/"
-    assert level_one(p, 5, 9, "n") == (
-        "level_one/data/flights-12/00003/00000000000000000005-00000000000000000009-n.parquet"
+    assert level_one(p, 4, 5, 9, "n") == (
+        "level_one/data/flights-12/00003/000000000000000004/00000000000000000005-00000000000000000009-n.parquet"
     )
+    assert level_one_index(p, 4, "n") == "level_one/index/flights-12/00003/000000000000000004/n"
     assert str(p) == "flights/3"
 
 
 @given(st.tuples(st.integers(0, 10**20 - 1), st.integers(0, 10**20 - 1)))
 def test_level_one_keys_sort_by_base_offset(bases: tuple[int, int]) -> None:
     p = PartitionId("t", 1, 0)
-    a, b = (level_one(p, base, base, "n") for base in bases)
+    a, b = (level_one(p, 0, base, base, "n") for base in bases)
     assert (a < b) == (bases[0] < bases[1])
 
 

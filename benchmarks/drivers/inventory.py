@@ -10,10 +10,11 @@ from typing import Any
 
 from benchmarks.support.inventories import BUCKET, PREFIX, WATERMARK
 from l0gc.keys import KeyLayout
-from l0gc.spark.inventory import inventory_histogram
+from l0gc.spark.fan_out import SparkFanOut
 from l0gc.spark.session import get_session
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark.inventory import read_inventory
+from l0gc.watermark.inventory_scan import InventoryScan
 
 
 def read(path: str) -> bytes | None:
@@ -27,7 +28,9 @@ def main(manifest: str) -> dict[str, Any]:
     spark = get_session("inventory", master="local[2]", conf={"spark.sql.adaptive.enabled": "false"})
     ready = time.monotonic()
     inventory = read_inventory(manifest, BUCKET, read)
-    rows = inventory_histogram(spark, StoreConfig(BUCKET, PREFIX), KeyLayout(), inventory)
+    config = StoreConfig(BUCKET, PREFIX)
+    scan = InventoryScan(SparkFanOut(spark, config), config, inventory)
+    rows = list(scan.read(KeyLayout(), lambda: WATERMARK).rows.values())
     done = time.monotonic()
     spark.stop()
     return {

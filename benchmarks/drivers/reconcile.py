@@ -27,8 +27,8 @@ def main() -> dict[str, Any]:
         "job_seconds": done - ready,
         "session_seconds": ready - started,
         "records": result.records,
-        "files": len(result.l1_files),
-        "bytes": sum(f.bytes for f in result.l1_files),
+        "files": result.l1_objects,
+        "bytes": result.bytes,
     }
 
 

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.measure import Result
-from benchmarks.scenarios import basic, inventory, rates, sweep_beside, sweep_scale, sweep_throttled, watermark
+from benchmarks.scenarios import (
+    basic,
+    inventory,
+    journals,
+    rates,
+    sweep_beside,
+    sweep_scale,
+    sweep_throttled,
+    watermark,
+)
 from benchmarks.setting import Setting
 
 SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
@@ -14,8 +23,11 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "reconcile": basic.reconcile,
     "memory": basic.memory,
     "startup": basic.startup,
+    "journals-partitions": journals.partitions,
+    "journals-idle": journals.idle,
+    "journals-replay": journals.replay,
+    "journals-contention": journals.contention,
     "watermark-small": watermark.small,
-    "watermark-reports": watermark.reports,
     "scan-beside": watermark.scan_beside,
     "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,

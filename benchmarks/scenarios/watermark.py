@@ -1,4 +1,4 @@
-"""compute-watermark: on a small bucket, with very many reports, and its listing beside a plain boto3 loop.
+"""compute-watermark: on a small bucket, and its listing beside a plain boto3 loop.
 
 What is told as its time is what the command tells itself (`seconds` of --json), or the wall time of its process without
 Spark's start, which is the same whatever there is to do.
@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import BenchmarkFailedError, Goal, Result, Sample, Spread, interleave
 from benchmarks.scenarios.basic import small_cluster, wall_goal
 from benchmarks.setting import BENCHMARKS, Setting
-from benchmarks.support.buckets import DATA, Filled, Filling, filled, prepared, url, warm_up
+from benchmarks.support.buckets import DATA, Filling, filled, url, warm_up
 from benchmarks.support.goals import ratio
 from l0gc.embedded.seaweedfs import SeaweedFS
 
 SMALL_GOAL: Final = 12.0
-REPORTS_GOAL: Final = 20.0
 SCAN_GOAL: Final = 0.6
 OURS: Final = "l0gc compute-watermark"
 PLAIN: Final = "boto_scan.py"
-HEAP: Final = "spark.driver.memory=1g"
 
 
 def small(setting: Setting) -> Result:
@@ -39,35 +36,6 @@ def small(setting: Setting) -> Result:
     samples = interleave({OURS: run}, setting.runs)
     title = "compute-watermark on a small bucket, from start to exit"
     return Result("watermark-small", title, samples, [wall_goal(samples, OURS, SMALL_GOAL)], [_laps(samples[OURS])])
-
-
-def reports(setting: Setting) -> Result:
-    """M of very many partitions, whose reports lie in very many files; each run finds them anew."""
-    partitions, files = (3_000, 50) if setting.quick else (100_000, 1_000)
-    lowest: dict[str, int] = {}
-
-    def fill(server: SeaweedFS) -> None:
-        print(f"writing the reports of {partitions:,} partitions into {files:,} files", file=sys.stderr)
-        script: list[str | Path] = [sys.executable, BENCHMARKS / "drivers" / "fill_reports.py"]
-        environment = server.environment() | {"L0GC_URL": url("reports")}
-        lowest.update(setting.bench.run([*script, str(partitions), str(files)], environment).output)
-
-    def run(buckets: Filled) -> Sample:
-        with buckets.server() as server:
-            warm_up(server, "reports")
-            sample = _compute(setting, server, "reports", "--no-scan", "--conf", HEAP)
-        told = sample.output
-        if (told["watermark"], told["partitions"], told["compacted"]) != (lowest["watermark"], partitions, files):
-            raise BenchmarkFailedError(f"compute-watermark was to find {lowest} and compact {files} files, but: {told}")
-        return replace(sample, job=sum(told["seconds"][lap] for lap in ("snapshot", "reports", "publication")))
-
-    with prepared(setting, fill) as folder:
-        buckets = Filled(setting, folder, ())
-        samples = interleave({OURS: lambda _: run(buckets)}, setting.runs)
-    median = Spread.of([s.job or 0.0 for s in samples[OURS]]).median
-    goal = Goal("M published after Spark's start, median", median, REPORTS_GOAL, f"{median:.2f} s")
-    title = f"reports of {partitions:,} partitions in {files:,} files, driver heap 1 GiB; job: from Spark's start to M"
-    return Result("watermark-reports", title, samples, [goal], [_laps(samples[OURS])])
 
 
 def scan_beside(setting: Setting) -> Result:

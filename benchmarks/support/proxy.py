@@ -1,6 +1,7 @@
 """A loopback HTTP proxy that counts the requests which an S3 client sends, and passes everything on as it is.
 
-The client's `Host` header goes along, so its signatures stay valid. It is for runs that nobody times.
+The client's `Host` header goes along, so its signatures stay valid. It can delay
+each request, as a store that is further away does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ CHUNK: Final = 1 << 16
 class CountingProxy:
     """A proxy in front of `upstream`, alive for the length of a `with` block. `counts` is by kind of request."""
 
-    def __init__(self, upstream: str, data_prefix: str) -> None:
+    def __init__(self, upstream: str, data_prefix: str, *, delay_s: float = 0.0) -> None:
         self._upstream = urlsplit(upstream)
+        self._delay_s = delay_s
         self._data_prefix = data_prefix
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="counting-proxy", daemon=True)
@@ -66,6 +68,8 @@ class CountingProxy:
         head = await reader.readuntil(b"\r\n\r\n")
         method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
         self.counts[kind_of(method, target, self._data_prefix)] += 1
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
         writer.write(head)
         await writer.drain()
         headers = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if line)
@@ -100,8 +104,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def kind_of(method: str, target: str, data_prefix: str) -> str:
-    """What a request is counted as: `LIST` and `DELETE` are those that the bound is about."""
+    """What a request is counted as: `LIST` and `DELETE` are those that the sweep's bound is about, `APPEND` a log's."""
     url = urlsplit(target)
+    if method == "PUT" and "/l0gc/journal/" in url.path and "/log/" in url.path:
+        return "APPEND"
     query = parse_qs(url.query, keep_blank_values=True)
     if method == "POST" and "delete" in query:
         return "DELETE"

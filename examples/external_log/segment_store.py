@@ -1,8 +1,8 @@
 """A toy segment store that keeps its own log, as a system would that l0gc did not write.
 
-It puts records of several partitions into segments `segments/{shard:02}-{epoch:020}-{uuid}.seg` and notes in its log, a file
-here, which partitions each one holds records of and which partitions are done with it. `write` fills the bucket and exports
-what l0gc asks for; `verify` says whether a segment is gone that its log still needs.
+It puts records of several partitions into segments `segments/{shard:02}-{epoch:020}-{uuid}.seg`. Its log, a file here, says
+which partitions still need each segment. `write` fills the bucket and exports what l0gc needs; `verify` says whether a
+segment is gone that the log still needs.
 """
 
 from __future__ import annotations
@@ -57,15 +57,22 @@ def write(s3: Any, bucket: str, prefix: str, log: Log, epochs: int) -> None:
 
 
 def export(log: Log, folder: Path) -> None:
-    """What l0gc asks for: the reports first, then the partitions and the epoch, which are of one moment."""
-    (folder / "reports").mkdir(parents=True, exist_ok=True)
-    with (folder / "reports" / "node-0.ndjson").open("w") as file:
+    """What l0gc needs: the reports first, then the partitions and the epoch, which are of one moment.
+
+    A folder is finished when it holds `_SUCCESS`; a single file takes its name when it is whole.
+    """
+    reports = folder / "reports"
+    reports.mkdir(parents=True, exist_ok=True)
+    (reports / "_SUCCESS").unlink(missing_ok=True)
+    with (reports / "node-0.ndjson").open("w") as file:
         for topic, n in PARTITIONS:
             file.write(json.dumps({"topic": topic, "partition": n, "gc_epoch": log.gc_epoch(topic, n)}) + "\n")
-    with (folder / "partitions.csv").open("w", newline="") as file:
+    (reports / "_SUCCESS").touch()
+    with (folder / "partitions.csv.partial").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["topic", "partition", "revision", "cluster_epoch"])
         rows.writerows([topic, n, 0, log.epoch] for topic, n in PARTITIONS)
+    (folder / "partitions.csv.partial").replace(folder / "partitions.csv")
 
 
 def main() -> None:

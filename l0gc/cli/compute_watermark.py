@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,30 +22,51 @@ from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.compute import HELD_BACK_SHOWN
+from l0gc.watermark.source import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
+    from l0gc.storage.fan_out import FanOut
+    from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.external_log import ExternalLog
     from l0gc.watermark.inventory import Inventory
-    from l0gc.watermark.job import WatermarkResult
+    from l0gc.watermark.pipeline import WatermarkResult
     from l0gc.watermark.scans import ScanSnapshot, ScanTotals
 
 _HELD_LINES: Final = 3
+SPARK: Final = "spark"
+LOCAL: Final = "local"
 
 _PLAIN = ("spark.sql.adaptive.enabled=false",)
-"""The jobs bring a few rows together once; there is nothing to adapt, and trying costs a small run a second."""
+"""The jobs collect a few rows once; there is nothing to adapt, and trying costs a small run a second."""
+
+_EXTERNAL: Final = ("cluster_epoch", "snapshot_age", "expect_partitions")
+_ALLOWED: Final = ("allow_no_partitions", "allow_fewer_partitions", "allow_unlisted_reports")
 
 
 @click.command("compute-watermark")
 @click.option("--scan/--no-scan", default=True, show_default=True, help="Read the listing, too: what is eligible.")
-@click.option("--inventory", metavar="MANIFEST", help="Read an S3 Inventory in the listing's place: manifest.json.")
+@click.option("--inventory", metavar="MANIFEST", help="Read an S3 Inventory instead of the listing: manifest.json.")
 @click.option("--dry-run", is_flag=True, help="Compute M and write nothing.")
-@click.option("--refresh", is_flag=True, help="Look into the logs of the partitions that hold M back.")
+@click.option(
+    "--engine",
+    type=click.Choice([SPARK, LOCAL]),
+    default=SPARK,
+    show_default=True,
+    help="Where the reading is done; local needs no Java, and suits small buckets.",
+)
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
 @click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")
 @click.option("--snapshot-age", type=Duration(), help="How old that snapshot is at most.  [default: 1h]")
+@click.option(
+    "--expect-partitions",
+    type=click.IntRange(0),
+    metavar="N",
+    help="That system has N partitions. Without this, a folder has to hold _SUCCESS.",
+)
 @click.option("--allow-no-partitions", is_flag=True, help="That system has no partitions: all up to E may go.")
+@click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
+@click.option("--allow-unlisted-reports", is_flag=True, help="There are reports of partitions that are gone.")
 @spark_options
 @common_options
 @metrics_options
@@ -53,49 +75,59 @@ def command(
     scan: bool,
     inventory: str | None,
     dry_run: bool,
-    refresh: bool,
-    reports: str | None,
-    partitions: str | None,
-    cluster_epoch: int | None,
-    snapshot_age: int | None,
-    allow_no_partitions: bool,
+    engine: str,
     master: str | None,
     conf: tuple[str, ...],
+    **theirs: Any,
 ) -> None:
-    """Compute M from the partitions' reports, look at what the bucket holds, and publish M, on Spark.
+    """Compute M from the journals, count what the bucket holds, and publish M, on Spark.
+
+    With --reports and --partitions, M is computed for a system that keeps its own log (l0gc init --external-log).
 
     \b
     Example:
       l0gc compute-watermark
-      l0gc compute-watermark --refresh --json
+      l0gc compute-watermark --no-scan --engine local --json
       l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
-    out = Output(settings)
+    files = _external_files(**theirs)
+    if inventory is not None and not scan:
+        raise UsageError("--inventory is read instead of the listing, and --no-scan reads neither: give one of the two")
+    with open_cluster(settings) as (cluster, store):
+
+        def open_store(url: str) -> S3Store:
+            place = {"endpoint_url": settings.endpoint_url, "region": settings.region, "profile": settings.profile}
+            return S3Store(StoreConfig.from_url(url, **place))
+
+        run_compute_watermark(
+            Output(settings),
+            cluster,
+            store.config,
+            lambda defaults: open_spark(settings, "compute-watermark", master, (*defaults, *conf)),
+            scan=scan,
+            inventory=inventory,
+            dry_run=dry_run,
+            engine=engine,
+            read_external=None if files is None else lambda: files.read(open_store, cluster.parallel),
+        )
+
+
+def _external_files(reports: str | None, partitions: str | None, **more: Any) -> ExternalFiles | None:
+    """Where another system's files are; None if there is no word of them."""
     if (reports is None) != (partitions is None):
         raise UsageError("--reports and --partitions belong together")
-    if reports is None and (cluster_epoch is not None or snapshot_age is not None or allow_no_partitions):
-        raise UsageError(
-            "--cluster-epoch, --snapshot-age and --allow-no-partitions belong to --reports and --partitions"
-        )
-    if reports is not None and refresh:
-        raise UsageError("--refresh reads l0gc's own logs; with --reports there are none")
-    if inventory is not None and not scan:
-        raise UsageError("--inventory is read in the listing's place, and --no-scan reads neither: give one of the two")
-    with open_cluster(settings) as (cluster, store):
-        spark = lambda defaults: open_spark(settings, "compute-watermark", master, (*defaults, *conf))  # noqa: E731
-        if reports is None or partitions is None:
-            run_compute_watermark(
-                out, cluster, store.config, spark, scan=scan, inventory=inventory, dry_run=dry_run, refresh=refresh
-            )
-            return
-        with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
-            held = _inventory(store.config, inventory)
-            theirs = _external_log(
-                settings, cluster, reports, partitions, cluster_epoch, snapshot_age, allow=allow_no_partitions
-            )
-            result = _their_m(cluster, store.config, theirs, spark, scan=scan, inventory=held, dry_run=dry_run)
-    print_result(out, result)
+    if reports is None or partitions is None:
+        given = [n for n in _EXTERNAL if more[n] is not None] + [n for n in _ALLOWED if more[n]]
+        if given:
+            raise UsageError(f"--{given[0].replace('_', '-')} belongs to --reports and --partitions")
+        return None
+    from l0gc.watermark.external_files import ExternalFiles
+
+    age = more.pop("snapshot_age")
+    if age is not None:
+        more["snapshot_age_ms"] = age * 1000
+    return ExternalFiles(reports, partitions, **more)
 
 
 def run_compute_watermark(
@@ -107,13 +139,65 @@ def run_compute_watermark(
     scan: bool = True,
     inventory: str | None = None,
     dry_run: bool = False,
-    refresh: bool = False,
+    engine: str = SPARK,
+    read_external: Callable[[], ExternalLog] | None = None,
 ) -> None:
-    """Compute M of l0gc's own logs, and tell the result."""
+    """Compute M, and print the result.
+
+    Args:
+        inventory: the manifest of the inventory that is read instead of the listing.
+        read_external: reads what a system with its own log exports; None for l0gc's journals.
+    """
+    from l0gc.storage.fan_out import LocalFanOut
+    from l0gc.watermark.pipeline import check_kind
+
     with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
-        held = _inventory(config, inventory)
-        result = _our_m(out, cluster, config, open_session, scan=scan, inventory=held, dry_run=dry_run, refresh=refresh)
+        # What is wrong with the arguments is said before Spark starts.
+        check_kind(cluster.identity(), external=read_external is not None)
+        manifest = _inventory(config, inventory)
+        external = read_external() if read_external is not None else None
+
+        def run(fan_out: FanOut) -> WatermarkResult:
+            return _run(cluster, config, fan_out, external, manifest, scan=scan, dry_run=dry_run)
+
+        if engine == LOCAL or (external is not None and not scan):
+            result = run(LocalFanOut(cluster.store, cluster.parallel))
+        else:
+            began = time.monotonic()
+            with open_session(_PLAIN) as spark:
+                from l0gc.spark.fan_out import SparkFanOut
+
+                started = time.monotonic() - began
+                result = run(SparkFanOut(spark, config))
+            result.seconds["spark"] = started
     print_result(out, result)
+
+
+def _run(
+    cluster: Cluster,
+    config: StoreConfig,
+    fan_out: FanOut,
+    external: ExternalLog | None,
+    inventory: Inventory | None,
+    *,
+    scan: bool,
+    dry_run: bool,
+) -> WatermarkResult:
+    from l0gc.streamlog.epoch_source import READERS, JournalSource
+    from l0gc.watermark.external_log import ExternalLogSource
+    from l0gc.watermark.inventory_scan import InventoryScan
+    from l0gc.watermark.listing import BucketScan, ListingScan
+    from l0gc.watermark.pipeline import Pipeline
+    from l0gc.watermark.source import EpochSource
+
+    journals = JournalSource(cluster, fan_out, readers=READERS)
+    source: EpochSource = ExternalLogSource(cluster, external) if external is not None else journals
+    read: BucketScan | None = None
+    if inventory is not None:
+        read = InventoryScan(fan_out, config, inventory)
+    elif scan:
+        read = ListingScan(fan_out)
+    return Pipeline(cluster, source, read).run(dry_run=dry_run)
 
 
 def _inventory(config: StoreConfig, url: str | None) -> Inventory | None:
@@ -137,121 +221,37 @@ def _inventory(config: StoreConfig, url: str | None) -> Inventory | None:
     return read_inventory(url, config.bucket, read)
 
 
-def _external_log(
-    settings: Settings,
-    cluster: Cluster,
-    reports: str,
-    partitions: str,
-    cluster_epoch: int | None,
-    snapshot_age: int | None,
-    *,
-    allow: bool,
-) -> ExternalLog:
-    from l0gc.watermark.external_files import read_external_log
-    from l0gc.watermark.external_log import SNAPSHOT_AGE_MS
-
-    def open_store(url: str) -> S3Store:
-        place = {"endpoint_url": settings.endpoint_url, "region": settings.region, "profile": settings.profile}
-        return S3Store(StoreConfig.from_url(url, **place))
-
-    return read_external_log(
-        reports,
-        partitions,
-        cluster_epoch,
-        open_store,
-        cluster.parallel,
-        allow_no_partitions=allow,
-        snapshot_age_ms=SNAPSHOT_AGE_MS if snapshot_age is None else snapshot_age * 1000,
-    )
-
-
-def _their_m(
-    cluster: Cluster,
-    config: StoreConfig,
-    theirs: ExternalLog,
-    open_session: OpenSpark,
-    *,
-    scan: bool,
-    inventory: Inventory | None,
-    dry_run: bool,
-) -> WatermarkResult:
-    """M of a system that keeps its own log; only the listing needs Spark."""
-    from l0gc.watermark import external_log
-
-    if not scan:
-        return external_log.run(cluster, theirs, publish_it=not dry_run)
-    cluster.controller.snapshot()
-    with open_session(_PLAIN) as spark:
-        from l0gc.spark import watermark_job
-
-        return watermark_job.run_external_log(
-            spark, cluster, config, theirs, publish_it=not dry_run, inventory=inventory
-        )
-
-
-def _our_m(
-    out: Output,
-    cluster: Cluster,
-    config: StoreConfig,
-    open_session: OpenSpark,
-    *,
-    scan: bool,
-    inventory: Inventory | None,
-    dry_run: bool,
-    refresh: bool,
-) -> WatermarkResult:
-    cluster.controller.snapshot()  # what is wrong with the arguments is said before Spark starts
-    began = time.monotonic()
-    with open_session(_PLAIN) as spark:
-        from l0gc.spark import watermark_job
-
-        started = time.monotonic() - began
-        result = watermark_job.run(
-            spark,
-            cluster,
-            config,
-            scan=scan,
-            publish_it=not dry_run,
-            refresh=refresh,
-            broken=out.note,
-            inventory=inventory,
-        )
-    result.seconds["spark"] = started
-    return result
-
-
 def print_result(out: Output, result: WatermarkResult) -> None:
     """The result of a compute-watermark run."""
-    w, listing, compacted = result.watermark, result.listing, result.compacted
+    listing = result.listing
     data: dict[str, Any] = {
-        "watermark": w.watermark,
+        "watermark": result.watermark,
         "previous_watermark": result.previous_watermark,
-        "cluster_epoch": w.cluster_epoch,
-        "partitions": w.partitions,
-        "held_back_by": [msgspec.structs.asdict(h) for h in w.held_back_by],
+        "cluster_epoch": result.cluster_epoch,
+        "partitions": result.partitions,
+        "held_back_by": [msgspec.structs.asdict(h) for h in result.held_back_by],
+        "unreadable": [u._asdict() for u in result.unreadable],
         "listing": None,
         "published": result.published,
-        "refreshed": result.refreshed,
         "scan": (result.kept.key or None) if result.kept is not None else None,
-        "compacted": compacted.files if compacted is not None else 0,
         "seconds": {name: round(seconds, 3) for name, seconds in result.seconds.items()},
     }
     lines = [
-        f"M = {epoch(w.watermark)} (was {epoch(result.previous_watermark)}), cluster epoch {w.cluster_epoch}, "
-        f"{count(w.partitions, 'partition')}{'' if result.published else '; not published'}"
+        f"M = {epoch(result.watermark)} (was {epoch(result.previous_watermark)}), cluster epoch {result.cluster_epoch}, "
+        f"{count(result.partitions, 'partition')}{'' if result.published else '; not published'}"
     ]
     if listing is not None:
         data["listing"] = _listing_data(listing)
         lines += _listing_lines(listing)
-    cut = len(w.held_back_by) == HELD_BACK_SHOWN
-    lines += [f"held back by {line}" for line in held_back(w.held_back_by, cut=cut)]
+    cut = len(result.held_back_by) == HELD_BACK_SHOWN
+    lines += [f"held back by {line}" for line in held_back(result.held_back_by, cut=cut)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     out.result(data, lines)
+    for u in result.unreadable:
+        out.note(f"{u.unit} cannot be read, so M does not pass it: {u.error}", "unreadable", unit=u.unit)
     if result.kept is not None and result.kept.error:
-        out.note(f"M is published, but the scan snapshots are not as they should be: {result.kept.error}")
-    if compacted is not None and compacted.error:
-        out.note(f"M is published, but reports that were compacted are still there: {compacted.error}")
+        out.note(f"M is published, but the scan snapshots could not all be written or removed: {result.kept.error}")
 
 
 def _listing_data(scan: ScanSnapshot) -> dict[str, Any]:
@@ -287,21 +287,21 @@ def _listing_lines(scan: ScanSnapshot) -> list[str]:
     most = sorted(held.items(), key=lambda item: -item[1][1])
     for (held_by, holders), (objects, so_far, oldest) in most[:_HELD_LINES]:
         others = f" and {holders - 1:,} more" if holders > 1 else ""
-        by = f"by {held_by}{others}" if held_by else "until the next run: newer than its snapshot"
+        by = f"by {held_by}{others}" if held_by else "until the next run (newer than the snapshot)"
         lines.append(f"held {by}: {count(objects, 'object')} ({size(so_far)}{_oldest(t, oldest or None)})")
     if rest := most[_HELD_LINES:]:
         objects, so_far = sum(n for _, (n, _, _) in rest), sum(n for _, (_, n, _) in rest)
         lines.append(f"held by others: {count(objects, 'object')} ({size(so_far)}; --json has them)")
     if t.unparsable:
-        lines.append(f"{count(t.unparsable, 'key')} are no L0 keys and are never deleted, e.g.")
+        lines.append(f"{count(t.unparsable, 'unrecognized key')}, never deleted, for example:")
         lines += [f"  {key}" for key in t.unparsable_samples]
     if t.noncurrent_objects:
         versions = count(t.noncurrent_objects, "noncurrent version")
-        lines.append(f"not counted above, but paid for: {versions} ({size(t.noncurrent_bytes)})")
+        lines.append(f"not included above, but billed: {versions} ({size(t.noncurrent_bytes)})")
     if t.source != "listing":
         age = t.run_ms - t.taken_ms
-        made = f"made {span(age)} ago" if age else "of an unknown time"
-        lines.append(f"that is by an {t.source} {made}, and not of now")
+        made = f"made {span(age)} ago" if age else "of unknown age"
+        lines.append(f"counted from an {t.source} {made}, not from the bucket as it is now")
     return lines
 
 

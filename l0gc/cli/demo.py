@@ -95,7 +95,7 @@ class _Demo:
                 f"{before['listing']['eligible_objects']} objects are eligible before anything is reconciled"
             )
         self.run("sweep")
-        self.say("\nLift the records into L1, slide the windows of the idle partitions, compute M, delete:")
+        self.say("\nLift the records into L1, slide the windows of the idle journals, compute M, delete:")
         self.run("reconcile")
         self.run("housekeep")
         self.run("epoch", "advance", quietly=True)
@@ -106,9 +106,14 @@ class _Demo:
         swept = self.run("sweep")
         if dry["deleted"] != swept["deleted"]:
             raise L0gcError(f"the dry run said {dry['deleted']} objects, the sweep deleted {swept['deleted']}")
-        self._show_fate(computed)
+        self._show_outcome(computed)
         self.run("status")
-        self.say("\nEvery record, once, in order, byte for byte:")
+        self.say("\nNobody uploads any more, so what is left can go at once, with the command that cron runs:")
+        drained = self.run("gc", "--barrier")
+        kept = drained["compute_watermark"]["listing"]["objects"] - drained["sweep"]["deleted"]
+        if kept:
+            raise L0gcError(f"{count(kept, 'L0 object')} stayed where all of them were to go")
+        self.say("\nL0 is empty. Every record, once, in order, byte for byte:")
         sent, got = _sent(paths), _read_back()
         if sent != got:
             raise L0gcError(f"the records read back differ from the ones uploaded: {got} is not {sent}")
@@ -117,17 +122,16 @@ class _Demo:
         if not self._quiet:
             _echo(f"  uploaded   {records:,} records, SHA-256 {checksum}")
             _echo(f"  read back  {records:,} records, SHA-256 {checksum}")
-        kept = computed["listing"]["objects"] - swept["deleted"]
         return {
             "records": records,
             "sha256": checksum,
-            "watermark": swept["watermark"],
-            "deleted": swept["deleted"],
-            "deleted_bytes": swept["bytes"],
+            "watermark": drained["sweep"]["watermark"],
+            "deleted": swept["deleted"] + drained["sweep"]["deleted"],
+            "deleted_bytes": swept["bytes"] + drained["sweep"]["bytes"],
             "kept": kept,
         }
 
-    def _show_fate(self, computed: dict[str, Any]) -> None:
+    def _show_outcome(self, computed: dict[str, Any]) -> None:
         if self._quiet:
             return
         watermark = computed["watermark"]
@@ -182,8 +186,8 @@ def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
 
     def records() -> Iterator[tuple[int, bytes]]:
         for path in paths:
-            for line in path.read_bytes().splitlines():
-                yield place(line)[0], line
+            lines = path.read_bytes().splitlines()
+            yield from zip(place(lines).partitions.tolist(), lines, strict=True)
         for line in paths[0].read_bytes().splitlines():
             yield 0, line
 
@@ -191,9 +195,9 @@ def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
 
 
 def _read_back() -> dict[int, tuple[int, str]]:
-    from l0gc.streamlog.reader import read_partition
+    from l0gc.streamlog.reader import read_topic
 
     settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
-    with open_cluster(settings) as (cluster, store):
-        ids = cluster.controller.snapshot().topic(_TOPIC).ids()
-        return _digests((r.partition, r.value) for p in ids for r in read_partition(store, cluster.partition(p)))
+    with open_cluster(settings) as (cluster, _):
+        topic = cluster.controller.snapshot().topic(_TOPIC)
+        return _digests((r.partition, r.value) for r in read_topic(cluster, topic))

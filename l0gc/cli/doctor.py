@@ -36,9 +36,9 @@ def command(settings: Settings) -> None:
             ("spark", machine.spark, "pip install l0gc"),
             ("versions", machine.versions, "pip install l0gc"),
             ("bucket", lambda: of_store.reachable(store, cluster.runtime), "check --url, --endpoint-url and --profile"),
-            ("permissions", lambda: of_store.permissions(store, cluster.runtime), "look at the credentials' policy"),
-            ("settings", lambda: of_store.settings(store), "ask whoever owns the bucket"),
-            ("store", lambda: of_store.promises(store, cluster.runtime), "look at what the store says above"),
+            ("permissions", lambda: of_store.permissions(store, cluster.runtime), "check the credentials' policy"),
+            ("settings", lambda: of_store.settings(store), "ask the owner of the bucket"),
+            ("store", lambda: of_store.promises(store, cluster.runtime), "see what the store says above"),
             ("cluster", lambda: of_cluster(cluster), "see docs/operations.md, recovery"),
         ]
         for name, check, remedy in parts:

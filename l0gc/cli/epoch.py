@@ -7,6 +7,7 @@ import click
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.pause import whoever
+from l0gc.errors import UsageError
 from l0gc.settings import Settings
 
 
@@ -42,17 +43,26 @@ def show(settings: Settings) -> None:
     "--caller", default=whoever, show_default="user@host",
     help="Who repeats: a repeated --expect returns this caller's own advance.",
 )  # fmt: skip
+@click.option(
+    "--above", type=click.IntRange(0), metavar="E",
+    help="Until the epoch is above E, also where the controller log went back behind what is published.",
+)  # fmt: skip
 @common_options
-def advance(settings: Settings, expect: int | None, caller: str) -> None:
+def advance(settings: Settings, expect: int | None, caller: str, above: int | None) -> None:
     """Advance the cluster epoch by one.
 
     With --expect it can be repeated when the reply was lost: it advances once.
+    With --above it goes on until the epoch is above E, which is how a controller log that was restored from a
+    backup is brought up again; repeated, it changes nothing.
 
     \b
     Example:
       l0gc epoch advance --expect 41
     """
+    if above is not None and expect is not None:
+        raise UsageError("--expect and --above exclude each other")
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
-        epoch = cluster.controller.advance(expect, caller)
+        controller = cluster.controller
+        epoch = controller.advance(expect, caller) if above is None else controller.advance_above(above)
     out.result({"epoch": epoch}, [str(epoch)])

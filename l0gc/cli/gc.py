@@ -34,7 +34,7 @@ _log: Final = logging.getLogger(__name__)
 
 @click.command("gc")
 @click.option(
-    "--dry-run", is_flag=True, help="Change nothing: compute M and tell what a sweep by the published M does."
+    "--dry-run", is_flag=True, help="Change nothing: compute M and show what a sweep by the published M would do."
 )
 @click.option("--no-reconcile", is_flag=True, help="Leave reconcile out: another job does it.")
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
@@ -123,7 +123,7 @@ class _Gc:
         except KeyboardInterrupt:
             code = 128 + (self._signals[0] if self._signals else signal.SIGINT)
             self._stopped = StoppedError(
-                "stopped; the steps that are told are done, and another run goes on from there", code
+                "stopped; the steps shown are done, and another run continues from there", code
             )
 
     def _do(self, step: str, work: Callable[[], None]) -> bool:

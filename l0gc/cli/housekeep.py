@@ -11,7 +11,6 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.collect.attempts import Noted
-from l0gc.errors import PartialFailureError
 from l0gc.figures import count
 from l0gc.settings import Settings
 from l0gc.streamlog.cluster import Cluster
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 @click.option(
     "--barrier",
     is_flag=True,
-    help="Close every window to a fresh epoch: all that was uploaded before can go.",
+    help="Close every window to a fresh epoch: all that was uploaded before, and is reconciled, can go.",
 )
 @common_options
 @metrics_options
 def command(settings: Settings, barrier: bool) -> None:
-    """Tick if it is due, slide idle windows, checkpoint, truncate, report.
+    """Tick if it is due, slide idle windows, close deleted topics, checkpoint and truncate the logs.
 
     \b
     Example:
@@ -41,7 +40,7 @@ def command(settings: Settings, barrier: bool) -> None:
 
 
 def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:
-    """Housekeep, and tell the result. Raises `PartialFailureError` if a partition could not be looked after."""
+    """Housekeep, and print the result. Raises `PartialFailureError` if it failed for a log."""
     from l0gc.streamlog.housekeep import housekeep
 
     with Noted(cluster, "housekeep"):
@@ -51,12 +50,14 @@ def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:
 
 
 def print_result(out: Output, r: HousekeepResult, *, barrier: bool) -> None:
-    """The result of a housekeeping; raises `PartialFailureError` if a partition could not be looked after."""
+    """Print the result of a housekeeping. Raises `PartialFailureError` if it failed for a log."""
     moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
+    where = f"{count(r.journals, 'journal')} ({count(r.partitions, 'partition')})"
     out.result(
         {
             "cluster_epoch": r.cluster_epoch,
             "ticked": r.ticked,
+            "journals": r.journals,
             "partitions": r.partitions,
             "advanced": r.advanced,
             "barriers": r.barriers,
@@ -66,12 +67,9 @@ def print_result(out: Output, r: HousekeepResult, *, barrier: bool) -> None:
             "broken": [msgspec.structs.asdict(b) for b in r.broken],
         },
         [
-            f"epoch {r.cluster_epoch}{' (new)' if r.ticked else ''}: {moved} of {count(r.partitions, 'partition')}, "
+            f"epoch {r.cluster_epoch}{' (new)' if r.ticked else ''}: {moved} in {where}, "
             f"{count(r.checkpoints, 'checkpoint')}, {count(r.truncated_entries, 'log entry', 'log entries')} truncated"
         ],
     )
-    if r.broken:
-        raise PartialFailureError(
-            f"{count(len(r.broken), 'partition')} could not be looked after, which holds M where it is unless the topic "
-            "is deleted: " + "; ".join(b.error for b in r.broken[:3])
-        )
+    if r.problem is not None:
+        raise r.problem

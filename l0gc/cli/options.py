@@ -16,12 +16,10 @@ from l0gc.errors import UsageError
 from l0gc.figures import STANDARD_PRICE
 from l0gc.runtime import Runtime
 from l0gc.settings import Settings, load_file
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
+from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog import cluster
 from l0gc.streamlog.cluster import Cluster
-
-THREADS: Final = 16
 
 FILE: Final = click.Path(readable=False, allow_dash=True)
 """A file's name, which shells complete; whether it can be read is found out, and told, by whoever reads it."""
@@ -41,11 +39,11 @@ _OPTIONS: Final = [
     click.option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="Where the cluster is.  [L0GC_URL]"),
     click.option(
         "--endpoint-url",
-        envvar=["L0GC_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"],
+        envvar=["L0GC_ENDPOINT_URL", *ENDPOINT_VARIABLES],
         metavar="URL",
         help="An S3-compatible server.  [AWS_ENDPOINT_URL_S3]",
     ),
-    click.option("--region", envvar=["L0GC_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"], help="The bucket's region."),
+    click.option("--region", envvar=["L0GC_REGION", *REGION_VARIABLES], help="The bucket's region."),
     click.option("--profile", envvar=["L0GC_PROFILE", "AWS_PROFILE"], help="The AWS profile to use."),
     click.option(
         "--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."
@@ -108,19 +106,13 @@ def store_config(settings: Settings) -> StoreConfig:
 @contextmanager
 def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
     """The handles of one command."""
-    store = S3Store(store_config(settings))
-    with Threads(THREADS) as threads:
-        yield (
-            Cluster(
-                store,
-                Runtime(),
-                threads,
-                expected_cluster_id=settings.cluster_id,
-                epoch_cache_s=settings.epoch_cache,
-                epoch_interval_s=settings.epoch_interval,
-            ),
-            store,
-        )
+    with cluster.open_cluster(
+        store_config(settings),
+        expected_cluster_id=settings.cluster_id,
+        epoch_cache_s=settings.epoch_cache,
+        epoch_interval_s=settings.epoch_interval,
+    ) as handles:
+        yield handles
 
 
 _MOST_BYTES: Final = 1 << 30
@@ -144,9 +136,12 @@ class Duration(click.ParamType[int]):
 
 
 class Size(click.ParamType[int]):
-    """`4MiB`, `512KiB`, `1GiB` or bytes, at most 1 GiB: what is held in memory at once; bytes, as an int."""
+    """`4MiB`, `512KiB`, `1GiB` or bytes, as an int; at most 1 GiB by default, for what is held in memory at once."""
 
     name = "size"
+
+    def __init__(self, most: int = _MOST_BYTES) -> None:
+        self._most = most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
@@ -156,6 +151,6 @@ class Size(click.ParamType[int]):
         number = text[:-1] if factor > 1 else text
         if not number.isdecimal() or int(number) < 1:
             self.fail(f"{value!r} is no size; write 4MiB, 512KiB or a number of bytes", param, ctx)
-        if int(number) * factor > _MOST_BYTES:
-            self.fail(f"{value!r} is more than 1GiB", param, ctx)
+        if int(number) * factor > self._most:
+            self.fail(f"{value!r} is more than {self._most >> 30}GiB", param, ctx)
         return int(number) * factor

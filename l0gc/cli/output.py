@@ -21,9 +21,10 @@ from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.events import event
 from l0gc.figures import count
 from l0gc.settings import Settings
+from l0gc.watermark.source import UNRECONCILED
 
 if TYPE_CHECKING:
-    from l0gc.watermark.compute import HeldBackBy
+    from l0gc.watermark.source import Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,11 @@ class Output:
         self._log_format = settings.log_format
         self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty()
         """Whether progress is shown."""
+
+    @property
+    def tells_data(self) -> bool:
+        """Whether anybody gets a result's data, beside its text."""
+        return self.json or _taken.get() is not None
 
     def result(self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2) -> None:
         """The command's result: `data` as JSON, or `text` line by line.
@@ -194,18 +200,37 @@ def epoch(value: int) -> str:
     return str(value) if value >= 0 else "none"
 
 
-def held_back(held: Sequence[HeldBackBy], *, cut: bool = False) -> list[str]:
-    """Who holds M back, a line for each reason: `events/0 and 7 more: ...`; there may be others if they were `cut`."""
-    by_reason: dict[tuple[int, str], list[HeldBackBy]] = {}
+def held_back(
+    held: Sequence[Holder],
+    *,
+    cut: bool = False,
+    total: int | None = None,
+    beside: Callable[[Sequence[Holder]], str] = lambda group: "",
+) -> list[str]:
+    """What holds M back, a line for each reason: `events/0 and 7 more at 4: ...`.
+
+    Args:
+        cut: there may be others than these.
+        total: how many there are in all, where that is known.
+        beside: what is added to a reason, given those that it is about.
+    """
+    groups: dict[tuple[int, str], list[Holder]] = {}
     for h in held:
-        by_reason.setdefault((h.gc_epoch, h.reason), []).append(h)
+        groups.setdefault((h.gc_epoch, UNRECONCILED if h.kind == UNRECONCILED else h.reason), []).append(h)
+    cut = cut or (total is not None and total > len(held))
     lines = []
-    for (gc_epoch, reason), group in by_reason.items():
-        others = f" and {'at least ' if cut else ''}{len(group) - 1} more" if len(group) > 1 else ""
-        lines.append(f"{group[0].topic}/{group[0].partition}{others} at {epoch(gc_epoch)}: {reason}")
+    for (gc_epoch, _), group in groups.items():
+        first = group[0]
+        # Where all that are named have one reason, the others at that epoch are counted with them.
+        counted = total if total is not None and len(groups) == 1 else len(group)
+        at_least = "at least " if cut and counted == len(group) else ""
+        others = f" and {at_least}{counted - 1:,} more" if counted > 1 else ""
+        reason = first.reason
+        if first.kind == UNRECONCILED and len(group) > 1:
+            records = count(sum(h.unreconciled_records for h in group), "unreconciled record")
+            reason = f"{'at least ' if cut else ''}{records} from epoch {gc_epoch + 1} on: run l0gc reconcile"
+        lines.append(f"{first.name or 'a journal'}{others} at {epoch(gc_epoch)}: {reason}{beside(group)}")
     more = len(lines) - _HELD_BACK_LINES
-    return (
-        lines
-        if more <= 0
-        else [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
-    )
+    if more > 0:
+        return [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
+    return lines

@@ -29,7 +29,7 @@ def command(settings: Settings, why: str, by: str | None) -> None:
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
-        cluster.controller.snapshot()
+        cluster.identity()
         pause, new = set_pause(store, why, by or whoever())
     out.result(
         {"why": pause.why, "by": pause.by, "since_ms": pause.since_ms, "new": new},

@@ -15,7 +15,7 @@ from l0gc.figures import count
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.producers import InputView, PartitionView, ProducerView
+    from l0gc.streamlog.producers import InputView, JournalView, ProducerView
 
 _INPUTS_SHOWN: Final = 3
 _DIGITS_SHOWN: Final = 12
@@ -36,7 +36,7 @@ def command() -> None:
 @click.argument("name")
 @common_options
 def describe(settings: Settings, name: str) -> None:
-    """Show the newest run of producer NAME, and how far each partition is with it.
+    """Show the newest run of producer NAME, and how far each journal is with it.
 
     \b
     Example:
@@ -47,7 +47,7 @@ def describe(settings: Settings, name: str) -> None:
     out = Output(settings)
     with open_cluster(settings) as (cluster, _), out.progress("looking"):
         view = describe_producer(cluster, name)
-    out.result(msgspec.to_builtins(view), _lines(view), indent=11)
+    out.result(msgspec.to_builtins(view), _lines(view), indent=13)
 
 
 @command.command("list")
@@ -78,23 +78,22 @@ def list_all(settings: Settings) -> None:
 
 def _lines(view: ProducerView) -> list[str]:
     lines = [
-        f"producer   {view.name}: id {view.producer_id}, epoch {view.epoch}, last epoch {epoch(view.last_epoch)}",
-        f"began      {_time(view.began_ms)}; last used {_time(view.last_used_ms)}",
-        f"expires    {_time(view.expires_ms)}, unless another run begins before",
+        f"producer     {view.name}: id {view.producer_id}, epoch {view.epoch}, last epoch {epoch(view.last_epoch)}",
+        f"began        {_time(view.began_ms)}; last used {_time(view.last_used_ms)}",
+        f"expires      {_time(view.expires_ms)}, unless another run begins before",
     ]
-    for p in view.partitions:
-        lines += _partition(p)
-    if view.unknown_partitions:
+    for j in view.journals:
+        lines += _journal(j)
+    if view.unknown_journals:
         begin = "it may begin there" if view.may_begin else "the run is too old to begin there, upload again"
-        lines.append(f"unknown    in {count(view.unknown_partitions, 'partition')}; {begin}")
-    return [*lines, *(f"broken     {e}" for e in view.errors)]
+        lines.append(f"unknown      in {count(view.unknown_journals, 'journal')}; {begin}")
+    return [*lines, *(f"broken       {e}" for e in view.errors)]
 
 
-def _partition(p: PartitionView) -> list[str]:
-    name = f"{p.topic}/{p.partition}"
-    known = f"epoch {p.epoch}, next sequence {p.next_sequence}, last offset {p.last_offset:,}"
-    rest = [p.meaning, *_inputs(p.inputs)]
-    return [f"{name:10} {known}", *(f"{'':10} {line}" for line in rest)]
+def _journal(j: JournalView) -> list[str]:
+    known = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {_time(j.last_landed_ms)}"
+    rest = [j.meaning, *_inputs(j.inputs)]
+    return [f"journal {j.journal:<4} {known}", *(f"{'':13}{line}" for line in rest)]
 
 
 def _inputs(inputs: Sequence[InputView]) -> list[str]:

@@ -16,6 +16,7 @@ from l0gc.errors import UsageError
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
+    from l0gc.streamlog.parts import RecordSlice
     from l0gc.streamlog.reader import Record
 
 _FLUSH = 4096
@@ -24,9 +25,12 @@ _FLUSH = 4096
 @click.command("read")
 @click.argument("topic")
 @click.option("--partition", type=int, metavar="N", help="Only partition N.  [default: all, one after another]")
-@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin at this offset.")
+@click.option(
+    "--from", "start", type=click.IntRange(0), metavar="OFFSET",
+    help="Begin at this offset.  [default: the first one that is there]",
+)  # fmt: skip
 @common_options
-def command(settings: Settings, topic: str, partition: int | None, start: int) -> None:
+def command(settings: Settings, topic: str, partition: int | None, start: int | None) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
     \b
@@ -34,27 +38,26 @@ def command(settings: Settings, topic: str, partition: int | None, start: int) -
       l0gc read events --partition 3 --from 1000
       l0gc read events --json
     """
-    from l0gc.streamlog.reader import read_partition
+    from l0gc.streamlog.reader import read_slices, read_topic
 
-    with open_cluster(settings) as (cluster, store):
+    with open_cluster(settings) as (cluster, _):
         target = cluster.controller.snapshot().topic(topic)
         if partition is not None and not 0 <= partition < target.partitions:
             raise UsageError(
                 f"partition {partition} is out of range: topic {topic!r} has partitions 0 to {target.partitions - 1}"
             )
-        ids = [p for p in target.ids() if partition is None or p.partition == partition]
-        records = (r for p in ids for r in read_partition(store, cluster.partition(p), start))
+        partitions = None if partition is None else [partition]
         with writing_stdout():
             if settings.json:
-                _print_json(topic, records)
+                _print_json(topic, read_topic(cluster, target, partitions, start))
             else:
-                _print_lines(records)
+                _print_lines(read_slices(cluster, target, partitions, start))
 
 
-def _print_lines(records: Iterator[Record]) -> None:
+def _print_lines(slices: Iterator[RecordSlice]) -> None:
     out, lines = sys.stdout.buffer, list[bytes]()
-    for record in records:
-        lines.append(record.value)
+    for s in slices:
+        lines += s.batch.column(2).to_pylist()
         if len(lines) >= _FLUSH:
             out.write(b"\n".join(lines) + b"\n")
             lines.clear()

@@ -21,7 +21,7 @@ def command(settings: Settings) -> None:
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
-        cluster.controller.snapshot()
+        cluster.identity()
         pause = clear_pause(store)
     out.result(
         {"was_paused": pause is not None, "why": pause.why if pause else None, "by": pause.by if pause else None},

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, epoch
+from l0gc.collect.record import RecordSource, folder
+from l0gc.collect.record_places import FolderRecords
 from l0gc.collect.runs import RunEntry, list_runs, show_run
 from l0gc.figures import count, size
 from l0gc.settings import Settings
+
+
+def record_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the option that says where records are, as `record_dir`."""
+    return click.option(
+        "--record-dir", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
+        help="Read the records that l0gc sweep --record-dir kept in this folder.",
+    )(command)  # fmt: skip
+
+
+def records_in(record_dir: Path | None, store: RecordSource) -> RecordSource:
+    """Where run records are read."""
+    return FolderRecords(record_dir) if record_dir is not None else store
 
 
 @click.group("runs")
@@ -26,8 +43,9 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest runs.")
+@record_option
 @common_options
-def list_command(settings: Settings, last: int) -> None:
+def list_command(settings: Settings, last: int, record_dir: Path | None) -> None:
     """List the runs that are on record, the newest last.
 
     \b
@@ -36,8 +54,8 @@ def list_command(settings: Settings, last: int) -> None:
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
-        cluster.controller.snapshot()
-        shown, total = list_runs(store, last)
+        cluster.identity()
+        shown, total = list_runs(records_in(record_dir, store), last)
     lines = [_line(r) for r in shown] or ["no run is on record: none has deleted anything, or the records have expired"]
     if total > len(shown):
         lines.append(f"{count(total - len(shown), 'older run')} not shown (--last)")
@@ -46,8 +64,9 @@ def list_command(settings: Settings, last: int) -> None:
 
 @command.command("show")
 @click.argument("run_id", metavar="RUN")
+@record_option
 @common_options
-def show_command(settings: Settings, run_id: str) -> None:
+def show_command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
     """Show what became of the objects of one run, also of one that was killed.
 
     \b
@@ -55,9 +74,9 @@ def show_command(settings: Settings, run_id: str) -> None:
       l0gc runs show 20260131T235959Z-0123abcd
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        cluster.controller.snapshot()
-        detail = show_run(cluster, run_id)
+    with open_cluster(settings) as (cluster, store):
+        cluster.identity()
+        detail = show_run(cluster, run_id, records=records_in(record_dir, store))
     gone = detail.by_status["deleted"]
     lines = [
         _line(detail.entry),
@@ -67,7 +86,8 @@ def show_command(settings: Settings, run_id: str) -> None:
     ]
     more = sum(detail.by_status.values()) - len(detail.sample)
     if more > 0:
-        lines.append(f"  and {more:,} more, in the Parquet files below l0gc/runs/{run_id}/")
+        below = f"{record_dir}/" if record_dir is not None else ""
+        lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(run_id)}")
     out.result(
         run_data(detail.entry)
         | {

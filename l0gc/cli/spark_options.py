@@ -19,7 +19,6 @@ from l0gc.cli.options import store_config
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.settings import Settings
-from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,15 +91,12 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
     """A session for one command, stopped at its end; a cluster's executors have l0gc, and credentials if need be."""
     pairs = _pairs(conf)
     send = {"true": True, "false": False}.get(pairs.pop(_SEND, ""))
-    from l0gc.spark.credentials import for_executors
-    from l0gc.spark.remote import telling_causes
     from l0gc.spark.session import get_session, stop
-    from l0gc.spark.ship import make_ready
+    from l0gc.spark.ship import prepared
 
     spark = get_session(app, master=master, conf=pairs, verbose=settings.verbose > 1)
     try:
-        make_ready(spark, lambda: for_executors(S3Store(store_config(settings)), send))
-        with telling_causes():
+        with prepared(spark, store_config(settings), send):
             yield spark
     finally:
         stop(spark)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 import click
 
-from l0gc.cli.output import epoch
+from l0gc.cli.output import epoch, held_back
 from l0gc.cli.runs import run_outcome
 from l0gc.collect.attempts import JOBS
 from l0gc.figures import STANDARD_PRICE, count, dollars, dollars_month, size, span
 from l0gc.inspect.causes import NOTHING
-from l0gc.inspect.status import BY_DATA, Held, Status
-from l0gc.watermark.compute import HELD_BACK_SHOWN
+from l0gc.inspect.status import Status
+from l0gc.watermark.source import Holder
 
 INDENT: Final = 11
 LEAST_WIDTH: Final = 40
 PIPED_WIDTH: Final = 80
-_HELD_LINES: Final = 4
 _CAUSES: Final = 5
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """Stands for a space at which no line ends."""
@@ -94,11 +93,14 @@ def _ago(s: Status, ms: int) -> str:
 
 def _epoch_and_m(s: Status) -> Iterator[Line]:
     if s.external_log:
-        known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not told yet"
+        known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not known yet"
         yield Line("epoch", f"another system's: {known}")
     else:
-        topics, partitions = count(s.topics, "topic"), count(s.partitions, "partition")
-        yield Line("epoch", f"{s.cluster_epoch}, begun {_ago(s, s.epoch_ms)}; {topics}, {partitions}")
+        topics, partitions, journals = (
+            count(n, noun) for n, noun in ((s.topics, "topic"), (s.partitions, "partition"), (s.journals, "journal"))
+        )
+        in_all = f"{topics}, {partitions} in {journals}" if s.topics else topics
+        yield Line("epoch", f"{s.cluster_epoch}, begun {_ago(s, s.epoch_ms)}; {in_all}")
     published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "none is published"
     now = f"; {epoch(s.computable)} if it were computed now" if s.computable is not None else ""
     yield Line("M", published + now)
@@ -133,24 +135,13 @@ def _garbage(s: Status, price: float) -> str:
 
 
 def _held(s: Status) -> list[str]:
-    groups: dict[tuple[int, str], list[Held]] = {}
-    for h in s.held:
-        groups.setdefault((h.gc_epoch, h.kind if h.kind == BY_DATA else h.reason), []).append(h)
-    lines = []
-    for group in groups.values():
-        first, records = group[0], sum(h.unreconciled_records for h in group)
-        at_least = "at least " if len(s.held) == HELD_BACK_SHOWN else ""  # there may be more than are told
-        others = f" and {at_least}{len(group) - 1} more" if len(group) > 1 else ""
-        reason = first.reason
-        if first.kind == BY_DATA:
-            known = [h.oldest_ms for h in group if h.oldest_ms >= 0]
-            oldest = f", the oldest written {_ago(s, min(known))}" if known else ""
-            reason = f"{at_least}{count(records, 'unreconciled record')}{oldest}"
-        lines.append(f"{first.topic}/{first.partition}{others} at {epoch(first.gc_epoch)}: {reason}")
-    if len(lines) > _HELD_LINES:
-        more = len(lines) - _HELD_LINES
-        return [*lines[:_HELD_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
-    return lines
+    written = {h.holder: h.oldest_ms for h in s.held if h.oldest_ms >= 0}
+
+    def age(group: Sequence[Holder]) -> str:
+        known = [written[h] for h in group if h in written]
+        return f" (the oldest written {_ago(s, min(known))})" if known else ""
+
+    return held_back([h.holder for h in s.held], total=s.held_partitions, beside=age)
 
 
 def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:
@@ -159,11 +150,11 @@ def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:
 
 def _jobs(s: Status) -> str:
     ended = {a.command: a for a in s.attempts}
-    told = []
+    shown = []
     for job in JOBS:
         a = ended.get(job)
-        told.append(f"{job} never" if a is None else f"{job} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
-    return ", ".join(text.replace(" ", _TOGETHER) for text in told)
+        shown.append(f"{job} never" if a is None else f"{job} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
+    return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
 
 
 def _sweeps(s: Status) -> list[Line]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import click
@@ -18,25 +19,25 @@ import click
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, Number, common_options, open_cluster
-from l0gc.cli.output import Advance, Output, epoch
+from l0gc.cli.output import Advance, Output
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
+from l0gc.cli.sweep_text import data_of, lines_of
 from l0gc.collect.attempts import Noted
 from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
-from l0gc.collect.pause import refusal
-from l0gc.collect.plan import UNKNOWN, SweepOptions, choose_engine, run_id
+from l0gc.collect.plan import SweepOptions, choose_engine, run_id
+from l0gc.collect.runs import KEEP_RUNS_S, expire_before
 from l0gc.collect.sweeper import Progress
-from l0gc.errors import PartialFailureError, SafetyError, StoppedError, StoreError
+from l0gc.errors import StoppedError, StoreError
 from l0gc.figures import count, size
 from l0gc.settings import Settings
-from l0gc.storage.history import ENABLED, SUSPENDED
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import read_published
+from l0gc.watermark.source import ClusterHandle
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
-KEEP_RUNS: Final = "30d"
+KEEP_RUNS: Final = f"{KEEP_RUNS_S // 86400}d"
 _NOTE_EVERY_S: Final = 60.0
 
 
@@ -71,12 +72,17 @@ _LIMITS: Final = [
         "--engine", type=click.Choice(["auto", "local", "spark"]), default="auto", show_default=True,
         help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
     ),
+    click.option(
+        "--record-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+        help="Keep the run record in this folder instead of the bucket, e.g. because the store is full.",
+    ),
+    click.option("--no-record", is_flag=True, help="Keep no run record: nothing can then be shown or undeleted."),
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a sweep, and where it runs; times are seconds."""
+    """What bounds a sweep, where it runs, and where its record goes; times are seconds."""
 
     min_age: int
     max_objects: int | None
@@ -84,11 +90,14 @@ class Limits:
     max_delete_ratio: float | None
     keep_runs: int
     engine: str
+    record_dir: Path | None = None
+    no_record: bool = False
 
     @property
     def limited(self) -> bool:
-        """Whether one of them is a limit that only one process can keep."""
-        return self.max_objects is not None or self.max_delete_ratio is not None
+        """Whether one of them is a limit, or a record, that only one process can keep."""
+        counted = self.max_objects is not None or self.max_delete_ratio is not None
+        return counted or self.record_dir is not None or self.no_record
 
     def options(self, **more: Any) -> SweepOptions:
         """The same as options of a sweep, with `more` of them."""
@@ -97,6 +106,8 @@ class Limits:
             max_objects=self.max_objects,
             max_rate=self.max_rate,
             max_delete_ratio=self.max_delete_ratio,
+            record_dir=self.record_dir,
+            record=not self.no_record,
             **more,
         )
 
@@ -138,6 +149,7 @@ def command(
     Example:
       l0gc sweep --dry-run
       l0gc sweep --min-age 1h --max-rate 3000
+      l0gc sweep --record-dir /var/lib/l0gc     # the store is full
     """
     options = bounds.options(dry_run=dry_run, shards=shards, purge_versions=purge_versions)
     with open_cluster(settings) as (cluster, store):
@@ -148,7 +160,7 @@ def command(
 
 def run_sweep(
     out: Output,
-    cluster: Cluster,
+    cluster: ClusterHandle,
     store: S3Store,
     options: SweepOptions,
     open_session: OpenSpark,
@@ -156,7 +168,7 @@ def run_sweep(
     why: str,
     keep_runs: int,
 ) -> None:
-    """Sweep by the engine that was chosen, and why, and tell the result; remove records older than `keep_runs` seconds.
+    """Sweep with the engine that was chosen, and print the result; remove records older than `keep_runs` seconds.
 
     Raises what `_raise_what_went_wrong` raises, behind the result.
     """
@@ -164,7 +176,7 @@ def run_sweep(
         options = replace(options, run_id=run_id(store.now_ms(), cluster.runtime.new_id()))
         logs.set_run_id(options.run_id or "")
     signals: list[int] = []
-    with Noted(cluster, "sweep", whole=not options.dry_run and options.shards is None):
+    with Noted(cluster, "sweep", whole=options.whole):
         if engine == "local":
             result = _local(out, cluster, options, signals)
         else:
@@ -172,13 +184,13 @@ def run_sweep(
             result = _spark(out, cluster, store, options, signals, open_session)
         if not options.dry_run and result.deleted:
             _expire(out, store, result.plan.run_id, keep_runs)
-        out.result(_data(result, why), _lines(result))
+        out.result(data_of(result, why), lines_of(result, options))
         _raise_what_went_wrong(result, signals)
 
 
-def eligible(cluster: Cluster) -> int:
-    """How many objects the last computation of M found eligible; -1 if nobody looked."""
-    published, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
+def eligible(cluster: ClusterHandle) -> int:
+    """How many objects the last computation of M found eligible; -1 if there was no scan."""
+    published, _ = read_published(cluster.store, cluster.identity().cluster_id)
     return published.eligible_objects if published is not None else -1
 
 
@@ -193,7 +205,7 @@ def _give_memory_back() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
 
 
-def _local(out: Output, cluster: Cluster, options: SweepOptions, signals: list[int]) -> SweepResult:
+def _local(out: Output, cluster: ClusterHandle, options: SweepOptions, signals: list[int]) -> SweepResult:
     _give_memory_back()
     with out.progress("sweeping") as show, ThreadPoolExecutor(DELETERS) as deleters:
         sweep = LocalSweep(cluster, options, progress=_reporter(out, show))
@@ -203,7 +215,7 @@ def _local(out: Output, cluster: Cluster, options: SweepOptions, signals: list[i
 
 def _spark(
     out: Output,
-    cluster: Cluster,
+    cluster: ClusterHandle,
     store: S3Store,
     options: SweepOptions,
     signals: list[int],
@@ -235,21 +247,19 @@ def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
                 "list_errors": t.counts.errors,
                 "delete_errors": t.delete_errors,
             }
-            out.measure(_data(sweep.result, "") | more)
+            out.measure(data_of(sweep.result, "") | more)
 
 
 def _expire(out: Output, store: S3Store, run: str, keep_runs: int) -> None:
     """Remove the records of runs that began so many seconds before `run`, whose own record stays."""
-    from l0gc.collect.runs import expire, started_ms
-
     try:
-        expire(store, started_ms(run) - keep_runs * 1000)
+        expire_before(store, run, keep_runs)
     except StoreError as e:
         out.note(f"old run records were not removed: {e}")
 
 
 def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
-    """What is told after each request: a line that follows on a terminal, one note a minute elsewhere."""
+    """Reports progress: a line that follows on a terminal, one note a minute elsewhere."""
     began = last = time.monotonic()
     lock = threading.Lock()
 
@@ -274,7 +284,7 @@ def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
 
 
 def _task_reporter(out: Output, show: Advance) -> Callable[[int, int], None]:
-    """The same of a sweep on Spark, whose executors tell what they have deleted when a task ends."""
+    """The same for a sweep on Spark, whose executors report what they have deleted when a task ends."""
     last = time.monotonic()
 
     def report(done: int, total: int) -> None:
@@ -288,35 +298,8 @@ def _task_reporter(out: Output, show: Advance) -> Callable[[int, int], None]:
     return report
 
 
-def _data(r: SweepResult, why: str) -> dict[str, Any]:
-    plan, t, c = r.plan, r.tally, r.tally.counts
-    return {
-        "watermark": plan.watermark,
-        "dry_run": plan.dry_run,
-        "listed": c.listed,
-        "eligible": c.eligible,
-        "deleted": t.deleted,
-        "bytes": t.bytes,
-        "failed": t.failed,
-        "held_by_age": c.held_by_age,
-        "unparsable": c.unparsable,
-        "uploads_aborted": r.uploads.aborted,
-        "requests": {"list": c.requests + r.uploads.requests, "delete": t.delete_requests},
-        "throttled": t.throttled,
-        "backpressure_seconds": round(t.backpressure_s, 3),
-        "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in t.failures],
-        "versioning": plan.versioning,
-        "engine": r.engine,
-        "engine_reason": why,
-        "stopped": r.stopped,
-        "paused": plan.paused or t.paused or None,
-        "seconds": round(r.seconds, 3),
-        "run_id": plan.run_id,
-    }
-
-
 def _raise_what_went_wrong(r: SweepResult, signals: list[int]) -> None:
-    """Raise what is to be told after the totals, and sets the exit code.
+    """Raise what is printed after the totals, and sets the exit code.
 
     Raises:
         StoppedError: the user stopped the run.
@@ -324,62 +307,9 @@ def _raise_what_went_wrong(r: SweepResult, signals: list[int]) -> None:
         SafetyError: more was eligible than the share that may go.
         PartialFailureError: objects could not be deleted.
     """
-    t = r.tally
     if signals:
         raise StoppedError(
             "stopped; what was under way is done, and another sweep goes on from there", 128 + signals[0]
         )
-    if t.paused:
-        raise refusal(t.paused)
-    if r.over_ratio:
-        raise SafetyError(
-            f"more than {r.plan.ratio_limit:,} objects are eligible, the share of the bucket that --max-delete-ratio "
-            "allows; look at l0gc sweep --dry-run without it, and raise it if that is right"
-        )
-    if t.failed:
-        first = t.failures[0]
-        raise PartialFailureError(
-            f"{count(t.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
-            f"{first.code} {first.message}. Run the sweep again"
-        )
-
-
-def _lines(r: SweepResult) -> list[str]:
-    plan, t, c = r.plan, r.tally, r.tally.counts
-    lists = c.requests + r.uploads.requests
-    lines = [
-        f"M = {epoch(plan.watermark)}: {count(t.deleted, 'version' if plan.by_version else 'object')} ({size(t.bytes)}) "
-        f"{'would be deleted' if plan.dry_run else 'deleted'} in {r.seconds:.1f} s; "
-        f"{c.listed:,} listed, {c.eligible:,} eligible, {lists:,} LIST and {t.delete_requests:,} DELETE requests"
-    ]
-    if plan.watermark < 0:
-        lines.append("nothing is published yet: run l0gc compute-watermark")
-    if plan.paused:
-        lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")
-    if c.held_by_age:
-        lines.append(f"{count(c.held_by_age, 'object')} too young for --min-age stay for now")
-    if c.unparsable:
-        lines.append(f"{count(c.unparsable, 'key')} are no L0 keys and stay, e.g. {c.unparsable_sample}")
-    if r.uploads.aborted:
-        would = "would be " if plan.dry_run else ""
-        lines.append(f"{count(r.uploads.aborted, 'unfinished upload')} {would}aborted")
-    if r.uploads.note:
-        lines.append(r.uploads.note)
-    if t.throttled:
-        lines.append(
-            f"the store asked to slow down {count(t.throttled, 'time')}; {t.backpressure_s:.1f} s were waited for it"
-        )
-    if plan.versioning == SUSPENDED and not plan.purge_versions and t.deleted:
-        lines.append(
-            "the bucket's versioning is suspended: what was written since is gone for good; the bytes of what was written "
-            "before stay until a lifecycle rule or l0gc sweep --purge-versions removes them, and l0gc undelete "
-            f"--run {plan.run_id} brings those back until then"
-        )
-    if plan.versioning == ENABLED and not plan.purge_versions and t.deleted:
-        lines.append(
-            "the bucket keeps versions: the bytes stay until a lifecycle rule or l0gc sweep --purge-versions removes "
-            f"them; l0gc undelete --run {plan.run_id} brings them back until then"
-        )
-    if plan.versioning == UNKNOWN:
-        lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
-    return lines
+    if r.problem is not None:
+        raise r.problem

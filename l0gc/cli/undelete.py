@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
+from l0gc.cli.runs import record_option, records_in
 from l0gc.collect.runs import UndeleteResult, undelete
 from l0gc.errors import PartialFailureError
 from l0gc.figures import count
@@ -14,8 +17,9 @@ from l0gc.settings import Settings
 
 @click.command("undelete")
 @click.option("--run", "run_id", required=True, metavar="RUN", help="The sweep to take back (l0gc runs list).")
+@record_option
 @common_options
-def command(settings: Settings, run_id: str) -> None:
+def command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
     """Bring back what a sweep deleted from a versioned bucket.
 
     It removes the delete markers that the run made, while the versions behind them are still there. M has given the
@@ -26,10 +30,10 @@ def command(settings: Settings, run_id: str) -> None:
       l0gc undelete --run 20260131T235959Z-0123abcd
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        cluster.controller.snapshot()
+    with open_cluster(settings) as (cluster, store):
+        cluster.identity()
         with out.progress("bringing back"):
-            result = undelete(cluster, run_id)
+            result = undelete(cluster, run_id, records=records_in(record_dir, store))
     out.result(
         {
             "run_id": run_id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,14 +12,13 @@ from l0gc.cli.exit_codes import INTERRUPTED
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import FILE, Size, common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.errors import StoppedError, UsageError
+from l0gc.errors import StoppedError
 from l0gc.figures import count, size
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.ingest.uploader import Uploader, UploadResult
-
-_PACKERS = 2
+    from l0gc.streamlog.ingest.result import UploadResult
+    from l0gc.streamlog.ingest.uploader import Uploader
 
 
 @click.command("upload")
@@ -50,33 +48,11 @@ def command(
       l0gc upload events day-1.ndjson day-2.ndjson --key-field user --producer nightly
       tail -n +1 log.ndjson | l0gc upload events - --partition 0
     """
-    from l0gc.streamlog.ingest.inputs import open_inputs
-    from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
-    from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader
-    from l0gc.watermark.reports import publish_reports, report_of
+    from l0gc.streamlog.ingest.job import open_upload
 
-    if partition is not None and key_field is not None:
-        raise UsageError("--partition and --key-field exclude each other")
     out = Output(settings)
     with contextlib.ExitStack() as stack:
-        cluster, store = stack.enter_context(open_cluster(settings))
-        cluster.controller.tick_if_due()
-        state = cluster.controller.snapshot()
-        target = state.topic(topic)
-        spread: Partitioner = (
-            FixedPartition(partition, target.partitions)
-            if partition is not None
-            else ByField(key_field, target.partitions)
-            if key_field is not None
-            else InTurn(target.partitions)
-        )
-        inputs = open_inputs(files, spread.describe() if producer is not None else None, stack)
-        session = None
-        if producer is not None:
-            p = cluster.controller.init_producer(producer)
-            session = ProducerSession(producer, p.producer_id, p.epoch)
-        packers = stack.enter_context(ThreadPoolExecutor(_PACKERS, "pack"))
-        committer = stack.enter_context(ThreadPoolExecutor(1, "commit"))
+        cluster, _ = stack.enter_context(open_cluster(settings))
         show = stack.enter_context(out.progress(f"uploading to {topic}"))
         landed = [0, 0]
 
@@ -85,24 +61,20 @@ def command(
             landed[1] += n
             show(f"{count(landed[0], 'record')}, {size(landed[1])}")
 
-        uploader = Uploader(
+        uploader, inputs = open_upload(
             cluster,
-            target,
-            spread,
-            packers=packers,
-            committer=committer,
+            topic,
+            files,
+            stack,
+            partition=partition,
+            key_field=key_field,
+            producer=producer,
             batch_bytes=batch_bytes,
-            producer=session,
             progress=progress,
         )
         stack.callback(_measure, out, uploader)
         try:
             result = uploader.run(inputs)
-            reports = []
-            for handle in uploader.touched.values():
-                with handle.replica.lock:
-                    reports.append(report_of(state.cluster_id, handle.partition, handle.state, handle.replica.offset))
-            publish_reports(store, cluster.runtime, "upload", reports)
         except BaseException as e:
             if landed[0]:
                 again = "repeat it as it was: nothing lands twice" if producer else "they would land again if repeated"
@@ -110,24 +82,26 @@ def command(
                 if isinstance(e, KeyboardInterrupt):
                     raise StoppedError("the upload was stopped", INTERRUPTED) from e
             raise
+    placeholders = len(result.placeholders)
     out.result(
-        _data(result),
+        _data(result, result.placeholders.json() if out.tells_data else placeholders),
         [
             f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
-            f"{count(len(result.placeholders), 'placeholder')}"
+            f"{count(placeholders, 'placeholder')}"
             + (f"; {result.skipped:,} had landed before" if result.skipped else "")
             + (f"; {count(result.retries, 'batch', 'batches')} stamped anew" if result.retries else "")
         ],
     )
+    out.measure({"placeholders": placeholders})
 
 
-def _data(result: UploadResult) -> dict[str, Any]:
+def _data(result: UploadResult, placeholders: Any) -> dict[str, Any]:
     return {
         "records": result.records,
         "bytes": result.bytes,
         "skipped": result.skipped,
         "objects": result.objects,
-        "placeholders": result.placeholders,
+        "placeholders": placeholders,
         "retries": result.retries,
     }
 
@@ -136,5 +110,6 @@ def _measure(out: Output, uploader: Uploader) -> None:
     """What an upload did, also one that failed, and what its fences did."""
     from l0gc.streamlog.journal.fence import sum_of
 
-    fences = sum_of(handle.fence.counters for handle in uploader.touched.values())
-    out.measure({**_data(uploader.result), "fence": dataclasses.asdict(fences)})
+    result = uploader.result
+    fences = sum_of(journal.fence.counters for journal in uploader.journals)
+    out.measure({**_data(result, len(result.placeholders)), "fence": dataclasses.asdict(fences)})

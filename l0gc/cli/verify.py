@@ -10,23 +10,23 @@ from l0gc.cli.output import Output, epoch
 from l0gc.cli.spark_options import open_spark, spark_options
 from l0gc.errors import SafetyError
 from l0gc.figures import count, size
+from l0gc.inspect.verify.basis import check_log_is_ours
 from l0gc.inspect.verify.findings import VerifyResult
-from l0gc.inspect.verify.rules import check_log_is_ours
 from l0gc.settings import Settings
 
 
 @click.command("verify")
 @click.option(
-    "--deep", is_flag=True, help="Read every referenced extent and every L1 object, and check what they hold."
+    "--deep", is_flag=True, help="Read every block that a journal needs and every L1 object, and check what they hold."
 )
 @click.option(
     "--min-age", type=Duration(), default="1h", show_default=True,
-    help="An L1 object that no log names is a finding when it is older than this, e.g. 30m or 2h.",
+    help="An L1 object that no journal names is a finding when it is older than this, e.g. 30m or 2h.",
 )  # fmt: skip
 @spark_options
 @common_options
 def command(settings: Settings, deep: bool, min_age: int, master: str | None, conf: tuple[str, ...]) -> None:
-    """Check that the bucket holds what the logs say, and that nothing live is at or below M, on Spark. Changes nothing.
+    """Check that the bucket holds what the journals say, and that nothing live is at or below M. Changes nothing.
 
     \b
     Example:
@@ -53,17 +53,17 @@ def print_result(out: Output, result: VerifyResult) -> None:
         lines.append(f"{count(result.total - len(lines), 'more finding')} like these")
     verdict = count(result.total, "finding") if result.total else "nothing is wrong"
     lines.append(
-        f"{verdict}: {count(checked.partitions, 'partition')}, {count(checked.placeholders, 'placeholder')}, "
-        f"{count(checked.l0_objects, 'L0 object')}, {count(checked.l1_objects, 'L1 object')}, "
-        f"{count(checked.reports, 'report')}"
+        f"{verdict}: {count(checked.journals, 'journal')}, {count(checked.partitions, 'partition')}, "
+        f"{count(checked.extents, 'unreconciled extent')}, {count(checked.l0_objects, 'L0 object')}, "
+        f"{count(checked.l1_objects, 'L1 object')}"
         + (f"; {size(checked.bytes_read)} read and checked" if result.deep else "")
     )
     lines.append(
-        f"M = {epoch(result.watermark)}, cluster epoch {result.cluster_epoch}; L0 objects that no log needs: "
+        f"M = {epoch(result.watermark)}, cluster epoch {result.cluster_epoch}; L0 objects that no journal needs: "
         f"{result.waiting_objects:,} waiting for M, {result.eligible_objects:,} for the next sweep"
     )
     if result.young_l1_objects:
-        lines.append(f"{count(result.young_l1_objects, 'L1 object')} younger than --min-age, named by no log yet")
+        lines.append(f"{count(result.young_l1_objects, 'L1 object')} named by no journal yet")
     if result.deleted_topic_objects:
         lines.append(f"{count(result.deleted_topic_objects, 'L1 object')} of deleted topics")
     if result.unparsable_keys:

@@ -1,6 +1,6 @@
-"""How the last run of each job ended: one small object for each job, written when a run ends, for whoever asks why M stands.
+"""How the last run of each job ended: one small object for each job, so that `l0gc status` can say why M does not move.
 
-It says nothing that deletion goes by, so it carries no checksum, the last writer wins, and one that cannot be written is no
+No deletion depends on it, so it carries no checksum, the last writer wins, and one that cannot be written is no
 error. The time of a run's end is when its object was written, by the store's clock.
 """
 
@@ -24,12 +24,12 @@ from l0gc.errors import (
 from l0gc.keys import ATTEMPTS
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.source import ClusterHandle
 
 JOBS: Final = ("housekeep", "reconcile", "compute-watermark", "sweep")
 """The jobs that leave a record, in the order in which M needs them."""
 _NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError)
-"""What says nothing about the cluster, stands elsewhere (a pause), or leaves nobody to tell."""
+"""What is no news of the cluster, is recorded elsewhere (a pause), or leaves no store to write to."""
 _LONGEST: Final = 1000
 _STOPPED: Final = 130
 
@@ -51,12 +51,12 @@ _ATTEMPT: Final = msgspec.json.Decoder(Attempt)
 
 
 def attempt_key(command: str) -> str:
-    """Where the last run of a command is noted."""
+    """Where the last run of a command is recorded."""
     return f"{ATTEMPTS}{command}.json"
 
 
 def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
-    """Note it; a store that refuses is not told of."""
+    """Record it, if the store takes it."""
     with suppress(StoreError):
         store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
 
@@ -68,7 +68,7 @@ def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
         try:
             stored = store.get(attempt_key(command))
             return msgspec.structs.replace(_ATTEMPT.decode(stored.body), ended_ms=stored.modified_ms)
-        except (ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     return {a.command: a for a in parallel.map(read, JOBS) if a is not None}
@@ -78,10 +78,10 @@ class Noted:
     """Notes how a block ended, unless it never got to know the cluster: nothing is written into a foreign bucket.
 
     Args:
-        whole: False for a run that writes nothing, or looks at a part of the cluster only; such a run is not noted.
+        whole: False for a run that writes nothing, or covers a part of the cluster only; such a run is not recorded.
     """
 
-    def __init__(self, cluster: Cluster, command: str, *, whole: bool = True) -> None:
+    def __init__(self, cluster: ClusterHandle, command: str, *, whole: bool = True) -> None:
         self._cluster, self._command, self._whole = cluster, command, whole
 
     def __enter__(self) -> None:
@@ -90,10 +90,10 @@ class Noted:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._whole or not self._cluster.controller.looked or isinstance(error, _NOT_TOLD):
+        if not self._whole or not self._cluster.identified or isinstance(error, _NOT_TOLD):
             return
         if error is not None and isinstance(error.__cause__, BrokenPipeError):
-            return  # whoever read the output went away, which says nothing of the run
+            return  # the reader of the output has gone, which says nothing about the run
         write_attempt(self._cluster.store, Attempt(self._command, *_outcome(error)))
 
 

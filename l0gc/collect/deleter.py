@@ -16,8 +16,7 @@ from l0gc.collect.pacing import Pacer
 from l0gc.collect.scan import EligibleObject
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
-from l0gc.storage.history import VersionedKey, VersionsDeleted
-from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey, VersionsDeleted
 
 PATIENCE_S: Final = 120.0
 TRIES: Final = 6
@@ -53,7 +52,7 @@ class DeleteOutcome:
 
 @dataclass(slots=True)
 class _Reply:
-    """What one request brought: a failure for each key that failed, and whether the store asks for less."""
+    """What one request brought: a failure for each key that failed, and whether the store wants fewer."""
 
     failures: list[DeleteFailure] = field(default_factory=list)
     markers: dict[str, str] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class Deleter:
         todo = list(objects)
         tries = 0
         began = self._runtime.clock.monotonic()
-        unsure: set[str] = set()  # keys that may have a marker nobody told of: a second try makes a second one
+        unsure: set[str] = set()  # keys that may have a marker whose id is not known: a second try makes a second one
         while todo:
             size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), PAGE_SIZE))
             if not size:
@@ -92,7 +91,7 @@ class Deleter:
                 reply = self._send(batch, outcome)
             except L0gcError as e:
                 outcome.error = e
-                # Of a request that was refused as a whole nothing is gone; of another one nobody knows.
+                # A request that was refused as a whole deleted nothing; what another one did is not known.
                 untouched = todo if isinstance(e, AccessDeniedError | NotFoundError) else rest
                 outcome.left = _without(untouched, unsure)
                 break
@@ -152,13 +151,11 @@ def _without(objects: list[EligibleObject], keys: set[str]) -> list[EligibleObje
 
 
 def _of_batch(batch: list[EligibleObject], failures: list[DeleteFailure]) -> list[DeleteFailure]:
-    """The failures, if each names an object of the batch; else nobody knows whom they mean, and all of it has failed."""
+    """The failures, if each names an object of the batch; otherwise the whole batch counts as failed."""
     if failures:
-        asked = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
+        requested = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
         for f in failures:
-            if (f.key, f.version_id) not in asked:
-                why = (
-                    f"the store tells of a failure of {f.key!r}, which it was not asked to delete: {f.code} {f.message}"
-                )
+            if (f.key, f.version_id) not in requested:
+                why = f"the store reports a failure for {f.key!r}, which was not in the request: {f.code} {f.message}"
                 return [DeleteFailure(o.key, _UNANSWERED, why) for o in batch]
     return failures

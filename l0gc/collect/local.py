@@ -9,14 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from l0gc.collect.pause import refusal
 from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan
-from l0gc.collect.record import RunSummary, write_summary
+from l0gc.collect.record import RecordSink, RunSummary, write_summary
+from l0gc.collect.record_places import sink_of
 from l0gc.collect.sweeper import Progress, Sweeper, Tally
 from l0gc.collect.uploads import UploadsResult, abort_uploads
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import StoreError
+from l0gc.errors import L0gcError, PartialFailureError, SafetyError, StoreError
+from l0gc.figures import count
 from l0gc.storage.parallel import InlineExecutor, Parallel
-from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.source import ClusterHandle
 
 SCANNERS: Final = 8
 DELETERS: Final = 16
@@ -25,9 +28,9 @@ DELETERS: Final = 16
 
 @dataclass
 class SweepResult:
-    """What a sweep did, or would do. What a dry run tells as deleted is what the real run deletes.
+    """What a sweep did, or would do. What a dry run reports as deleted is what the real run deletes.
 
-    `stopped` tells that the caller or a pause ended it; of a pause, `tally.paused` says more.
+    Its properties have the names of the command's JSON. `stopped`: the caller or a pause ended it.
     """
 
     plan: SweepPlan
@@ -42,25 +45,88 @@ class SweepResult:
         return self.plan.watermark
 
     @property
+    def run_id(self) -> str:
+        return self.plan.run_id
+
+    @property
+    def dry_run(self) -> bool:
+        return self.plan.dry_run
+
+    @property
+    def listed(self) -> int:
+        return self.tally.counts.listed
+
+    @property
+    def eligible(self) -> int:
+        """Objects at or below M, whatever their age."""
+        return self.tally.counts.eligible
+
+    @property
     def deleted(self) -> int:
         return self.tally.deleted
+
+    @property
+    def bytes(self) -> int:
+        """Of what was deleted."""
+        return self.tally.bytes
+
+    @property
+    def failed(self) -> int:
+        return self.tally.failed
+
+    @property
+    def held_by_age(self) -> int:
+        return self.tally.counts.held_by_age
+
+    @property
+    def unparsable(self) -> int:
+        """Keys that are no L0 keys, and stay."""
+        return self.tally.counts.unparsable
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """LIST and DELETE requests."""
+        return {"list": self.tally.counts.requests + self.uploads.requests, "delete": self.tally.delete_requests}
+
+    @property
+    def paused(self) -> str | None:
+        """The pause that is set, or that ended the run."""
+        return self.plan.paused or self.tally.paused or None
 
     @property
     def over_ratio(self) -> bool:
         """Whether the run ended because more was eligible than the share of the bucket that may go."""
         return self.tally.limited and self.plan.ratio_limit is not None and self.plan.limit == self.plan.ratio_limit
 
+    @property
+    def problem(self) -> L0gcError | None:
+        """What kept the run from deleting all that it was to delete: a pause, the share that may go, or failures."""
+        if self.tally.paused:
+            return refusal(self.tally.paused)
+        if self.over_ratio:
+            return SafetyError(
+                f"more than {self.plan.ratio_limit:,} objects are eligible, the share of the bucket that --max-delete-ratio "
+                "allows; look at l0gc sweep --dry-run without it, and raise it if that is right"
+            )
+        if not self.failed:
+            return None
+        first = self.tally.failures[0]
+        return PartialFailureError(
+            f"{count(self.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
+            f"{first.code} {first.message}. Run the sweep again"
+        )
+
 
 class LocalSweep:
     """One run.
 
     Args:
-        progress: told where the run is, after every request.
+        progress: called after every request.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterHandle,
         options: SweepOptions | None = None,
         *,
         progress: Callable[[Progress], None] = lambda progress: None,
@@ -68,6 +134,7 @@ class LocalSweep:
         self._cluster = cluster
         self._options = options or SweepOptions()
         self._progress = progress
+        self._records = sink_of(cluster.store, self._options)
         self.stop = threading.Event()
         """Set it, and the run finishes what is under way, records it, and returns."""
         self.result: SweepResult | None = None
@@ -96,6 +163,7 @@ class LocalSweep:
             plan,
             worker="local",
             deleters=deleters or InlineExecutor(),
+            records=self._records,
             stop=self.stop,
             progress=self._progress,
         )
@@ -109,7 +177,7 @@ class LocalSweep:
                 result.uploads = abort_uploads(self._cluster.store, plan, self.stop)
         except Exception:  # not what kills the process: then the record says so by having no end
             result.tally = sweeper.tally
-            with suppress(StoreError):  # the error that ended the run is the one to hear of
+            with suppress(StoreError):  # the error that ended the run is the one to report
                 self._finish(result, began, "failed")
             raise
         result.stopped = self.stop.is_set()
@@ -118,16 +186,16 @@ class LocalSweep:
 
     def _finish(self, result: SweepResult, began: float, outcome: str) -> None:
         result.seconds = self._cluster.runtime.clock.monotonic() - began
-        finish_record(self._cluster, result, outcome)
+        finish_record(self._cluster, self._records, result, outcome)
 
 
-def finish_record(cluster: Cluster, result: SweepResult, outcome: str) -> None:
+def finish_record(cluster: ClusterHandle, records: RecordSink, result: SweepResult, outcome: str) -> None:
     """Write the run's `run.json`; a run that deleted nothing and met no trouble leaves none."""
     plan, t = result.plan, result.tally
     if plan.dry_run or (outcome == "done" and not (t.deleted or t.failed or result.uploads.aborted)):
         return
     write_summary(
-        cluster.store,
+        records,
         RunSummary(
             run_id=plan.run_id,
             started_ms=plan.started_ms,

@@ -1,4 +1,4 @@
-"""How fast a sweep may delete: as fast as the store takes it, and no faster than it was told.
+"""How fast a sweep may delete: as fast as the store takes it, and no faster than the caller allows.
 
 Additive increase, multiplicative decrease, on what the store really took. A 503 or a time-out sets the rate to nine tenths
 of the objects per second that succeeded lately; from there it goes back to that in `REGAIN_S`, feels its way past it, and
@@ -31,7 +31,7 @@ LEAST_RATE: Final = 1.0
 BATCH_S: Final = 0.25
 """A batch holds no more than so many seconds' worth of objects: when the store refuses one, so much time is lost."""
 ASKED_BATCH_S: Final = 1.0
-"""The same of the rate that was asked for, which no store refuses."""
+"""The same for the rate that the caller set, which no store refuses."""
 LEAST_BATCH: Final = 1
 SHRINK_AFTER: Final = 3
 """If the rate was lowered so often, and still no batch was taken whole, batches get smaller: a store may take only so many
@@ -41,14 +41,14 @@ SHRUNK_S: Final = 60.0
 CREDIT_S: Final = 0.05
 """How much lost time is made up for: a sleep that ended late does not lower the rate."""
 _SLICE_S: Final = 0.25
-"""Waits are cut into slices, so that a stop and a change of rate are heard."""
+"""Waits are cut into slices, so that a stop and a change of rate take effect."""
 
 
 class Pacer:
     """Tells workers when they may send how many objects; safe for several threads.
 
     Attributes:
-        throttled: how often the store asked for less, or did not answer in time.
+        throttled: how often the store wanted fewer requests, or did not answer in time.
         backpressure_s: for how long at least one worker waited because of that.
         last_success: when the store last took something, on the runtime's clock.
 
@@ -118,14 +118,14 @@ class Pacer:
             self._clock.sleep(min(left, _SLICE_S))
         return False
 
-    def answered(self, sent_at: float, asked: int, taken: int, *, slower: bool) -> None:
+    def answered(self, sent_at: float, sent: int, taken: int, *, slower: bool) -> None:
         """What the store made of a request.
 
         Args:
             sent_at: when the request was sent. What was under way when the rate was lowered does not lower it again.
-            asked: how many objects it held.
+            sent: how many objects it held.
             taken: how many of them the store has taken.
-            slower: whether the store has asked for less, or did not answer in time.
+            slower: whether the store wanted fewer requests, or did not answer in time.
         """
         with self._lock:
             now = self._clock.monotonic()
@@ -134,17 +134,17 @@ class Pacer:
                 self._taken.append((now, taken))
                 while self._taken[0][0] < now - WINDOW_S:
                     self._taken.popleft()
-            whole_batch = asked > self._size(now) // 2  # the small rest of one proves nothing
+            whole_batch = sent > self._size(now) // 2  # the small rest of one proves nothing
             if not slower:
                 if whole_batch:
                     self._cut_off = 0
-                if asked >= self._batch and now - self._shrunk_at > SHRUNK_S:
+                if sent >= self._batch and now - self._shrunk_at > SHRUNK_S:
                     self._batch = min(PAGE_SIZE, self._batch + self._batch // 10 + 1)
                 return
             self.throttled += 1
             if sent_at > self._limited_at:
-                if whole_batch and asked <= self._batch:
-                    self._shrink(now, asked, taken)
+                if whole_batch and sent <= self._batch:
+                    self._shrink(now, sent, taken)
                 self._lower(now)
 
     # -- with the lock held -------------------------------------------------------------------------------------------
@@ -172,22 +172,22 @@ class Pacer:
         store = self._store_rate(now)
         return store is not None and (self._max_rate is None or store < self._max_rate)
 
-    def _shrink(self, now: float, asked: int, taken: int) -> None:
+    def _shrink(self, now: float, sent: int, taken: int) -> None:
         self._cut_off += 1
         if self._cut_off >= SHRINK_AFTER:
-            self._batch, self._shrunk_at = max(LEAST_BATCH, taken, asked // 2), now
+            self._batch, self._shrunk_at = max(LEAST_BATCH, taken, sent // 2), now
             self._cut_off = 0
 
     def _lower(self, now: float) -> None:
         rate, took = self._store_rate(now), self._took(now)
         if rate is None:
             self._limit = took or FIRST_RATE
-        elif took:  # else nobody knows what it takes: whoever was refused waits longer each time
+        elif took:  # otherwise its limit is not known: a worker that was refused waits longer each time
             self._limit = max(LEAST_RATE, min(rate, max(took, rate / 2)))
         self._limited_at = self._paid = now
         assert self._limit is not None
-        told = event("pace", rate=round(self._limit, 1), throttled=self.throttled)
-        _log.info("the store asks to slow down: %.0f objects a second", self._limit, extra=told)
+        fields = event("pace", rate=round(self._limit, 1), throttled=self.throttled)
+        _log.info("the store asks to slow down: %.0f objects a second", self._limit, extra=fields)
 
     def _due(self, now: float, mine: list[int]) -> float:
         """When those before and `mine` are paid for."""

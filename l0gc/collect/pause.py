@@ -1,6 +1,6 @@
 """The pause: a flag in the bucket that every sweep obeys, wherever it runs.
 
-In doubt nothing is deleted: a flag that cannot be read is a pause. A sweep looks before it begins, and again before each
+In doubt nothing is deleted: a flag that cannot be read is a pause. A sweep checks before it begins, and again before each
 segment: once a pause is set, no other segment is put on record, and only what is on record is deleted.
 """
 
@@ -32,7 +32,7 @@ _PAUSE: Final = msgspec.json.Decoder(Pause)
 
 
 def read_pause(store: ObjectStore) -> Pause | None:
-    """The pause that is set, or None; raises `StoreError` where nobody can tell, and the sweep does not go on."""
+    """The pause that is set, or None; raises `StoreError` if it cannot be read, and the sweep does not go on."""
     try:
         body = store.get(PAUSED).body
     except ObjectNotFoundError:
@@ -47,7 +47,7 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
     """Pause sweeps; returns the pause that is set, and whether it is this one: who was first keeps it.
 
     Raises:
-        StoreError: nobody knows of a pause that is set.
+        StoreError: the pause could not be set.
     """
     pause = Pause(why, by, store.now_ms())
     for _ in range(_TRIES):

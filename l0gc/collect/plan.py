@@ -1,7 +1,7 @@
-"""What a sweep goes by, decided once, before anything is deleted; both engines and every worker go by the same plan.
+"""The plan of a sweep, made once, before anything is deleted; both engines and every worker follow the same one.
 
-The published watermark must be this cluster's (hazard 11), and not above the cluster epoch (hazard 10). M is read once: a
-higher one that is published meanwhile waits for the next run. Ages are told by the store's clock (hazard 16). While an
+The published watermark must be this cluster's (hazard 11), and not ahead of the cluster epoch (hazard 10). M is read once: a
+higher one that is published meanwhile waits for the next run. Ages are measured by the store's clock (hazard 16). While an
 operator's pause is set, there is no plan but that of a dry run.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,20 +19,20 @@ from l0gc.collect.pause import describe, read_pause, refusal
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
-from l0gc.storage.history import OFF
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
-from l0gc.streamlog.cluster import Cluster
+from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
 from l0gc.watermark.publication import PublishedWatermark, refuse_if_behind, watermark_of
+from l0gc.watermark.source import ClusterHandle
 
 UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
+ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record need one process"
 SPARK_FROM: Final = 1_000_000
 """Eligible objects from which `auto` takes a Spark cluster, if it is given one: below, starting Spark takes longer."""
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What the caller asks for.
+    """What the caller wants.
 
     Attributes:
         min_age_ms: objects younger than this stay for now.
@@ -41,6 +42,8 @@ class SweepOptions:
         max_delete_ratio: stop before deleting more than this share of what the last scan counted.
         purge_versions: remove every version and delete marker of eligible keys for good.
         run_id: the run's name, see `run_id`; by default a new one.
+        record_dir: a folder of this machine that the run record goes to, for a store that takes no more writes.
+        record: False for no run record at all.
     """
 
     dry_run: bool = False
@@ -51,13 +54,20 @@ class SweepOptions:
     max_delete_ratio: float | None = None
     purge_versions: bool = False
     run_id: str | None = None
+    record_dir: Path | None = None
+    record: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run is to delete all that may go."""
+        return not self.dry_run and self.shards is None
 
 
 class SweepPlan(msgspec.Struct, frozen=True):
     """What every worker needs to know; holds no secret, so it can be sent to executors.
 
-    `expected` and `counted` are what the last scan saw as eligible and in all, -1 if nobody looked. `paused` is the pause
-    that is set, which a dry run tells and no other run gets by; else empty.
+    `expected` and `counted` are what the last scan saw as eligible and in all, -1 if there was none. `paused` is the
+    pause that is set, which a dry run reports and which stops any other run; else empty.
     """
 
     run_id: str
@@ -117,29 +127,30 @@ class SweepPlan(msgspec.Struct, frozen=True):
         return [(cuts[i], cuts[i + 1]) for i in range(n)]
 
 
-def make_plan(cluster: Cluster, options: SweepOptions) -> SweepPlan:
+def make_plan(cluster: ClusterHandle, options: SweepOptions) -> SweepPlan:
     """Look at the cluster, and decide what may go.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: see the module.
         PausedError: an operator has paused sweeps, and this is no dry run.
         UsageError: there are no such shards.
-        SafetyError: a share of the bucket is asked for, and nobody has counted the bucket.
+        SafetyError: a share of the bucket is given, and the bucket was not counted.
     """
-    state, published = refuse_if_behind(cluster)
+    identity, published = refuse_if_behind(cluster)
+    layout = identity.layout
     pause = read_pause(cluster.store)
     if pause is not None and not options.dry_run:
         raise refusal(describe(pause))
-    first, last = options.shards or (0, state.shards - 1)
-    if not 0 <= first <= last < state.shards:
-        raise UsageError(f"shards {first}-{last} are not within 0-{state.shards - 1}, which this cluster has")
+    first, last = options.shards or (0, layout.shards - 1)
+    if not 0 <= first <= last < layout.shards:
+        raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
     now_ms = cluster.store.now_ms()
     return SweepPlan(
         run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
         watermark=watermark_of(published),
-        cluster_epoch=state.epoch,
-        template=state.key_template,
-        shards=state.shards,
+        cluster_epoch=identity.cluster_epoch,
+        template=layout.template,
+        shards=layout.shards,
         first_shard=first,
         end_shard=last + 1,
         started_ms=now_ms,
@@ -157,7 +168,7 @@ def make_plan(cluster: Cluster, options: SweepOptions) -> SweepPlan:
 
 
 def _versioning(store: ObjectStore) -> str:
-    """Whether the bucket keeps versions; `unknown` where the store or the credentials don't tell."""
+    """Whether the bucket keeps versions; `unknown` where the store or the credentials do not say."""
     try:
         return store.history.versioning()
     except StoreError:
@@ -174,37 +185,37 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
         return None
     if published.listed_objects < 0:
         raise SafetyError(
-            "a share of the bucket is asked for, and the last compute-watermark did not count the bucket: "
+            "--max-delete-ratio is a share of the bucket, and the last compute-watermark did not count the bucket: "
             "run l0gc compute-watermark without --no-scan and --inventory"
         )
     return int(published.listed_objects * ratio)
 
 
 def needs_one_process() -> UsageError:
-    """What a limit that one process must keep comes to on Spark."""
-    return UsageError("--max-objects and --max-delete-ratio need one process that counts: use --engine local")
+    """What becomes on Spark of a limit, or of a record, that one process must keep."""
+    return UsageError(f"{ONE_PROCESS}: use --engine local")
 
 
 def choose_engine(
-    asked: str, master: str | None, eligible: Callable[[], int], *, limited: bool = False
+    wanted: str, master: str | None, eligible: Callable[[], int], *, limited: bool = False
 ) -> tuple[str, str]:
     """The engine, and why.
 
     Args:
-        eligible: tells what the last scan saw, -1 if nobody looked.
-        limited: whether there is a limit that only one process can keep.
+        eligible: gives what the last scan saw as eligible, -1 if there was no scan.
+        limited: whether there is a limit, or a record, that only one process can keep.
 
     Raises:
-        UsageError: Spark was asked for, which keeps no such limit.
+        UsageError: Spark is wanted, which keeps no such limit.
     """
-    if asked == "spark" and limited:
+    if wanted == "spark" and limited:
         raise needs_one_process()
-    if asked != "auto":
-        return asked, "asked for"
+    if wanted != "auto":
+        return wanted, "--engine"
     if master is None or master.startswith("local"):
         return "local", "no Spark cluster is given (--master)"
     if limited:
-        return "local", "--max-objects and --max-delete-ratio need one process that counts"
+        return "local", ONE_PROCESS
     n = eligible()
     if n < 0:
         return "local", "the last compute-watermark did not count what is eligible"

@@ -1,23 +1,23 @@
-"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, true whenever the run is killed.
+"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, true at whatever moment the run is killed.
 
 A segment of objects is written as `planned` before the first of them is deleted, and written again, with what became of
 each, when the last request of the segment has ended. So whatever is deleted is in a segment: a killed run leaves some as
-`planned`, and the bucket itself tells which of those are gone (`runs.py`).
+`planned`, and the bucket itself shows which of those are gone (`runs.py`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from l0gc.collect.scan import EligibleObject
-from l0gc.errors import CorruptObjectError
+from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import RUNS
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ListedPage, Listing, Stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +35,26 @@ VERSIONS: Final = "versions"
 """What a segment holds, and how its name begins: objects as they are, or versions that go for good."""
 
 
+class RecordSink(Protocol):
+    """Where a run record is written: the bucket, a folder of this machine, or nowhere (`record_places.py`)."""
+
+    def put(self, key: str, body: bytes) -> object: ...
+
+    def put_fast(self, key: str, body: bytes) -> None: ...
+
+
+class RecordSource(Protocol):
+    """Where run records are read: the bucket, or a folder of this machine."""
+
+    def get(self, key: str) -> Stored: ...
+
+    def list(self, folder: str) -> Listing: ...
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]: ...
+
+
 class RunSummary(msgspec.Struct, frozen=True):
-    """`run.json`, written when a run ends: what it was asked for, and what it did. Times are the store's."""
+    """`run.json`, written when a run ends: its options, and what it did. Times are the store's."""
 
     run_id: str
     started_ms: int
@@ -59,8 +77,11 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """One object of a segment. `version_id` is that of the delete marker, or of the version that went."""
+class RecordedObject:
+    """An object of a segment, and what became of it.
+
+    `version_id` is that of the delete marker, or of the version that went.
+    """
 
     key: str
     epoch: int
@@ -101,7 +122,7 @@ class Segment:
         return cls(key, columns, [o.version_id for o in objects])
 
     def encode(self, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> bytes:
-        """The segment as Parquet. See `Fate` for what the columns mean; what is deleted was so by `now_ms`."""
+        """The segment as Parquet. See `RecordedObject` for what the columns mean; what is deleted was so by `now_ms`."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -124,8 +145,8 @@ class Segment:
 class RunRecord:
     """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads."""
 
-    def __init__(self, store: ObjectStore, run_id: str, worker: str, *, purge: bool = False) -> None:
-        self._store = store
+    def __init__(self, sink: RecordSink, run_id: str, worker: str, *, purge: bool = False) -> None:
+        self._sink = sink
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
 
@@ -136,18 +157,28 @@ class RunRecord:
         return segment
 
     def write(self, segment: Segment, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> None:
-        """Write a segment again, with what became of its objects by `now_ms`."""
-        self._store.put_often(segment.key, segment.encode(statuses, version_ids, now_ms))
+        """Write a segment again, with what became of its objects by `now_ms`.
+
+        Raises:
+            StoreError: it cannot be written. What is not on record is not deleted.
+        """
+        try:
+            self._sink.put_fast(segment.key, segment.encode(statuses, version_ids, now_ms))
+        except StoreError as e:
+            raise type(e)(
+                f"{e}; the run record is written before anything is deleted: if the store takes no more writes, keep the "
+                "record on this machine (l0gc sweep --record-dir DIR), or do without (--no-record)"
+            ) from e
 
 
-def read_segment(store: ObjectStore, key: str) -> list[Fate]:
+def read_segment(records: RecordSource, key: str) -> list[RecordedObject]:
     """The objects of a segment. Raises `CorruptObjectError` if it is none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    body = store.get(key).body
+    body = records.get(key).body
     try:
-        return [Fate(**row) for row in pq.read_table(pa.BufferReader(body)).to_pylist()]
+        return [RecordedObject(**row) for row in pq.read_table(pa.BufferReader(body)).to_pylist()]
     except (pa.ArrowException, TypeError, OSError) as e:
         raise CorruptObjectError(f"{key} cannot be read: {e}") from e
 
@@ -157,15 +188,15 @@ def summary_key(run_id: str) -> str:
     return f"{folder(run_id)}run.json"
 
 
-def write_summary(store: ObjectStore, summary: RunSummary) -> None:
+def write_summary(records: RecordSink, summary: RunSummary) -> None:
     """Write `run.json`."""
-    store.put(summary_key(summary.run_id), msgspec.json.encode(summary))
+    records.put(summary_key(summary.run_id), msgspec.json.encode(summary))
 
 
-def read_summary(store: ObjectStore, run_id: str) -> RunSummary:
+def read_summary(records: RecordSource, run_id: str) -> RunSummary:
     """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it is none."""
-    body = store.get(summary_key(run_id)).body
+    body = records.get(summary_key(run_id)).body
     try:
         return _SUMMARY.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise CorruptObjectError(f"{summary_key(run_id)} cannot be read: {e}") from e

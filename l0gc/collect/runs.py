@@ -1,7 +1,7 @@
 """What past runs did, read from their records; taking deletions back; removing old records.
 
-A killed run leaves objects as `planned`, and a request that was never answered as `failed`: whether those are gone is asked
-of the bucket, so what is told is what is true. Taking back removes delete markers only, and only those that the run made:
+A killed run leaves objects as `planned`, and a request that was never answered as `failed`: the bucket shows whether those
+are gone, so what is reported is true. Taking back removes delete markers only, and only those that the run made:
 an object that comes back is one that was there, and as M has given it up, the next sweep will delete it again.
 """
 
@@ -19,7 +19,8 @@ from l0gc.collect.record import (
     LEFT,
     PLANNED,
     VERSIONS,
-    Fate,
+    RecordedObject,
+    RecordSource,
     RunSummary,
     folder,
     read_segment,
@@ -28,11 +29,12 @@ from l0gc.collect.record import (
 )
 from l0gc.errors import NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.keys import RUNS
-from l0gc.storage.history import OFF, VersionedKey
-from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey
 from l0gc.storage.parallel import Inline, Parallel
-from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.source import ClusterHandle
 
+KEEP_RUNS_S: Final = 30 * 86400
+"""How long the records of runs are kept by default."""
 _RUN_KEY: Final = re.compile(rf"{RUNS}([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 _NO_ID: Final = {"", "null"}
 """Of a delete marker: it is not known, or it is the one that a later write takes over, as versioning is suspended."""
@@ -50,14 +52,14 @@ class RunEntry:
 
 @dataclass
 class RunDetail:
-    """One run, object by object; `by_status` counts what became of them, after the bucket was asked."""
+    """One run, object by object; `by_status` counts what became of them, as the bucket shows it."""
 
     entry: RunEntry
     by_status: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
     lowest_epoch: int = -1
     highest_epoch: int = -1
-    sample: list[Fate] = field(default_factory=list)
+    sample: list[RecordedObject] = field(default_factory=list)
 
 
 @dataclass
@@ -76,7 +78,7 @@ def started_ms(run_id: str) -> int:
 
 
 def _run_of(key: str) -> str | None:
-    """The run whose record the object `key` belongs to; None if it is nobody's."""
+    """The run whose record the object `key` belongs to; None if it belongs to none."""
     m = _RUN_KEY.fullmatch(key)
     if m is None:
         return None
@@ -90,18 +92,18 @@ def _run_of(key: str) -> str | None:
 # -- list and show ------------------------------------------------------------------------------------------------------
 
 
-def newest_runs(store: ObjectStore, last: int, now_ms: int) -> list[RunEntry]:
-    """The `last` newest runs, the oldest of them first; looks a day back, then a week, and only then at all of them."""
+def newest_runs(records: RecordSource, last: int, now_ms: int) -> list[RunEntry]:
+    """The `last` newest runs, the oldest of them first; searches a day back, then a week, and only then all of them."""
     for days in (1, 7):
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
-        runs, found = list_runs(store, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
+        runs, found = list_runs(records, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
         if found >= last:
             return runs
-    return list_runs(store, last)[0]
+    return list_runs(records, last)[0]
 
 
 def list_runs(
-    store: ObjectStore, last: int, start_after: str = "", *, parallel: Parallel | None = None
+    records: RecordSource, last: int, start_after: str = "", *, parallel: Parallel | None = None
 ) -> tuple[list[RunEntry], int]:
     """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
 
@@ -111,7 +113,7 @@ def list_runs(
     """
     segments: Counter[str] = Counter()
     ended: set[str] = set()
-    for page in store.scan(RUNS, start_after):
+    for page in records.scan(RUNS, start_after):
         for key in page.keys:
             run = _run_of(key)
             if run is not None:
@@ -119,64 +121,71 @@ def list_runs(
                 if key == summary_key(run):
                     ended.add(run)
     newest = sorted(segments)[-last:]
-    summaries = (parallel or Inline()).map(lambda run: read_summary(store, run) if run in ended else None, newest)
+    summaries = (parallel or Inline()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
     entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
     return entries, len(segments)
 
 
-def show_run(cluster: Cluster, run_id: str, sample: int = 10) -> RunDetail:
+def show_run(
+    cluster: ClusterHandle, run_id: str, sample: int = 10, *, records: RecordSource | None = None
+) -> RunDetail:
     """What became of each object of a run.
+
+    Args:
+        sample: of so many objects all is said.
+        records: where the record is; by default in the bucket.
 
     Raises:
         UsageError: there can be no run of such a name.
         NotFoundError: there is no record of it.
         CorruptObjectError: the record cannot be read.
     """
-    segments = _segments(cluster.store, run_id)
-    detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), _summary(cluster.store, run_id)))
-    for rows in _settled(cluster, segments):
-        for fate in rows:
-            detail.by_status[fate.status] += 1
-            if fate.status == DELETED:
-                detail.bytes += fate.size
-                detail.lowest_epoch = fate.epoch if detail.lowest_epoch < 0 else min(detail.lowest_epoch, fate.epoch)
-                detail.highest_epoch = max(detail.highest_epoch, fate.epoch)
+    records = records or cluster.store
+    segments = _segments(records, run_id)
+    detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), _summary(records, run_id)))
+    for rows in _settled(cluster, records, segments):
+        for row in rows:
+            detail.by_status[row.status] += 1
+            if row.status == DELETED:
+                detail.bytes += row.size
+                detail.lowest_epoch = row.epoch if detail.lowest_epoch < 0 else min(detail.lowest_epoch, row.epoch)
+                detail.highest_epoch = max(detail.highest_epoch, row.epoch)
             if len(detail.sample) < sample:
-                detail.sample.append(fate)
+                detail.sample.append(row)
     return detail
 
 
-def _segments(store: ObjectStore, run_id: str) -> list[str]:
+def _segments(records: RecordSource, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
     if _run_of(f"{folder(run_id)}x") is None:
         raise UsageError(f"{run_id!r} is no run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
-    keys = sorted(store.list(folder(run_id)).modified_ms)
+    keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
         raise NotFoundError(f"there is no record of run {run_id}; l0gc runs list shows those that are kept")
     return [k for k in keys if k.endswith(".parquet")]
 
 
-def _summary(store: ObjectStore, run_id: str) -> RunSummary | None:
+def _summary(records: RecordSource, run_id: str) -> RunSummary | None:
     try:
-        return read_summary(store, run_id)
+        return read_summary(records, run_id)
     except ObjectNotFoundError:
         return None
 
 
-def _settled(cluster: Cluster, segments: Iterable[str]) -> Iterator[list[Fate]]:
-    """What became of each object, once each: the bucket tells of those that were planned, or got no answer.
+def _settled(cluster: ClusterHandle, records: RecordSource, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
+    """What became of each object, once each: the bucket shows it of those that were planned, or got no answer.
 
     An object may be in two segments: a store that lists out of order is scanned twice, and Spark runs the task of an
     executor that died again.
     """
     segments = list(segments)
-    open_rows: dict[tuple[str, str], Fate] = {}
+    open_rows: dict[tuple[str, str], RecordedObject] = {}
     for key in segments:
-        rows = read_segment(cluster.store, key)
+        rows = read_segment(records, key)
         open_rows |= {(r.key, r.version_id): r for r in rows if r.status != DELETED}
         yield [r for r in rows if r.status == DELETED]
     for key in segments if open_rows else ():
-        for row in read_segment(cluster.store, key):
+        for row in read_segment(records, key):
             if row.status == DELETED:
                 # Of an object as it is, the version id is that of its marker, and was not known when it was planned.
                 open_rows.pop((row.key, row.version_id if _is_of_versions(key) else ""), None)
@@ -187,12 +196,12 @@ def _settled(cluster: Cluster, segments: Iterable[str]) -> Iterator[list[Fate]]:
         yield [_settle(r, there=t) for r, t in zip(some, there, strict=True)]
 
 
-def _settle(row: Fate, *, there: bool) -> Fate:
+def _settle(row: RecordedObject, *, there: bool) -> RecordedObject:
     status = DELETED if not there else (LEFT if row.status == PLANNED else row.status)
     return replace(row, status=status)
 
 
-def _is_there(store: ObjectStore, row: Fate) -> bool:
+def _is_there(store: ObjectStore, row: RecordedObject) -> bool:
     if row.version_id:
         return any(row.version_id == version for version, _ in _versions_of(store, row.key))
     return row.key in store.list(row.key).modified_ms
@@ -205,24 +214,28 @@ def _is_of_versions(segment: str) -> bool:
 # -- take back ----------------------------------------------------------------------------------------------------------
 
 
-def undelete(cluster: Cluster, run_id: str) -> UndeleteResult:
+def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | None = None) -> UndeleteResult:
     """Remove the delete markers that a run made, so that the objects are there again.
+
+    Args:
+        records: where the record is; by default in the bucket.
 
     Raises:
         UsageError: the run removed versions for good, or the bucket keeps none.
         NotFoundError, CorruptObjectError: see `show_run`.
     """
     store, result = cluster.store, UndeleteResult()
-    segments = _segments(store, run_id)
+    records = records or store
+    segments = _segments(records, run_id)
     if any(_is_of_versions(key) for key in segments):
         raise UsageError(f"run {run_id} removed versions for good: there is nothing to bring back")
-    summary = _summary(store, run_id)
+    summary = _summary(records, run_id)
     if (summary is not None and summary.versioning == OFF) or store.history.versioning() == OFF:
         raise UsageError(f"run {run_id} deleted from a bucket that kept no versions: there is nothing to bring back")
     since_ms = started_ms(run_id)
     done: set[VersionedKey] = set()
     for key in segments:
-        rows = read_segment(store, key)
+        rows = read_segment(records, key)
         known = [VersionedKey(r.key, r.version_id) for r in rows if r.status == DELETED and r.version_id not in _NO_ID]
         sure = {m.key for m in known}
         unsure = [r.key for r in rows if r.status != LEFT and r.key not in sure]
@@ -259,7 +272,7 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
     ]
 
 
-# -- upkeep -------------------------------------------------------------------------------------------------------------
+# -- old records --------------------------------------------------------------------------------------------------------
 
 
 def expire(store: ObjectStore, before_ms: int) -> int:
@@ -275,12 +288,16 @@ def expire(store: ObjectStore, before_ms: int) -> int:
     return removed
 
 
-def deleted_on_record(cluster: Cluster, run_id: str) -> tuple[int, int]:
-    """How many objects a run has deleted, and their bytes, by its record alone: where not every worker lived to tell."""
+def expire_before(store: ObjectStore, run_id: str, keep_runs_s: float) -> int:
+    """Remove the records of runs that began so many seconds before `run_id`, whose own record stays."""
+    return expire(store, started_ms(run_id) - int(keep_runs_s * 1000))
+
+
+def deleted_on_record(cluster: ClusterHandle, run_id: str) -> tuple[int, int]:
+    """How many objects a run has deleted, and their bytes, by its record alone: where some workers did not return."""
     objects = size = 0
-    for rows in _settled(
-        cluster, [k for k in cluster.store.list(folder(run_id)).modified_ms if k.endswith(".parquet")]
-    ):
+    segments = [k for k in cluster.store.list(folder(run_id)).modified_ms if k.endswith(".parquet")]
+    for rows in _settled(cluster, cluster.store, segments):
         objects += sum(r.status == DELETED for r in rows)
         size += sum(r.size for r in rows if r.status == DELETED)
     return objects, size

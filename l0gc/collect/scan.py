@@ -1,7 +1,7 @@
 """Which objects a sweep may delete, found by skip-scan.
 
 Safe because of what it does not rely on: an object is eligible only if its own key parses as an L0 key with an epoch at or
-below M (hazard 13) and, where a minimum age is asked for, if it is that old by the store's clock (hazard 16). The order of
+below M (hazard 13) and, where there is a minimum age, if it is that old by the store's clock (hazard 16). The order of
 the listing only saves requests: keys sort by shard, then epoch, so behind a page that ends above M everything up to the
 next shard is live, and the scan jumps there. A store that lists out of order is noticed and read in full (hazard 12).
 """
@@ -15,8 +15,7 @@ import msgspec
 
 from l0gc.errors import StoreError
 from l0gc.keys import KeyLayout
-from l0gc.storage.history import VersionPage
-from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore
+from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore, VersionPage
 
 
 class EligibleObject(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +66,7 @@ class SkipScan:
         watermark: M.
         older_than_ms: objects changed after this (by the store's clock) are held by age.
         skip: whether to jump over what is live; False reads everything.
-        versions: look at every version and delete marker, not at the objects as they are.
+        versions: list every version and delete marker, not the objects as they are.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class SkipScan:
         while cursor is not None:
             start, cursor = cursor, None
             last = start
-            self.counts.requests += 1  # the first page's, which is asked for even if there is none
+            self.counts.requests += 1  # for the first page, also if it is empty
             for number, page in enumerate(self._counting_errors(self._pages(start))):
                 self.counts.requests += number > 0
                 keys = page.keys

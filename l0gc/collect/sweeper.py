@@ -20,7 +20,7 @@ from l0gc.collect.deleter import DeleteOutcome, Deleter
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import describe, read_pause
 from l0gc.collect.plan import SweepPlan
-from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RunRecord, Segment
+from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordSink, RunRecord, Segment
 from l0gc.collect.scan import EligibleObject, OutOfOrderError, ScanCounts, SkipScan
 from l0gc.events import event
 from l0gc.runtime import Runtime
@@ -38,7 +38,7 @@ _SEGMENTS_UNDER_WAY: Final = 8
 class Tally:
     """What was done.
 
-    `limited` tells that more was eligible than the run was allowed to delete, `paused` is the pause that ended it.
+    `limited`: more was eligible than the run was allowed to delete; `paused` is the pause that ended it.
     """
 
     counts: ScanCounts = field(default_factory=ScanCounts)
@@ -67,7 +67,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is; `expected` is what the last scan saw as eligible, -1 if nobody looked."""
+    """Where a run is; `expected` is what the last scan saw as eligible, -1 if there was none."""
 
     expected: int
     deleted: int
@@ -92,12 +92,13 @@ class Sweeper:
     """One worker's sweep of the shards `first` to `end` (end excluded).
 
     Args:
-        plan: its `started_ms` is now; the times on record are told from there on.
+        plan: its `started_ms` is now; the times on record count from there.
         worker: what this worker's segments are called.
         deleters: where the DELETE requests run.
+        records: where the run record goes; by default into the bucket.
         stop: set to end the run: what is under way is finished and recorded, the rest is left.
         pacer: the process's pace, made with `stop`; by default one of this worker's own.
-        progress: told after every request.
+        progress: called after every request.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Sweeper:
         *,
         worker: str,
         deleters: Executor,
+        records: RecordSink | None = None,
         stop: threading.Event | None = None,
         pacer: Pacer | None = None,
         progress: Callable[[Progress], None] = lambda progress: None,
@@ -119,7 +121,7 @@ class Sweeper:
         self._pacer = pacer or Pacer(runtime, plan.max_rate, self._stop)
         self._throttled, self._backpressure_s = self._pacer.throttled, self._pacer.backpressure_s
         self._deleter = Deleter(store, runtime, self._pacer, self._stop, keep_history=plan.keeps_history)
-        self._record = RunRecord(store, plan.run_id, worker, purge=plan.by_version)
+        self._record = RunRecord(records or store, plan.run_id, worker, purge=plan.by_version)
         self._lock = threading.Lock()
         self._feeding = threading.Lock()
         self._places = threading.Semaphore(_SEGMENTS_UNDER_WAY)
@@ -147,7 +149,7 @@ class Sweeper:
             self._drain()
             raise
         except BaseException:
-            self._stop.set()  # the process is to die: nobody waits, and scanners on other threads end, too
+            self._stop.set()  # the process is to die: nothing is waited for, and scanners on other threads end, too
             raise
         if self._error is not None:
             raise self._error
@@ -282,9 +284,11 @@ class Sweeper:
     def _delete(self, under_way: _UnderWay, batch: list[EligibleObject]) -> None:
         try:
             outcome = self._deleter.delete(batch)
-        except BaseException as e:  # raised by `run`, which would not hear of it from here
+        except BaseException as e:  # raised by `run`, since nothing catches it here
             self._fail(e)
-            if not isinstance(e, Exception):  # a kill, or a panic of obstore's Rust: write no more, and let nobody wait
+            if not isinstance(
+                e, Exception
+            ):  # a kill, or a panic of obstore's Rust: write no more, and release those who wait
                 self._places.release()
                 raise
             outcome = DeleteOutcome()
@@ -320,7 +324,7 @@ class Sweeper:
     def _finish(self, under_way: _UnderWay) -> None:
         """Put on record what became of a segment."""
         passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-        statuses, version_ids = fates_of(under_way.objects, under_way.outcomes)
+        statuses, version_ids = outcomes_of(under_way.objects, under_way.outcomes)
         try:
             self._record.write(under_way.segment, statuses, version_ids, self._plan.started_ms + passed_ms)
         except Exception as e:  # noqa: BLE001 - the record still says `planned`, which is true
@@ -339,7 +343,7 @@ class Sweeper:
         t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
 
 
-def fates_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
+def outcomes_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
     """What became of each object of a segment, and the id of the version that went or of the marker that hides it.
 
     One of which nothing is known is still planned.

@@ -21,7 +21,7 @@ from l0gc.storage.objectstore import ObjectStore
 
 STALE_MS: Final = 24 * 3_600_000
 _LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: what is later cannot be told as a date."""
+"""The end of the year 9999: what is later cannot be printed as a date."""
 
 
 class UnderWay(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ def announced(store: ObjectStore, me: UnderWay, *, quietly: bool = False) -> Ite
     """Leave a marker while the block runs; yields the other runs that are under way, the oldest first.
 
     Args:
-        quietly: only look, as a dry run does.
+        quietly: leave no marker, as a dry run does.
     """
     mine = f"{GC_UNDER_WAY}{me.run_id}.json"
     try:
@@ -60,7 +60,8 @@ def _others(store: ObjectStore, mine: str, *, quietly: bool) -> list[UnderWay]:
         listing = store.list(GC_UNDER_WAY)
         stale = [k for k, modified in listing.modified_ms.items() if listing.date_ms - modified > STALE_MS]
         for key in listing.modified_ms.keys() - {mine} - set(stale):
-            with suppress(ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):  # ended since, or foreign
+            # It has ended since, or is foreign.
+            with suppress(ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 found.append(_MARKER.decode(store.get(key).body))
         if stale and not quietly:
             store.delete(stale)

@@ -16,7 +16,7 @@ from l0gc.storage.objectstore import ObjectStore
 
 @dataclass(slots=True)
 class UploadsResult:
-    """`note` says why there was no look at all of them, where the store or the credentials did not allow it."""
+    """`note` says why not all of them were listed, where the store or the credentials did not allow it."""
 
     aborted: int = 0
     held_by_age: int = 0
@@ -27,7 +27,7 @@ class UploadsResult:
 def abort_uploads(store: ObjectStore, plan: SweepPlan, stop: threading.Event) -> UploadsResult:
     """Abort the unfinished uploads of keys that M gives up; a dry run only counts them. Ends when `stop` is set."""
     result, layout = UploadsResult(), plan.layout
-    result.requests = 1  # the first page's, which is asked for even if there is none
+    result.requests = 1  # for the first page, also if it is empty
     try:
         for number, page in enumerate(store.history.uploads(layout.data_prefix)):
             result.requests += number > 0
@@ -46,5 +46,5 @@ def abort_uploads(store: ObjectStore, plan: SweepPlan, stop: threading.Event) ->
                     store.history.abort(upload)
                 result.aborted += 1
     except StoreError as e:
-        result.note = f"unfinished multipart uploads were not all looked at: {e}"
+        result.note = f"unfinished multipart uploads were not all listed: {e}"
     return result

@@ -1,7 +1,8 @@
 """Why M does not move, or L0 is not swept, and what to do about it (pure).
 
 Each cause has a code, which stays the same, a sentence, and a remedy: commands joined by ` && `, or what a person has to do
-first, then the commands. In a healthy cluster M is two epochs behind, since each window spans two; what explains more than
+first, then the commands. Which partitions hold M, and why, comes from where M comes from (`watermark/source.py`); what is
+made of it is decided here. In a healthy cluster M is two epochs behind, since each window spans two; what explains more than
 that is a cause. docs/operations.md has a row for each code.
 """
 
@@ -15,12 +16,13 @@ import msgspec
 
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause, describe
-from l0gc.figures import span
+from l0gc.figures import count, span
 from l0gc.keys import KeyLayout
-from l0gc.watermark.compute import PartitionReport
+from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
-"""Epochs that M is behind where all is well: the window of each partition spans two."""
+"""Epochs that M is behind where all is well: the window of each journal spans two."""
 SKEW_MS: Final = 60_000
 """A clock that is wrong by more than this is worth a word."""
 TICKS_LATE: Final = 3
@@ -31,18 +33,16 @@ FOREIGN_WATERMARK: Final = "foreign_watermark"
 DAMAGED_WATERMARK: Final = "damaged_watermark"
 OLD_CONTROLLER: Final = "old_controller"
 POISONED_KEY: Final = "poisoned_key"
-BROKEN_LOG: Final = "broken_log"
+DAMAGED_JOURNAL: Final = "damaged_journal"
+UNREADABLE_JOURNAL: Final = "unreadable_journal"
 DAMAGED_OBJECT: Final = "damaged_object"
-DAMAGED_REPORT: Final = "damaged_report"
 STORE_CLOCK: Final = "store_clock"
 HOUSEKEEP_FAILED: Final = "housekeep_failed"
 HOUSEKEEP_OVERDUE: Final = "housekeep_overdue"
 RECONCILE_FAILED: Final = "reconcile_failed"
-UNRECONCILED: Final = "unreconciled"
+UNRECONCILED_DATA: Final = "unreconciled"
 IDLE_WINDOW: Final = "idle_window"
 COMPUTE_FAILED: Final = "compute_failed"
-NO_REPORT: Final = "no_report"
-STALE_REPORT: Final = "stale_report"
 NOT_COMPUTED: Final = "not_computed"
 PAUSED: Final = "paused"
 SWEEP_FAILED: Final = "sweep_failed"
@@ -50,14 +50,12 @@ LOCAL_CLOCK: Final = "local_clock"
 DAMAGED_RECORD: Final = "damaged_record"
 
 CODES: Final = (
-    FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, BROKEN_LOG, DAMAGED_OBJECT, DAMAGED_REPORT,
-    STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED, UNRECONCILED, IDLE_WINDOW, COMPUTE_FAILED,
-    NO_REPORT, STALE_REPORT, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
-    DAMAGED_RECORD,
+    FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, DAMAGED_JOURNAL, UNREADABLE_JOURNAL,
+    DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED, UNRECONCILED_DATA, IDLE_WINDOW,
+    COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK, DAMAGED_RECORD,
 )  # fmt: skip
 
 COMPUTE: Final = "l0gc compute-watermark"
-REFRESH: Final = "l0gc compute-watermark --refresh"
 RECONCILE: Final = "l0gc reconcile"
 HOUSEKEEP: Final = "l0gc housekeep"
 BARRIER: Final = "l0gc housekeep --barrier"
@@ -96,13 +94,13 @@ class Facts:
         interval_ms: how often it should move.
         local_ms: this machine's clock as `now_ms` was read.
         watermark: the published M; `watermark_error` is FOREIGN or DAMAGED where it cannot be gone by, with the sentence.
-        highest: the highest epoch that the published M or a report knows, and who says so.
-        computable: M as the logs have it; None where the logs are not l0gc's.
-        lowest: the partitions that `computable` is decided by, as their logs have them.
-        reported: M as the reports have it; None where they were not read.
-        stale, unreported: the partitions that `reported` is decided by, with a report or without.
-        broken: why logs cannot be read.
-        damaged_report: why a report cannot be read.
+        highest: the highest epoch that the published M or a journal knows, and which of them does.
+        forgotten: what a journal holds and the controller's log does not know, as a sentence.
+        computable: M as the journals have it; None where the logs are not l0gc's.
+        holders: the partitions that `computable` stands at, the first few; there are `held_partitions` in all.
+        windows: of the journals in which M would stand there still if all were reconciled.
+        damaged_journals, unreadable_journals: why journals cannot be read: what they hold, or what the store said.
+        damaged: the L0 object that holds M, if it cannot be read.
         damaged_record: why the record of a sweep cannot be read.
         eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
     """
@@ -117,14 +115,14 @@ class Facts:
     watermark: int = -1
     watermark_error: tuple[str, str] | None = None
     highest: tuple[int, str] = (-1, "")
+    forgotten: str = ""
     computable: int | None = None
-    lowest: Sequence[PartitionReport] = ()
-    reported: int | None = None
-    stale: Sequence[str] = ()
-    unreported: Sequence[str] = ()
-    broken: Sequence[str] = ()
+    holders: Sequence[Holder] = ()
+    held_partitions: int = 0
+    windows: Sequence[EpochWindow] = ()
+    damaged_journals: Sequence[str] = ()
+    unreadable_journals: Sequence[str] = ()
     damaged: DamagedObject | None = None
-    damaged_report: str = ""
     damaged_record: str = ""
     unreconciled_records: int = 0
     eligible_objects: int = -1
@@ -136,7 +134,7 @@ def find_causes(f: Facts) -> list[Cause]:
     """What keeps M or the sweep where it is, the first to be seen to first."""
     found = [*_of_the_watermark(f), *_of_the_bucket(f)]
     if not f.external_log:
-        found += [*_of_time(f), *_of_partitions(f), *_of_reports(f, {c.cause for c in found})]
+        found += [*_of_time(f), *_of_partitions(f), *_of_m(f, {c.cause for c in found})]
     return [*found, *_of_failed_runs(f, {c.cause for c in found}), *_of_sweeps(f)]
 
 
@@ -164,7 +162,7 @@ def next_step(f: Facts, causes: Sequence[Cause]) -> str:
     if f.external_log:
         return SWEEP if f.eligible_objects > 0 else THEIR_COMPUTE
     if f.computable is not None and f.computable > f.watermark:
-        return COMPUTE if f.reported is None or f.reported > f.watermark else REFRESH
+        return COMPUTE
     if f.unreconciled_records:
         return RECONCILE
     return SWEEP if f.eligible_objects > 0 else NOTHING
@@ -179,10 +177,11 @@ def _of_the_watermark(f: Facts) -> list[Cause]:
         compute = THEIR_COMPUTE if f.external_log else COMPUTE
         code = FOREIGN_WATERMARK if kind == FOREIGN else DAMAGED_WATERMARK
         return [Cause(code, text, f"remove l0gc/watermarks/published.json, then {compute}")]
-    highest, who = f.highest
-    if f.external_log or highest <= f.epoch:
+    highest, where = f.highest
+    if f.external_log or (highest <= f.epoch and not f.forgotten):
         return []
-    detail = f"{who} is at epoch {highest}, above the cluster epoch {f.epoch}: the controller log went back"
+    known = f"{where} is at epoch {highest}, above the cluster epoch {f.epoch}" if highest > f.epoch else f.forgotten
+    detail = f"{known}: the controller log went back, as from a backup"
     return [
         Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}"),
     ]
@@ -195,17 +194,21 @@ def _of_the_bucket(f: Facts) -> list[Cause]:
         if not f.external_log and parsed is not None and parsed.epoch > f.epoch >= f.highest[0]:
             detail = f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {f.epoch}; M is refused"
             found.append(Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}"))
-    if f.broken:
-        more = f" (and {len(f.broken) - 1} more)" if len(f.broken) > 1 else ""
+    if f.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(BROKEN_LOG, f"a partition's log cannot be read: {f.broken[0]}{more}", remedy))
+        found.append(Cause(DAMAGED_JOURNAL, f"{_first(f.damaged_journals)}", remedy))
+    if f.unreadable_journals:
+        remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
+        found.append(Cause(UNREADABLE_JOURNAL, f"{_first(f.unreadable_journals)}", remedy))
     if f.damaged is not None:
         remedy = f"restore that object from a version or a backup, then {RECONCILE} && {COMPUTE}"
         found.append(Cause(DAMAGED_OBJECT, f"reconcile fails on object {f.damaged.key}: {f.damaged.what}", remedy))
-    if f.damaged_report:
-        remedy = f"remove that report, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(DAMAGED_REPORT, f.damaged_report, remedy))
     return found
+
+
+def _first(errors: Sequence[str]) -> str:
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{errors[0]}{more}"
 
 
 def _keys_in(f: Facts, command: str) -> list[str]:
@@ -243,90 +246,73 @@ def _ran(f: Facts, command: str) -> str:
 # -- partitions ---------------------------------------------------------------------------------------------------------
 
 
-def held_by_data(r: PartitionReport) -> bool:
-    """Whether records that are not in L1 keep M(p) where it is."""
-    return r.lowest_unreconciled_epoch == r.gc_epoch + 1
-
-
-def _held_by_window(r: PartitionReport) -> bool:
-    """Whether M(p) would stay, were everything reconciled."""
-    return r.previous_applied_epoch == r.gc_epoch + 1
-
-
 def _of_partitions(f: Facts) -> list[Cause]:
     if f.computable is None or f.epoch - f.computable <= NORMAL_LAG:
         return []
-    by_data = [r for r in f.lowest if held_by_data(r)]
-    by_window = [r for r in f.lowest if _held_by_window(r)]
-    remedy = _moving(f, by_data, by_window)
+    by_data = [h for h in f.holders if h.kind == UNRECONCILED]
+    idle = [h for h in f.holders if h.kind == IDLE]
+    remedy = _moving(f, by_data)
     found = []
     if by_data and f.damaged is None:
-        records = sum(r.next_offset - 1 - r.last_reconciled_offset for r in by_data)
-        held = f"{_some([_name(r) for r in by_data])} at {f.computable}: {records:,} records are not in L1 yet"
+        records = count(sum(h.unreconciled_records for h in by_data), "record")
+        held = f"{_some(f, by_data)} at {f.computable}: {_at_least(f)}{records} not in L1 yet"
         failed = f.attempts.get("reconcile")
         if failed is not None and not failed.ok:
             detail = f"{held}, and {_ran(f, 'reconcile')}: {failed.error}"
             found.append(Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}"))
         else:
-            found.append(Cause(UNRECONCILED, f"{held}; {_ran(f, 'reconcile')}", remedy))
-    only_window = [r for r in by_window if not held_by_data(r)]
-    if only_window:
-        r = only_window[0]
-        detail = (
-            f"{_some([_name(r) for r in only_window])} at {f.computable}: idle, the window "
-            f"[{r.previous_applied_epoch}, {r.max_applied_epoch}] may still take epoch {r.gc_epoch + 1}; "
-            f"{_ran(f, 'housekeep')}"
-        )
+            found.append(Cause(UNRECONCILED_DATA, f"{held}; {_ran(f, 'reconcile')}", remedy))
+    if idle:
+        still = f"idle, but may still take epoch {f.computable + 1}"
+        detail = f"{_some(f, idle)} at {f.computable}: {still}; {_ran(f, 'housekeep')}"
         found.append(Cause(IDLE_WINDOW, detail, remedy))
     return found
 
 
-def _moving(f: Facts, by_data: Sequence[PartitionReport], by_window: Sequence[PartitionReport]) -> str:
+def _moving(f: Facts, by_data: Sequence[Holder]) -> str:
     """What makes M move, if it has to leave all of these behind at once.
 
-    A plain housekeeping puts the newest epoch of a window in the place of the oldest; where both are the same, or the
-    epoch is the newest already, only a barrier moves it at once.
+    A plain housekeeping puts the newest epoch of a window in the place of the oldest; where that is not above the epoch that
+    M waits for, or the cluster has no newer one, only a barrier moves it at once.
     """
     steps = [RECONCILE] if by_data else []
-    if by_window:
+    if f.windows:
+        assert f.computable is not None
         due = f.now_ms - f.epoch_ms >= f.interval_ms
-        slides = all(
-            r.max_applied_epoch > r.previous_applied_epoch and (f.epoch > r.max_applied_epoch or due) for r in by_window
-        )
+        slides = all(w.newest > f.computable + 1 and (f.epoch > w.newest or due) for w in f.windows)
         steps.append(HOUSEKEEP if slides else BARRIER)
     return " && ".join([*steps, COMPUTE])
 
 
-def _name(r: PartitionReport) -> str:
-    return f"{r.topic}/{r.partition}"
+def _at_least(f: Facts) -> str:
+    """Where there are more partitions than are named."""
+    return "at least " if f.held_partitions > len(f.holders) else ""
 
 
-def _some(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def _some(f: Facts, holders: Sequence[Holder]) -> str:
+    """The first of them by name, and how many more; where all that are named are of one kind, the others count with them."""
+    alone = len(holders) == len(f.holders)
+    more = (f.held_partitions if alone else len(holders)) - 1
+    if more < 1:
+        return holders[0].name
+    return f"{holders[0].name} and {'' if alone else _at_least(f)}{more:,} more"
 
 
-# -- reports and M ------------------------------------------------------------------------------------------------------
+# -- M ------------------------------------------------------------------------------------------------------------------
 
 
-def _of_reports(f: Facts, others: set[str]) -> list[Cause]:
-    """What the logs allow and the reports, or what is published, do not."""
+def _of_m(f: Facts, others: set[str]) -> list[Cause]:
+    """What the journals allow, and what is published does not."""
     if f.computable is None or others & {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY}:
         return []
-    found = []
-    behind = f.reported is not None and f.reported < min(f.computable, f.epoch - NORMAL_LAG)
-    if behind and f.computable > f.watermark:
-        for code, names, what in (
-            (NO_REPORT, f.unreported, "no report names it"),
-            (STALE_REPORT, f.stale, f"the newest report is old: it says {f.reported}"),
-        ):
-            if names:
-                detail = f"{_some(names)}: {what}, the logs allow {f.computable}; {_ran(f, 'housekeep')}"
-                found.append(Cause(code, detail, REFRESH))
     failed = f.attempts.get("compute-watermark")
-    if not found and (failed is None or failed.ok) and f.watermark < min(f.computable, f.epoch - NORMAL_LAG):
-        detail = f"M could be {f.computable} and {max(f.watermark, -1)} is published; {_ran(f, 'compute-watermark')}"
-        found.append(Cause(NOT_COMPUTED, detail.replace("and -1 is", "and none is"), COMPUTE))
-    return found
+    if failed is not None and not failed.ok:
+        return []
+    if f.watermark >= min(f.computable, f.epoch - NORMAL_LAG):
+        return []
+    published = f"{f.watermark} is published" if f.watermark >= 0 else "none is published"
+    detail = f"M could be {f.computable} and {published}; {_ran(f, 'compute-watermark')}"
+    return [Cause(NOT_COMPUTED, detail, COMPUTE)]
 
 
 # -- failed runs, and sweeps --------------------------------------------------------------------------------------------
@@ -335,12 +321,10 @@ def _of_reports(f: Facts, others: set[str]) -> list[Cause]:
 def _of_failed_runs(f: Facts, others: set[str]) -> list[Cause]:
     """What no better cause explains; the run's own words are the sentence."""
     explained = {
-        "housekeep": {BROKEN_LOG, HOUSEKEEP_OVERDUE},
-        "reconcile": {BROKEN_LOG, DAMAGED_OBJECT, RECONCILE_FAILED},
-        "compute-watermark": {
-            FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, DAMAGED_REPORT, NO_REPORT, STALE_REPORT,
-        },
-    }  # fmt: skip
+        "housekeep": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, OLD_CONTROLLER, HOUSEKEEP_OVERDUE},
+        "reconcile": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT, RECONCILE_FAILED},
+        "compute-watermark": {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY},
+    }
     remedies = {
         "housekeep": (HOUSEKEEP_FAILED, HOUSEKEEP),
         "reconcile": (RECONCILE_FAILED, RECONCILE),

@@ -1,41 +1,30 @@
-"""Why an object is kept or may go, why an epoch is held, and what holds a partition: down to the placeholder.
+"""Why an object is kept or may go, why an epoch is held, and what holds a partition: down to the log entry.
 
-Read from the partitions' own logs as they are now, which may know more than the reports that M was computed from. Changes
-nothing. Each explanation ends with the command that moves what is held.
+Read from the journals as they are now, which may know more than when M was computed. Changes nothing. Each explanation ends
+with the command that moves what is held.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
-
-from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, UsageError
+from l0gc.errors import ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.inspect.causes import BARRIER, COMPUTE, RECONCILE, SWEEP, THEIR_COMPUTE
-from l0gc.keys import KeyLayout, PartitionId
+from l0gc.inspect.journals import Journals, read_journals
+from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.entries import Unreconciled
-from l0gc.streamlog.journal.state import PartitionState
+from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.watermark.publication import read_published, watermark_of
+from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
-_PARTITION: Final = re.compile(r"(.+)/([0-9]{1,6})")
+_PARTITION: Final = re.compile(r"(.+)/([0-9]{1,7})")
 SHOWN: Final = 10
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """A partition that may still need an epoch. `placeholder` is the L0 key that holds it, empty if its window does."""
-
-    topic: str
-    partition: int
-    gc_epoch: int
-    window: tuple[int, int]
-    unreconciled_records: int
-    placeholder: str
-    base_offset: int
-    next_step: str
+HOUSEKEEP_AT_TICK: Final = "l0gc housekeep, when the next tick is due"
+RESTORE: Final = "restore the object that is named from a version or a backup"
 
 
 @dataclass(slots=True)
@@ -54,29 +43,19 @@ class Explanation:
     broken: list[str] = field(default_factory=list)
 
 
-HOUSEKEEP_AT_TICK: Final = "l0gc housekeep, when the next tick is due"
+class _Naming(NamedTuple):
+    """The unreconciled extents of an L0 object in one journal."""
+
+    journal: int
+    topic: str
+    revision: int
+    object: UnreconciledObject
 
 
-def holder_of(p: PartitionId, state: PartitionState) -> Holder:
-    """What a partition holds: its lowest unreconciled placeholder, or its window."""
-    lowest = min(state.placeholders, key=lambda u: (u.epoch, u.log_offset), default=None)
-    by_data = lowest is not None and lowest.epoch <= state.min_epoch_lower_bound
-    return Holder(
-        p.topic,
-        p.partition,
-        state.gc_epoch,
-        (state.previous_applied_epoch, state.max_applied_epoch),
-        state.unreconciled_records,
-        lowest.placeholder.key if lowest is not None and by_data else "",
-        lowest.placeholder.base_offset if lowest is not None and by_data else -1,
-        RECONCILE if by_data else HOUSEKEEP_AT_TICK,
-    )
+class _View:
+    """The cluster, read once.
 
-
-class _Look:
-    """Every partition's state, read once.
-
-    `epoch` is the cluster's; of another system's log the one that it told last, -1 if it told none.
+    `epoch` is the cluster's; for another system's log the one published last, -1 if none was.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -85,77 +64,87 @@ class _Look:
         published, _ = read_published(cluster.store, self.snapshot.cluster_id)
         self.watermark = watermark_of(published)
         self.epoch = self.snapshot.epoch
+        self.journals = Journals(self.snapshot)
         if self.snapshot.external_log:
             self.epoch = published.cluster_epoch if published is not None else -1
-        self.broken: list[str] = []
-        ids = self.snapshot.partitions()
-        states = cluster.parallel.map(lambda p: self._state(cluster, p), ids)
-        self.states = {p: s for p, s in zip(ids, states, strict=True) if s is not None}
+        else:
+            self.read_journals(cluster)
 
-    def _state(self, cluster: Cluster, p: PartitionId) -> PartitionState | None:
-        try:
-            return cluster.partition(p).catch_up()
-        except CorruptObjectError as e:
-            self.broken.append(str(e))
-            return None
+    def read_journals(self, cluster: Cluster) -> None:
+        """Read the journals, or read them once more."""
+        self.journals = read_journals(cluster, self.snapshot, self.watermark)
 
     def explanation(self, subject: str, epoch: int | None = None) -> Explanation:
-        return Explanation(subject, "", [], "", epoch, self.watermark, self.epoch, broken=sorted(self.broken))
+        return Explanation(subject, "", [], "", epoch, self.watermark, self.epoch, broken=self.journals.errors)
 
-    def naming(self, key: str) -> list[tuple[PartitionId, Unreconciled]]:
-        """The partitions whose logs need the L0 object `key`, with the placeholders that do."""
-        return [(p, u) for p, s in self.states.items() for u in s.placeholders if u.placeholder.key == key]
+    def naming(self, key: str) -> list[_Naming]:
+        """Where the journals refer to the L0 object `key`, for topics that there are."""
+        return [
+            _Naming(r.journal, topic.name, topic.revision, o)
+            for r in self.journals.readings
+            if r.state is not None
+            for topic, _ in self.snapshot.topics_of(r.journal)
+            if topic.revision in r.state.topics
+            for o in r.state.topics[topic.revision].objects
+            if o.key == key
+        ]
 
-    def holders(self, epoch: int) -> list[Holder]:
-        """The partitions that may still need `epoch`, the lowest first."""
-        held = [holder_of(p, s) for p, s in self.states.items() if s.gc_epoch < epoch]
-        return sorted(held, key=lambda h: (h.gc_epoch, h.topic, h.partition))
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def explain_key(cluster: Cluster, key: str) -> Explanation:
     """Why the object `key` (relative to the URL) is kept, or that it may go."""
-    look = _Look(cluster)
-    parsed = look.layout.parse(key)
-    there = any(key in page.keys for page in islice(cluster.store.scan(key), 1))  # before all keys that go on behind it
+    view = _View(cluster)
+    parsed = view.layout.parse(key)
+    there = bool(key) and not key.endswith("/") and _is_there(cluster.store, key)
     if parsed is None:
-        return _foreign(look, key, there=there)
-    e = look.explanation(key, parsed.epoch)
+        return _foreign(view, key, there=there)
+    e = view.explanation(key, parsed.epoch)
     if not there:
         e.sentences.append("There is no such object: it was deleted, or never written.")
-    naming = look.naming(key)
-    if naming and not there:  # perhaps reconciled since the logs were read, and then swept
-        for p, _ in naming:
-            look.states[p] = cluster.partition(p).catch_up()
-        naming = look.naming(key)
+    naming = view.naming(key)
+    if naming and not there:  # perhaps reconciled since the journals were read, and then swept
+        view.read_journals(cluster)
+        naming = view.naming(key)
     if naming:
-        e.sentences += [_names(p, u) for p, u in naming[:SHOWN]]
-        e.verdict = "needed" if there else "missing"
-        e.next_step = (
-            RECONCILE if there else "restore it from a version or a backup; l0gc verify shows what else is wrong"
-        )
-        e.holders, e.held_by = [holder_of(p, look.states[p]) for p, _ in naming[:SHOWN]], len(naming)
+        _needed(e, view, naming, there=there)
         return e
-    _of_epoch(e, look, parsed.epoch)
+    _of_epoch(e, view, parsed.epoch)
     if not there:
         e.verdict, e.next_step = "gone", "nothing"
-    elif e.verdict == "held" and not look.broken and not look.snapshot.external_log:
-        e.sentences.insert(0, "No partition's log refers to it any more; it goes when M reaches its epoch.")
+    elif e.verdict == "held" and not e.broken and not view.snapshot.external_log:
+        e.sentences.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
     return e
 
 
-def _names(p: PartitionId, u: Unreconciled) -> str:
-    last = u.placeholder.last_offset
-    return (
-        f"Partition {p} needs it: log entry {u.log_offset} refers to it for the records {u.placeholder.base_offset} to "
-        f"{last}, which are not in L1 yet."
-    )
+def _needed(e: Explanation, view: _View, naming: Sequence[_Naming], *, there: bool) -> None:
+    e.verdict = "needed" if there else "missing"
+    e.next_step = RECONCILE if there else "restore it from a version or a backup; l0gc verify shows what else is wrong"
+    e.held_by = sum(len(n.object.extents) for n in naming)
+    for n in naming:
+        topic = view.snapshot.topics[n.topic]
+        for row in n.object.extents[: SHOWN - len(e.holders)]:
+            partition, base, records = int(row["partition"]), int(row["base"]), int(row["records"])
+            e.holders.append(view.journals.holder(topic, partition))
+            e.sentences.append(
+                f"Partition {n.topic}/{partition} needs it: entry {n.object.log_offset} of journal {n.journal} refers to it "
+                f"for the records {base} to {base + records - 1}, which are not in L1 yet."
+            )
+    if e.held_by > len(e.holders):
+        e.sentences.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
 
 
-def _foreign(look: _Look, key: str, *, there: bool) -> Explanation:
-    e = look.explanation(key)
+def _foreign(view: _View, key: str, *, there: bool) -> Explanation:
+    e = view.explanation(key)
     if not there:
         raise NotFoundError(
-            f"there is no object {key!r}, and that is no L0 key of this cluster ({look.layout.template})"
+            f"there is no object {key!r}, and that is no L0 key of this cluster ({view.layout.template})"
         )
     e.verdict, e.next_step = "foreign", "nothing: remove it by hand if it is of no use"
     what = "It is no L0 key of this cluster, so no sweep ever deletes it."
@@ -167,51 +156,48 @@ def _foreign(look: _Look, key: str, *, there: bool) -> Explanation:
 
 def explain_epoch(cluster: Cluster, epoch: int) -> Explanation:
     """What holds the objects of an epoch."""
-    look = _Look(cluster)
-    e = look.explanation(f"epoch {epoch}", epoch)
-    _of_epoch(e, look, epoch)
+    view = _View(cluster)
+    e = view.explanation(f"epoch {epoch}", epoch)
+    _of_epoch(e, view, epoch)
     return e
 
 
-def _of_epoch(e: Explanation, look: _Look, epoch: int) -> None:
-    if epoch > look.epoch and not look.snapshot.external_log:
+def _of_epoch(e: Explanation, view: _View, epoch: int) -> None:
+    if epoch > view.epoch and not view.snapshot.external_log:
         e.verdict, e.next_step = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
         e.sentences.append(
-            f"Epoch {epoch} is above the cluster epoch {look.epoch}: nothing is published or deleted while such an object "
+            f"Epoch {epoch} is above the cluster epoch {view.epoch}: nothing is published or deleted while such an object "
             "is there."
         )
         return
-    if epoch <= look.watermark:
+    if epoch <= view.watermark:
         e.verdict, e.next_step = "eligible", SWEEP
-        e.sentences.append(f"M = {look.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
+        e.sentences.append(f"M = {view.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
         return
-    if look.snapshot.external_log:
+    if view.snapshot.external_log:
         e.verdict, e.next_step = "held", THEIR_COMPUTE
-        e.sentences.append("The log is another system's, so who still needs it is not known here: its reports tell.")
+        e.sentences.append("The log is another system's: only its reports say who still needs it.")
         return
-    held = look.holders(epoch)
-    e.holders, e.held_by = held[:SHOWN], len(held)
-    if look.broken:
-        e.verdict, e.next_step = "held", "restore the object that is named from a version or a backup"
-        e.sentences += look.broken
-    elif held:
-        e.verdict, e.next_step = "held", held[0].next_step
+    e.holders, e.held_by = view.journals.lowest(epoch)[:SHOWN], view.journals.below(epoch)
+    if e.broken:
+        e.verdict, e.next_step = "held", RESTORE
+    elif e.holders:
+        e.verdict, e.next_step = "held", _moves(e.holders[0])
     else:
-        e.verdict, e.next_step = "releasable", f"l0gc housekeep, which reports, then {COMPUTE}"
-        e.sentences.append(f"No partition needs epoch {epoch} any more; M = {look.watermark} was computed before that.")
+        e.verdict, e.next_step = "releasable", COMPUTE
+        e.sentences.append(f"No partition needs epoch {epoch} any more; M = {view.watermark} was computed before that.")
     e.sentences += [_why(h) for h in e.holders]
     if e.held_by > len(e.holders):
         e.sentences.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
 
 
+def _moves(h: Holder) -> str:
+    return {UNRECONCILED: RECONCILE, IDLE: HOUSEKEEP_AT_TICK}.get(h.kind, RESTORE)
+
+
 def _why(h: Holder) -> str:
-    where = f"Partition {h.topic}/{h.partition}"
-    if h.placeholder:
-        return (
-            f"{where} still needs epoch {h.gc_epoch + 1}: {h.unreconciled_records:,} records are not in L1 yet, the first "
-            f"at offset {h.base_offset} in {h.placeholder}."
-        )
-    return f"{where} may still take epoch {h.gc_epoch + 1}: its window is [{h.window[0]}, {h.window[1]}]."
+    where = f"Partition {h.name} may still need epoch {h.gc_epoch + 1}: " if h.name else ""
+    return f"{where}{h.reason}{f'; {h.key} holds the first of them' if h.key else ''}."
 
 
 def explain_partition(cluster: Cluster, name: str) -> Explanation:
@@ -221,31 +207,28 @@ def explain_partition(cluster: Cluster, name: str) -> Explanation:
         UsageError: the name is of another form.
         NotFoundError: there is no such topic or partition.
         ExternalLogError: partitions are another system's.
-        CorruptObjectError: its log cannot be read.
+        CorruptObjectError: its journal cannot be read.
     """
     m = _PARTITION.fullmatch(name)
     if m is None:
         raise UsageError(f"{name!r} is no partition; write TOPIC/NUMBER, e.g. events/0")
-    snapshot = cluster.controller.snapshot()
-    if snapshot.external_log:
+    view = _View(cluster)
+    if view.snapshot.external_log:
         raise ExternalLogError(
-            f"partition {name} is another system's, whose log l0gc cannot read: its reports tell what it holds"
+            f"partition {name} is another system's, whose log l0gc cannot read: its reports say what it holds"
         )
-    topic = snapshot.topic(m[1])
-    if int(m[2]) >= topic.partitions:
-        raise NotFoundError(f"topic {m[1]!r} has the partitions 0 to {topic.partitions - 1}, not {int(m[2])}")
-    p = PartitionId(m[1], topic.revision, int(m[2]))
-    state = cluster.partition(p).catch_up()
-    look = _Look(cluster)
-    h = holder_of(p, state)
-    e = look.explanation(f"partition {p}", h.gc_epoch)
+    topic, partition = view.snapshot.topic(m[1]), int(m[2])
+    if partition >= topic.partitions:
+        raise NotFoundError(f"topic {m[1]!r} has the partitions 0 to {topic.partitions - 1}, not {partition}")
+    h = view.journals.holder(topic, partition)
+    e = view.explanation(f"partition {h.name}", h.gc_epoch)
     e.holders, e.held_by = [h], 1
-    e.verdict, e.next_step = "holds", h.next_step
-    lowest = min((s.gc_epoch for s in look.states.values()), default=h.gc_epoch)
+    e.verdict, e.next_step = "holds", _moves(h)
     e.sentences.append(_why(h))
+    lowest = view.journals.watermark.watermark
     if h.gc_epoch > lowest:
         e.verdict = "does not hold M"
         e.sentences.append(f"It does not hold M back: others are at {lowest}, it is at {h.gc_epoch}.")
-    if h.window[0] < h.window[1] and not h.placeholder:
-        e.sentences.append(f"To close its window at once, when uploads are quiet: {BARRIER}.")
+    elif h.kind == IDLE:
+        e.sentences.append(f"To close the window of its journal at once, when uploads are quiet: {BARRIER}.")
     return e

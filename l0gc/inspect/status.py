@@ -1,17 +1,14 @@
 """What whoever is on call wants to know first: M, how old it is, what holds it back and why, and what to do next.
 
-Read from the partitions' own logs and beside them from the reports, so that what a report does not say yet shows as a
-difference. What is made of it is decided in `causes.py`. Changes nothing.
+Read from the journals themselves (`journals.py`), as M is. What is made of it is decided in `causes.py`. Changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
-
-import msgspec
 
 from l0gc.collect.attempts import Attempt, read_attempts
 from l0gc.collect.pause import Pause, read_pause
@@ -26,40 +23,25 @@ from l0gc.inspect.causes import (
     Facts,
     find_causes,
     find_warnings,
-    held_by_data,
     next_step,
 )
-from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout, PartitionId
+from l0gc.inspect.journals import Journals, read_journals
+from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
+from l0gc.storage.objectstore import Head
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.ingest.extents import decode
-from l0gc.streamlog.journal.entries import Unreconciled
-from l0gc.watermark.compact import read_folder
-from l0gc.watermark.compute import HELD_BACK_SHOWN, PartitionReport, compute, gc_epoch_of
-from l0gc.watermark.lowest import compute_of, lowest, partitions_table
+from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, read_published
-from l0gc.watermark.reports import highest_of, report_of
+from l0gc.watermark.source import UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
-MOST_REPORT_FILES: Final = 200
-"""Reading more reports than that would take longer than anybody waits; compute-watermark compacts them."""
-
-BY_DATA: Final = "unreconciled"
-BY_WINDOW: Final = "idle"
-BY_LOG: Final = "log_broken"
-BY_REPORT: Final = "stale_report"
-WITHOUT_REPORT: Final = "no_report"
 
 
-class Held(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Held:
     """A partition that M cannot pass. `oldest_ms` is when the L0 object was written that holds it; -1 if none does."""
 
-    topic: str
-    partition: int
-    gc_epoch: int
-    kind: str
-    reason: str
-    unreconciled_records: int = 0
+    holder: Holder
     oldest_ms: int = -1
 
 
@@ -85,9 +67,11 @@ class Status:
     Attributes:
         cluster_epoch: for a system with its own log, the one that was published with M.
         epoch_ms: when it began; -1 where it is another system's.
-        computable, reported: M as the logs and as the reports have it; None where neither was read.
+        computable: M as the journals have it; None for a system with its own log.
         lag_ms: how long ago the epoch behind M began: what was uploaded since cannot go yet. None where nobody knows.
         lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
+        held: the first few of the partitions that M stands at; `held_partitions` counts all of them.
+        errors: why journals cannot be read.
     """
 
     cluster_id: str
@@ -97,16 +81,17 @@ class Status:
     epoch_ms: int
     topics: int
     partitions: int
+    journals: int
     watermark: int
     published_ms: int
     computable: int | None
-    reported: int | None
     lag_ms: int | None
     lag_at_least: bool
     records: int
     unreconciled_records: int
     garbage: Garbage
     held: list[Held]
+    held_partitions: int
     errors: list[str]
     runs: list[RunEntry]
     attempts: list[Attempt]
@@ -118,6 +103,22 @@ class Status:
     @property
     def lag_epochs(self) -> int:
         return self.cluster_epoch - self.watermark
+
+    @property
+    def computable_watermark(self) -> int | None:
+        return self.computable
+
+    @property
+    def held_back_by(self) -> list[Holder]:
+        return [h.holder for h in self.held]
+
+    @property
+    def eligible_objects(self) -> int:
+        return self.garbage.objects
+
+    @property
+    def eligible_bytes(self) -> int:
+        return self.garbage.bytes
 
 
 def status(cluster: Cluster) -> Status:
@@ -150,7 +151,13 @@ def status(cluster: Cluster) -> Status:
         attempts=attempts,
         pause=pause,
     )
-    logs = _Logs() if state.external_log else _look(cluster, state, facts, published)
+    journals = Journals(state)
+    held: list[Held] = []
+    records = 0
+    if not state.external_log:
+        journals = read_journals(cluster, state, facts.watermark)
+        records, facts.unreconciled_records = journals.records()
+        held = _look(cluster, journals, facts, published)
     causes = find_causes(facts)
     theirs = published.cluster_epoch if published is not None else -1
     lag_ms, at_least = _lag(cluster, facts, published)
@@ -158,21 +165,22 @@ def status(cluster: Cluster) -> Status:
         state.cluster_id,
         state.external_log,
         now_ms,
-        theirs if state.external_log else state.epoch,
-        -1 if state.external_log else state.time_ms,
+        theirs if state.external_log else facts.epoch,
+        -1 if state.external_log else facts.epoch_ms,
         len(state.topics),
-        len(state.partitions()),
+        state.partition_count,
+        len(state.journals_in_use()),
         facts.watermark,
         published.published_at_ms if published is not None else -1,
         facts.computable,
-        facts.reported,
         lag_ms,
         at_least,
-        sum(r.next_offset for r in logs.reports.values()),
+        records,
         facts.unreconciled_records,
         garbage,
-        logs.held,
-        logs.errors,
+        held,
+        facts.held_partitions,
+        journals.errors,
         runs,
         list(attempts.values()),
         pause,
@@ -206,11 +214,17 @@ def _garbage(published: PublishedWatermark | None, runs: Iterable[RunEntry]) -> 
     if published is None or published.eligible_objects < 0:
         return Garbage()
     found = Garbage(published.eligible_objects, published.eligible_bytes, published.published_at_ms)
-    for run in runs:
-        if run.summary is not None and run.started_ms + 1000 > found.as_of_ms:  # a run's name holds whole seconds
-            found.deleted_objects += run.summary.deleted
-            found.deleted_bytes += run.summary.bytes
+    found.deleted_objects, found.deleted_bytes = deleted_since(runs, found.as_of_ms)
     return found
+
+
+def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> tuple[int, int]:
+    """What was deleted by sweeps that began at `since_ms` or later: objects, and their bytes.
+
+    A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
+    """
+    swept = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
+    return sum(s.deleted for s in swept), sum(s.bytes for s in swept)
 
 
 def _lag(cluster: Cluster, facts: Facts, published: PublishedWatermark | None) -> tuple[int | None, bool]:
@@ -227,145 +241,79 @@ def _lag(cluster: Cluster, facts: Facts, published: PublishedWatermark | None) -
     return max(0, facts.now_ms - min(known)), True
 
 
-# -- the partitions -----------------------------------------------------------------------------------------------------
+# -- the journals ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Logs:
-    """What the partitions' logs say, and which partitions hold M."""
-
-    reports: dict[PartitionId, PartitionReport] = field(default_factory=dict)
-    held: list[Held] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    broken: list[PartitionId] = field(default_factory=list)
-
-
-def _look(cluster: Cluster, state: ControllerState, facts: Facts, published: PublishedWatermark | None) -> _Logs:
-    """Look at logs and reports, and complete `facts`."""
-    logs, ids = _Logs(), state.partitions()
-
-    def read(p: PartitionId) -> PartitionReport | None:
-        handle = cluster.partition(p)
-        try:
-            return report_of(state.cluster_id, p, handle.catch_up(), handle.replica.offset)
-        except CorruptObjectError as e:
-            logs.errors.append(str(e))
-            logs.broken.append(p)
-            return None
-
-    logs.reports = {r.id: r for r in cluster.parallel.map(read, ids) if r is not None}
-    logs.errors.sort()
-    logs.broken.sort(key=str)
-    facts.computable = compute(state.epoch, ids, logs.reports).watermark
-    facts.lowest = [r for r in logs.reports.values() if r.gc_epoch == facts.computable < state.epoch]
-    facts.broken = logs.errors
-    facts.unreconciled_records = sum(r.next_offset - 1 - r.last_reconciled_offset for r in logs.reports.values())
+def _look(cluster: Cluster, journals: Journals, facts: Facts, published: PublishedWatermark | None) -> list[Held]:
+    """Complete `facts` by what the journals say; returns what holds M."""
+    m = journals.watermark
+    facts.computable, facts.holders = m.watermark, m.held_back_by
+    if m.watermark < m.cluster_epoch:
+        facts.held_partitions = max(journals.at(m.watermark), len(m.held_back_by))
+        facts.windows = journals.windows_at(m.watermark)
+    facts.damaged_journals = [r.error for r in journals.readings if r.damaged]
+    facts.unreadable_journals = [r.error for r in journals.readings if r.error and not r.damaged]
+    facts.highest, facts.forgotten = journals.highest(), journals.forgotten()
     if published is not None:
-        facts.highest = max(published.watermark, published.cluster_epoch), f"what is in {PUBLISHED_WATERMARK}"
-    low = _read_reports(cluster, state, facts)
+        known = max(published.watermark, published.cluster_epoch)
+        facts.highest = max(facts.highest, (known, f"what is in {PUBLISHED_WATERMARK}"))
     # Read last, so that what was written meanwhile is not taken for what another log has left here.
-    facts.epoch = cluster.controller.snapshot().epoch
-    objects = _Objects(cluster, facts)
-    logs.held = _held_by_logs(facts, logs, objects)
+    now = cluster.controller.snapshot()
+    facts.epoch, facts.epoch_ms = now.epoch, now.time_ms
+    objects = _Objects(cluster, journals, facts)
     failed = facts.attempts.get("reconcile")
-    if facts.epoch - facts.computable > NORMAL_LAG or (failed is not None and not failed.ok):
+    if facts.epoch - m.watermark > NORMAL_LAG or (failed is not None and not failed.ok):
         facts.damaged = objects.damaged()
-    if facts.reported is not None and facts.reported < facts.computable:
-        logs.held = _held_by_reports(low, logs)
-    return logs
-
-
-def _read_reports(cluster: Cluster, state: ControllerState, facts: Facts) -> dict[PartitionId, PartitionReport | None]:
-    """Look at the reports; returns the partitions that M as they have it is decided by."""
-    try:
-        best = read_folder(cluster.store, cluster.runtime, cluster.parallel, MOST_REPORT_FILES)
-    except CorruptObjectError as e:
-        facts.damaged_report = str(e)
-        return {}
-    if best is None:
-        return {}
-    if best.num_rows:
-        facts.highest = max(facts.highest, highest_of(best))
-    partitions = partitions_table(state.partitions())
-    facts.reported = compute_of(state.epoch, partitions, best).watermark
-    low = {p: r for p, r in lowest(partitions, best, HELD_BACK_SHOWN).items() if gc_epoch_of(p, r) == facts.reported}
-    facts.unreported = [str(p) for p, r in low.items() if r is None]
-    facts.stale = [str(p) for p, r in low.items() if r is not None]
-    return low
-
-
-def _held_by_reports(low: dict[PartitionId, PartitionReport | None], logs: _Logs) -> list[Held]:
-    """Whom M waits for: partitions whose reports say less than their logs."""
-    held = []
-    for p, r in low.items():
-        now = f"its log allows {logs.reports[p].gc_epoch}" if p in logs.reports else "its log cannot be read"
-        kind = WITHOUT_REPORT if r is None else BY_REPORT
-        reason = f"no report names it; {now}" if r is None else f"its newest report is old; {now}"
-        held.append(Held(p.topic, p.partition, gc_epoch_of(p, r), kind, reason))
-    return held
-
-
-def _held_by_logs(facts: Facts, logs: _Logs, objects: _Objects) -> list[Held]:
-    held = [
-        Held(p.topic, p.partition, gc_epoch_of(p, None), BY_LOG, "its log cannot be read")
-        for p in logs.broken
-        if gc_epoch_of(p, None) == facts.computable
-    ]
-    for r in facts.lowest:
-        if len(held) == HELD_BACK_SHOWN:
-            break
-        if held_by_data(r):
-            records = r.next_offset - 1 - r.last_reconciled_offset
-            reason = f"{records:,} unreconciled record{'' if records == 1 else 's'}"
-            held.append(Held(r.topic, r.partition, r.gc_epoch, BY_DATA, reason, records, objects.written_ms(r.id)))
-        else:
-            window = f"[{r.previous_applied_epoch}, {r.max_applied_epoch}]"
-            reason = f"its window {window} may still take epoch {r.gc_epoch + 1}"
-            held.append(Held(r.topic, r.partition, r.gc_epoch, BY_WINDOW, reason))
-    return held
+    return [Held(h, objects.written_ms(h)) for h in m.held_back_by]
 
 
 class _Objects:
     """The L0 objects that hold partitions: when they were written, and whether they are what the log says.
 
-    One LIST request for each, and one range of the one that reconcile fails on, or else of the first.
+    One HEAD request for each, and one block of the one that reconcile fails on, or else of the first.
     """
 
-    def __init__(self, cluster: Cluster, facts: Facts) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, journals: Journals, facts: Facts) -> None:
+        self._cluster, self._journals = cluster, journals
         attempt = facts.attempts.get("reconcile")
         self._named = attempt.error if attempt is not None else ""
-        self._found: dict[str, tuple[int, int]] = {}
-        self._first: dict[PartitionId, Unreconciled] = {}
+        by_data = [h for h in journals.watermark.held_back_by if h.kind == UNRECONCILED]
+        extents = [(h, journals.extent_of(h)) for h in by_data]
+        self._extents = [(h, e) for h, e in extents if e is not None]
+        keys = list(dict.fromkeys(e.key for _, e in self._extents))
+        self._heads = dict(zip(keys, cluster.parallel.map(self._head, keys), strict=True))
 
-    def written_ms(self, p: PartitionId) -> int:
-        """When the object was written that holds the first record that is not in L1; -1 if it is gone."""
-        u = min(self._cluster.partition(p).replica.state.placeholders, key=lambda u: (u.epoch, u.log_offset))
-        self._first[p] = u
-        key = u.placeholder.key
-        if key not in self._found:
-            page = next(iter(self._cluster.store.scan(key)), None)
-            self._found[key] = (page.sizes[0], page.modified_ms[0]) if page is not None else (-1, -1)
-        return self._found[key][1]
+    def _head(self, key: str) -> Head | None:
+        try:
+            return self._cluster.store.head(key)
+        except ObjectNotFoundError:
+            return None
+
+    def written_ms(self, holder: Holder) -> int:
+        """When the object was written that holds a partition; -1 if none does, or it is gone."""
+        head = self._heads.get(holder.key)
+        return head.modified_ms if head is not None else -1
 
     def damaged(self) -> DamagedObject | None:
         """An object that is not what the log says, if one of those that were looked at is not."""
-        for p, u in self._first.items():
-            size = self._found[u.placeholder.key][0]
-            what = "it is missing" if size < 0 else "it is too short"
-            if size < u.placeholder.start + u.placeholder.length and self._still(p, u):
-                return DamagedObject(u.placeholder.key, what)
-        suspects = [(p, u) for p, u in self._first.items() if u.placeholder.key in self._named]
-        for p, u in (suspects or list(self._first.items()))[:1]:
-            extent = u.placeholder
+        for h, extent in self._extents:
+            head = self._heads[extent.key]
+            short = head is None or head.size < extent.block.start + extent.block.length
+            if short and self._still(h, extent):
+                return DamagedObject(extent.key, "it is missing" if head is None else "it is too short")
+        suspects = [(h, e) for h, e in self._extents if e.key in self._named]
+        for h, extent in (suspects or self._extents)[:1]:
+            place = (extent.block.start, extent.block.length)
             try:
-                decode(self._cluster.store.get_ranges(extent.key, [(extent.start, extent.length)])[0], extent)
+                decode_block(self._cluster.store.get_ranges(extent.key, [place])[0], extent.key, extent.block)
             except ObjectNotFoundError:
-                return DamagedObject(extent.key, "it is missing") if self._still(p, u) else None
+                return DamagedObject(extent.key, "it is missing") if self._still(h, extent) else None
             except CorruptObjectError:
                 return DamagedObject(extent.key, "it does not match the checksum in the log")
         return None
 
-    def _still(self, p: PartitionId, u: Unreconciled) -> bool:
-        """Whether the log refers to it still: it may have been reconciled and swept since."""
-        return u in self._cluster.partition(p).catch_up().placeholders
+    def _still(self, holder: Holder, extent: Extent) -> bool:
+        """Whether the journal refers to it still: it may have been reconciled and swept since."""
+        topic = self._journals.snapshot.topics[holder.topic]
+        state = self._cluster.journal(topic.journal_of(holder.partition)).catch_up()
+        return extent in state.extents(topic.revision, holder.partition)

@@ -1,189 +1,185 @@
-"""reconcile: executors fetch each L0 object once, Spark brings the records together by partition, executors write L1.
+"""reconcile on Spark: executors plan, read, write and commit; the driver gets a few numbers for each journal.
 
-The driver plans and commits (`reconcile/`); between the two, a task may run twice or a run may die: L1 objects have random
-names and count only when a log names them.
+A round is one job of four stages. A task for each journal replays it and hands out what is to be read; readers fetch and
+check it; writers bring each partition's records together and write L1; a task for each journal commits. What goes between
+them is packed: thousands of records are one value to Spark, which neither looks into it nor sorts it.
+
+A task may run twice, or a run may die: L1 objects have random names and count only when a journal names them, the same
+records sent twice are written once, and a commit that landed before is recognised (`level_one/`). The work itself is done
+by the functions there, which know nothing of Spark.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
-import msgspec
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from l0gc.errors import StoreError
 from l0gc.runtime import Runtime
-from l0gc.spark.remote import JOB_ERRORS, arrow_schema, cause_of, store_from_options, store_options
+from l0gc.spark.remote import collected, store_at
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.entries import L1File
-from l0gc.streamlog.level_one.commit import Committed, commit_run, plan_run
-from l0gc.streamlog.level_one.plan import ObjectRead, PartitionPlan, Plan, split
-from l0gc.watermark.reports import publish_reports, report_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-RECORDS = StructType(
-    [
-        StructField("plan", IntegerType(), False),
-        StructField("offset", LongType(), False),
-        StructField("timestamp_ms", LongType(), False),
-        StructField("key", BinaryType(), True),
-        StructField("value", BinaryType(), False),
-        StructField("epoch", LongType(), False),
-    ]
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.level_one.commit import Committed
+from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, JournalPlan, ObjectRead, Round, Window, reads_of
+from l0gc.streamlog.level_one.read import ROWS, Row, read_rows
+from l0gc.streamlog.level_one.reconcile import (
+    ReconcileResult,
+    commit_journal,
+    plan_journal,
+    run_rounds,
+    still_needed,
 )
-_FILES = StructType(
-    [
-        StructField("plan", IntegerType(), False),
-        StructField("key", StringType(), False),
-        StructField("base_offset", LongType(), False),
-        StructField("last_offset", LongType(), False),
-        StructField("bytes", LongType(), False),
-    ]
-)
-_TASK_BYTES = 32 << 20
-_TRIES = 3
+from l0gc.streamlog.level_one.write import Written, write_l1
+
+_THREADS: Final = 8
+"""For the requests of one task."""
+_TASKS_PER_CORE: Final = 4
+"""At the most, of those that go through the journals."""
+_JOURNALS_KEPT: Final = 2
+"""How many journals' states a worker's process keeps from one task to the next, which then only reads what is new."""
+
+Packed = tuple[int, "bytes | Fault"]
+"""What a reader sends: the number of the writer, and a batch as an Arrow stream or a fault."""
+Files = tuple[int, "tuple[int, Rows] | Fault"]
+"""What a writer sends: the journal, and the rows of one revision's L1 objects or a fault."""
 
 
-class ObjectReads(InputPartition):
-    def __init__(self, body: bytes) -> None:
-        super().__init__(body)
-        self.body = body
+def run(
+    spark: SparkSession,
+    cluster: Cluster,
+    config: StoreConfig,
+    topic: str | None = None,
+    *,
+    round_bytes: int = ROUND_BYTES,
+    progress: Callable[[ReconcileResult], None] = lambda result: None,
+) -> ReconcileResult:
+    """Lift everything that is unreconciled now, in one topic or in all of them; see `run_rounds`.
+
+    Args:
+        config: where the bucket is, as the executors will look for it.
+    """
+    return run_rounds(cluster, OnSpark(spark, config), topic, round_bytes=round_bytes, progress=progress)
 
 
-class ExtentsSource(DataSource):
-    """The records of L0 objects. Options: the store, `reads` (JSON: a list of lists of `ObjectRead`, one for each task)."""
+class OnSpark:
+    """Does the work of rounds on a Spark session's executors."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "l0gc_extents"
-
-    def schema(self) -> StructType:
-        return RECORDS
-
-    def reader(self, schema: StructType) -> ExtentsReader:
-        return ExtentsReader(dict(self.options))
-
-
-class ExtentsReader(DataSourceReader):
-    def __init__(self, options: dict[str, str]) -> None:
-        self._options = options
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [ObjectReads(bytes(r)) for r in msgspec.json.decode(self._options["reads"], type=list[msgspec.Raw])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from l0gc.streamlog.level_one.parquet import read_object
-
-        assert isinstance(partition, ObjectReads)
-        store = store_from_options(self._options)
-        schema = arrow_schema(RECORDS)
-        for read in msgspec.json.decode(partition.body, type=list[ObjectRead]):
-            for index, batch in read_object(store, read):
-                plan = pa.array([index] * batch.num_rows, pa.int32())
-                offset, timestamp, key, value, epoch = batch.columns
-                yield pa.record_batch([plan, offset, timestamp.cast(pa.int64()), key, value, epoch], schema)
-
-
-@dataclass(slots=True)
-class ReconcileResult:
-    records: int = 0
-    partitions: list[Committed] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    def __init__(self, spark: SparkSession, config: StoreConfig) -> None:
+        self._context, self._config = spark.sparkContext, config
 
     @property
-    def l1_files(self) -> list[L1File]:
-        return [f for c in self.partitions for f in c.files]
+    def cores(self) -> int:
+        return self._context.defaultParallelism
+
+    def plan(self, windows: Sequence[Window], budget: int) -> list[JournalPlan]:
+        tasks = self._context.parallelize(windows, self._tasks(windows))
+        return collected(tasks.mapPartitions(_planner(self._config, budget)))
+
+    def lift(self, r: Round) -> list[Committed]:
+        tasks = _Tasks(self._config, r)
+        number = {take.window.journal: i for i, take in enumerate(r.takes)}
+        commits = self._tasks(r.takes)
+        reads = self._context.parallelize(range(len(r.takes)), commits).mapPartitions(tasks.hand_out)
+        rows = reads.partitionBy(r.readers, _itself).mapPartitions(tasks.read)
+        files = rows.partitionBy(r.writers, _itself).mapPartitions(tasks.write)
+        by_journal = files.partitionBy(commits, lambda journal: number[journal])
+        return collected(by_journal.mapPartitions(tasks.commit))
+
+    def _tasks(self, journals: Sequence[object]) -> int:
+        return max(1, min(len(journals), _TASKS_PER_CORE * self.cores))
 
 
-def run(spark: SparkSession, cluster: Cluster, config: StoreConfig, topic: str | None = None) -> ReconcileResult:
-    """Reconcile everything that is unreconciled now, in one topic or in all of them.
-
-    Raises:
-        TopicNotFoundError: there is no such topic.
-        CorruptObjectError: an L0 object does not hold what the log says; nothing of this run is committed.
-    """
-    started = time.monotonic()
-    result = ReconcileResult()
-    for attempt in range(1, _TRIES + 1):
-        plan, result.errors = plan_run(cluster, topic)
-        if not plan.partitions:
-            break
-        try:
-            files = _write_l1(spark, config, plan)
-        except JOB_ERRORS as e:
-            if attempt < _TRIES and _moved(cluster, plan):
-                continue  # another reconciler was first, and a sweep took the L0 objects: plan again
-            raise cause_of(e) from e
-        result.partitions = commit_run(cluster, plan, files, result.errors.append)
-        result.records = sum(c.plan.last_offset - c.plan.base_offset + 1 for c in result.partitions if not c.lost)
-        break
-    _report(cluster, result)
-    result.seconds = time.monotonic() - started
-    return result
+def _itself(number: int) -> int:
+    return number
 
 
-def _write_l1(spark: SparkSession, config: StoreConfig, plan: Plan) -> dict[int, list[L1File]]:
-    cores = spark.sparkContext.defaultParallelism
-    tasks = max(cores, sum(o.bytes for o in plan.objects) // _TASK_BYTES)
-    reads = msgspec.json.encode(split(plan.objects, tasks)).decode()
-    options = store_options(config)
-    plans = {p.index: p for p in plan.partitions}
-    spark.dataSource.register(ExtentsSource)
-    records = spark.read.format(ExtentsSource.name()).options(**options, reads=reads).load()
-    writers = min(len(plans), max(cores, tasks))
-    ordered = records.repartition(writers, "plan").sortWithinPartitions("plan", "offset")
-    rows = ordered.mapInArrow(_writer(options, plans), _FILES).collect()
-    files: dict[int, list[L1File]] = {}
-    for row in rows:
-        file = L1File(row["key"], row["base_offset"], row["last_offset"], row["bytes"])
-        files.setdefault(row["plan"], []).append(file)
-    return files
+def _planner(config: StoreConfig, budget: int) -> Callable[[Iterable[Window]], Iterator[JournalPlan]]:
+    def plan(windows: Iterable[Window]) -> Iterator[JournalPlan]:
+        for window in windows:
+            yield plan_journal(_journal(config, window.journal), window, budget)
+
+    return plan
 
 
-def _writer(options: dict[str, str], plans: dict[int, PartitionPlan]):  # type: ignore[no-untyped-def]  # a closure for Spark
-    packed = msgspec.json.encode(list(plans.values()))
+@dataclass(frozen=True)
+class _Tasks:
+    """The four kinds of tasks of a round, as they are sent to the executors."""
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+    config: StoreConfig
+    round: Round
 
-        from l0gc.streamlog.level_one.parquet import write_l1
+    def hand_out(self, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
+        """What is to be read, and by which reader."""
+        for number in takes:
+            take, before = self.round.takes[number], 0
+            state = _journal(self.config, take.window.journal).catch_up()
+            for read in reads_of(state, take.window):
+                yield self.round.reader_of(take, before), read
+                before += read.bytes
 
-        by_index = {p.index: p for p in msgspec.json.decode(packed, type=list[PartitionPlan])}
-        rows = (b for b in batches if b.num_rows)
-        for index, f in write_l1(store_from_options(options), by_index, rows, Runtime()):
-            yield pa.RecordBatch.from_pylist([{"plan": index, **msgspec.structs.asdict(f)}], arrow_schema(_FILES))
+    def read(self, reads: Iterable[tuple[int, ObjectRead]]) -> Iterator[Packed]:
+        """The records, and which writer gets them."""
+        cluster = _cluster(self.config)
+        needed = still_needed(lambda number: _journal(self.config, number))
+        objects = (read for _, read in reads)
+        for writer, row in read_rows(cluster.store, objects, self.round.writers, needed, cluster.parallel):
+            if isinstance(row, Fault):
+                yield writer, row
+                continue
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, ROWS) as stream:
+                stream.write_batch(row)
+            yield writer, sink.getvalue().to_pybytes()
 
-    return write
+    def write(self, packed: Iterable[Packed]) -> Iterator[Files]:
+        """The L1 objects, durable and not committed."""
+
+        def arriving() -> Iterator[Row]:
+            for _, row in packed:
+                if isinstance(row, Fault):
+                    yield row
+                else:
+                    yield from pa.ipc.open_stream(row)
+
+        cluster, r = _cluster(self.config), self.round
+        written = write_l1(cluster.store, r.topics(), r.epoch, arriving(), cluster.runtime, cluster.parallel)
+        for (journal, revision), rows in written.files.items():
+            yield journal, (revision, rows)
+        for fault in written.faults:
+            yield fault.journal, fault
+
+    def commit(self, found: Iterable[Files]) -> Iterator[Committed]:
+        """What became of it, journal by journal."""
+        parts: dict[tuple[int, int], list[Rows]] = {}
+        faults: list[Fault] = []
+        for journal, what in found:
+            if isinstance(what, Fault):
+                faults.append(what)
+            else:
+                parts.setdefault((journal, what[0]), []).append(what[1])
+        written = Written({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults)
+        journals = {journal for journal, _ in parts} | {f.journal for f in faults}
+        for take in self.round.takes:
+            if (journal := take.window.journal) in journals:
+                handle = _journal(self.config, journal)
+                yield commit_journal(_cluster(self.config), handle, take.window, self.round.epoch, written)
 
 
-def _moved(cluster: Cluster, plan: Plan) -> bool:
-    """Whether any partition of the plan is no longer where the plan began."""
-    return any(
-        cluster.partition(p.id).catch_up().last_reconciled_offset >= p.base_offset
-        or cluster.partition(p.id).state.closed
-        for p in plan.partitions
-    )
+@lru_cache(maxsize=1)
+def _cluster(config: StoreConfig) -> Cluster:
+    """The cluster, for all tasks of a worker's process: setting up clients takes a while."""
+    return Cluster(store_at(config), Runtime(), Threads(_THREADS))
 
 
-def _report(cluster: Cluster, result: ReconcileResult) -> None:
-    cluster_id = cluster.controller.snapshot().cluster_id
-    reports = []
-    for c in result.partitions:
-        handle = cluster.partition(c.plan.id)
-        with handle.replica.lock:
-            reports.append(report_of(cluster_id, c.plan.id, handle.state, handle.replica.offset))
-    try:
-        publish_reports(cluster.store, cluster.runtime, "reconcile", reports)
-    except StoreError as e:  # the records are lifted all the same, and that is to be told
-        result.errors.append(f"no report of it could be written, which the next l0gc housekeep makes good: {e}")
+@lru_cache(maxsize=_JOURNALS_KEPT)
+def _journal(config: StoreConfig, journal: int) -> JournalHandle:
+    cluster = _cluster(config)
+    return JournalHandle(journal, cluster.store, cluster.controller, cluster.runtime, parallel=cluster.parallel)

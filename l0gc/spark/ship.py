@@ -14,6 +14,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +25,12 @@ from pyspark.sql import SparkSession
 
 import l0gc
 from l0gc.errors import L0gcError
+from l0gc.spark.credentials import for_executors
 from l0gc.spark.interpreter import own_folder
 from l0gc.spark.master import is_local
+from l0gc.spark.remote import telling_causes
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,13 +44,14 @@ MODULES: Final = {
     "obstore": "obstore",
     "pandas": "pandas",
     "pyarrow": "pyarrow",
+    "zstandard": "zstandard",
 }
 """The packages that executors need beside pyspark, which Spark brings along, and the module of each."""
 
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
 
-_ENTRY_POINTS: Final = ("l0gc.spark.remote", "l0gc.streamlog.level_one.parquet", "l0gc.collect.sweeper")
+_ENTRY_POINTS: Final = ("l0gc.spark.remote", "l0gc.spark.reconcile_job", "l0gc.collect.sweeper")
 _TAG: Final = "l0gc-look"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _WAY_OUT: Final = (
@@ -90,6 +96,19 @@ def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]
     problem = unfit(driver, _looks(spark))
     if problem:
         raise ExecutorsUnfitError(problem)
+
+
+@contextmanager
+def prepared(spark: SparkSession, config: StoreConfig, send: bool | None = None) -> Iterator[SparkSession]:
+    """A session whose executors can do l0gc's work; what fails there is raised as what it is.
+
+    Args:
+        config: where the bucket is.
+        send: see `for_executors`.
+    """
+    make_ready(spark, lambda: for_executors(S3Store(config), send))
+    with telling_causes():
+        yield spark
 
 
 def package_zip() -> Path | None:

@@ -1,7 +1,7 @@
-"""sweep on Spark: each task sweeps a range of shards with `sweep/sweeper.py`; the driver gets counts only.
+"""sweep on Spark: each task sweeps a range of shards with `collect/sweeper.py`; the driver gets counts only.
 
 A task that is run again, because its executor died, scans its range anew; what the dead one deleted is gone from the
-listing, and on record. The driver counts that from the record, so the totals tell what the run deleted, whoever did it.
+listing, and on record. The driver counts that from the record, so the totals say what the run deleted, whoever did it.
 A run that is stopped is settled in the same way.
 """
 
@@ -30,7 +30,7 @@ from l0gc.runtime import Runtime
 from l0gc.spark.remote import JOB_ERRORS, cause_of, store_from_options, store_options
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Inline
-from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.source import ClusterHandle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,13 +48,13 @@ class SparkSweep:
     """One run.
 
     Args:
-        config: where the bucket is, as the executors will look for it.
-        progress: told every second how many of how many ranges of shards are done.
+        config: where the bucket is, as the executors see it.
+        progress: called every second with how many of how many ranges of shards are done.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterHandle,
         config: StoreConfig,
         options: SweepOptions | None = None,
         *,
@@ -77,13 +77,13 @@ class SparkSweep:
         """Sweep; raises what `LocalSweep.run` raises.
 
         Raises:
-            UsageError: a limit is asked for, which only one process can keep.
+            UsageError: a limit or another record is wanted, which only one process can keep.
         """
         cluster = self._cluster
         began = cluster.runtime.clock.monotonic()
         plan = make_plan(cluster, self._options)
         result = self.result = SweepResult(plan, "spark")
-        if plan.limit is not None:
+        if plan.limit is not None or self._options.record_dir is not None or not self._options.record:
             raise needs_one_process()
         if plan.watermark == NO_WATERMARK:
             return result
@@ -98,11 +98,11 @@ class SparkSweep:
             result.stopped = self._stop.is_set() or result.tally.paused != ""
             result.seconds = cluster.runtime.clock.monotonic() - began
             if outcome == "failed":
-                with suppress(StoreError):  # the error that ended the run is the one to hear of
+                with suppress(StoreError):  # the error that ended the run is the one to report
                     _settle(cluster, result, set())
-                    finish_record(cluster, result, outcome)
+                    finish_record(cluster, cluster.store, result, outcome)
             else:
-                finish_record(cluster, result, outcome)
+                finish_record(cluster, cluster.store, result, outcome)
         return result
 
     def _sweep(self, spark: SparkSession, plan: SweepPlan, result: SweepResult) -> None:
@@ -112,17 +112,17 @@ class SparkSweep:
         if plan.max_rate is not None:
             plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(ranges))
         tasks = spark.range(0, len(ranges), 1, len(ranges))
-        told: set[str] = set()
+        reported: set[str] = set()
         try:
             rows = tasks.mapInArrow(_task(store_options(self._config), plan, ranges), "worker string, tally binary")
             with following(spark, len(ranges), self._follow):
                 for row in rows.collect() if not self._stop.is_set() else ():
                     result.tally.add(_TALLY.decode(row.tally))
-                    told.add(row.worker)
+                    reported.add(row.worker)
         except JOB_ERRORS as e:
             if not self._stop.is_set():
                 raise cause_of(e) from e
-        _settle(self._cluster, result, told)
+        _settle(self._cluster, result, reported)
 
     def _follow(self, done: int, total: int) -> None:
         if self._stop.is_set():
@@ -151,19 +151,19 @@ def following(spark: SparkSession, total: int, progress: Callable[[int, int], No
         thread.join()
 
 
-def _settle(cluster: Cluster, result: SweepResult, told: set[str]) -> None:
-    """Count what was deleted by workers of whom nothing was heard, whose names are not among those who `told`."""
+def _settle(cluster: ClusterHandle, result: SweepResult, reported: set[str]) -> None:
+    """Count what was deleted by workers that did not report: those whose names are not among `reported`."""
     plan, tally = result.plan, result.tally
     if plan.dry_run:
         return
     segments = cluster.store.list(f"{RUNS}{plan.run_id}/").modified_ms
-    if all(any(f"-{worker}-" in key for worker in told) for key in segments):
+    if all(any(f"-{worker}-" in key for worker in reported) for key in segments):
         return
     deleted, size = deleted_on_record(cluster, plan.run_id)
-    unheard = deleted - tally.deleted
+    unreported = deleted - tally.deleted
     tally.deleted, tally.bytes = deleted, size
-    tally.counts.listed += unheard
-    tally.counts.eligible += unheard
+    tally.counts.listed += unreported
+    tally.counts.eligible += unreported
 
 
 @lru_cache(maxsize=1)

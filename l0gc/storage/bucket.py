@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from l0gc.errors import ObjectNotFoundError, StoreError
 
 if TYPE_CHECKING:
-    from l0gc.storage.s3 import S3Store
+    from l0gc.storage.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ MOVES = "moves objects to another storage class"
 class BucketSettings:
     """The settings of a store's bucket. Methods raise `StoreError` where the store or the credentials do not tell."""
 
-    def __init__(self, store: S3Store) -> None:
+    def __init__(self, store: Connection) -> None:
         self._store, self._bucket = store, store.config.bucket
 
     def lifecycle(self) -> list[LifecycleRule]:

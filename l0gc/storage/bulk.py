@@ -13,13 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.connection import ATTEMPTS, READ_SECONDS
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
 
 if TYPE_CHECKING:
     from obstore.store import S3Store as Obstore
 
-READ_SECONDS: Final = 30
-ATTEMPTS: Final = 5
 _COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that lie closer than this are fetched as one."""
 _AMBIGUOUS: Final = re.compile(r"[^A-Za-z0-9._/\n-]|//|(?:^|/)\.{0,2}(?:/|$)", re.MULTILINE)

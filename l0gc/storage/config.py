@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from l0gc.errors import UsageError
 
+ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+"""Where the environment names them, the first one first. boto3 reads some of these by itself, obstore others."""
+
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
+
+def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The first of these variables that is set, and not empty."""
+    return next((value for name in names if (value := environment.get(name))), None)
 
 
 @dataclass(frozen=True, slots=True)

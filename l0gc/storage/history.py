@@ -1,4 +1,4 @@
-"""What a bucket keeps beside its current objects: old versions, delete markers and unfinished uploads.
+"""What a bucket on S3 keeps beside its current objects: old versions, delete markers and unfinished uploads.
 
 Nothing is decided here. What is deleted is named by key and version id, so a version that somebody writes meanwhile is
 never touched by a request that was made for an older one.
@@ -8,89 +8,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any
 
-from l0gc.errors import ObjectNotFoundError
-from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
-
-if TYPE_CHECKING:
-    from l0gc.storage.s3 import S3Store
-
-OFF: Final = "off"
-ENABLED: Final = "enabled"
-SUSPENDED: Final = "suspended"
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedKey:
-    """One version of a key; an empty `version_id` stands for the key as it is, whose deletion leaves a delete marker."""
-
-    key: str
-    version_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionPage:
-    """One page of versions and delete markers, as columns; times are the store's, in milliseconds since 1970."""
-
-    keys: list[str]
-    version_ids: list[str]
-    markers: list[bool]
-    latest: list[bool]
-    sizes: list[int]
-    modified_ms: list[int]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedUpload:
-    """A multipart upload that was neither completed nor aborted; its parts cost money and no listing shows them."""
-
-    key: str
-    upload_id: str
-    initiated_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class VersionsDeleted:
-    """What one DELETE request did; `markers` are the ids of the delete markers that it made, by key."""
-
-    failures: list[DeleteFailure] = field(default_factory=list)
-    markers: dict[str, str] = field(default_factory=dict)
-
-
-class History(Protocol):
-    """The past of a bucket, below one prefix. Every method may raise what an `ObjectStore`'s may."""
-
-    def versioning(self) -> str:
-        """`off`, `enabled` or `suspended`."""
-        ...
-
-    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
-        """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
-        ...
-
-    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
-        """Delete up to `PAGE_SIZE` of them in one request, which is sent once."""
-        ...
-
-    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
-        """The unfinished uploads below `prefix`, a page for each request."""
-        ...
-
-    def abort(self, upload: UnfinishedUpload) -> None:
-        """Abort an upload; one that is gone counts as aborted."""
-        ...
+from l0gc.errors import ObjectNotFoundError, StoreError
+from l0gc.storage.connection import Connection
+from l0gc.storage.objectstore import (
+    OFF,
+    PAGE_SIZE,
+    DeleteFailure,
+    UnfinishedUpload,
+    VersionedKey,
+    VersionPage,
+    VersionsDeleted,
+)
 
 
 class S3History:
     """`History` of a bucket on S3."""
 
-    def __init__(self, store: S3Store) -> None:
+    def __init__(self, store: Connection) -> None:
         self._store = store
         self._bucket = store.config.bucket
         self._cut = len(store.config.prefix)
@@ -117,9 +54,10 @@ class S3History:
                 yield page
             if not r.get("IsTruncated"):
                 return
-            at = {"KeyMarker": r["NextKeyMarker"]}
+            before, at = at, {"KeyMarker": r["NextKeyMarker"]}
             if r.get("NextVersionIdMarker"):
                 at["VersionIdMarker"] = r["NextVersionIdMarker"]
+            self._goes_on(prefix, before, at)
 
     def _page(self, response: Any) -> VersionPage:
         """The page in key order: S3 answers with versions and markers apart. What was out of order stays so, and is seen."""
@@ -187,7 +125,12 @@ class S3History:
                 yield found
             if not r.get("IsTruncated"):
                 return
-            at = {"KeyMarker": r["NextKeyMarker"], "UploadIdMarker": r["NextUploadIdMarker"]}
+            before, at = at, {"KeyMarker": r["NextKeyMarker"], "UploadIdMarker": r["NextUploadIdMarker"]}
+            self._goes_on(prefix, before, at)
+
+    def _goes_on(self, prefix: str, before: dict[str, str], at: dict[str, str]) -> None:
+        if at == before:
+            raise StoreError(f"the listing of {self._store.full(prefix)} does not go on: the store repeats its markers")
 
     def abort(self, upload: UnfinishedUpload) -> None:
         try:

@@ -1,28 +1,26 @@
-"""The shared log: small JSON entries in one folder, appended by whoever creates the next offset's key.
+"""The shared log: small entries in one folder, appended by whoever creates the next offset's key.
 
 Why it is safe without a server:
-- An append is a conditional create, so an offset has one owner. A writer whose offset is taken learns it (412), replays,
-  and decides again; that fences every stale writer.
+- An append is a conditional create, so an offset has one owner. A writer whose offset is taken learns it (412), applies
+  the owner's entry, and decides again; that fences every stale writer.
 - An append whose reply was lost is settled by reading the offset back and comparing the entry's id (hazard 8). It is
-  repeated at the same offset only, never at another one while its outcome is open.
-- Truncation deletes entries that a checkpoint covers. A writer that slept through one could re-create a deleted offset
-  (hazard 7), so truncation first raises `boundary.json` by compare-and-swap and deletes only entries of a minimum age, and
-  whoever has not looked at the log for a third of that age, by the store's clock, asks the boundary before it trusts what
-  it appended or read.
-- Every object carries a checksum over its content and its key; what fails it stops the log.
+  repeated at the same offset only, never at another one while its outcome is open. A 412 alone does not say that the
+  entry is another's: a proxy may have sent the request twice.
+- Truncation deletes entries that a checkpoint covers, behind a boundary that keeps sleepers from believing in what they
+  re-create there (`boundary.py`, hazard 7).
+- Every object carries a checksum over its content and its key (`entry.py`); what fails it stops the log.
 
-Layout: `log/{offset:020}.json`, `checkpoint/{offset:020}.json` (the state after that offset), `boundary.json` (entries
-below it may be gone).
+Layout: `log/{offset:020}`, `checkpoint/{offset:020}` (the state after that offset), `boundary.json` (entries below it may
+be gone).
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -38,9 +36,9 @@ from l0gc.errors import (
 )
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import seal, unseal
-from l0gc.storage.entry import decode, encode
-from l0gc.storage.objectstore import ObjectStore, Stored
+from l0gc.storage.boundary import CLOCKS_DIFFER_MS, Boundary, Folder, within
+from l0gc.storage.entry import Checkpoint, Entry, decode_checkpoint, decode_entry, encode_checkpoint, encode_entry
+from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, Stored
 from l0gc.storage.parallel import Inline, Parallel
 
 _log: Final = logging.getLogger(__name__)
@@ -49,49 +47,68 @@ TRUNCATE_MIN_AGE_MS: Final = 15 * 60_000
 """Entries younger than this are never truncated: it bounds how long a writer may go without asking the boundary."""
 APPEND_DEADLINE_S: Final = 30.0
 """How long an ambiguous append is settled before its outcome is reported as unknown; far below the age above."""
-_CHECK_SHARE: Final = 3
+KEPT_CHECKPOINTS: Final = 2
+"""The newest, and the one before it, for readers on their way."""
 _REPLAYS: Final = 8
 _CONNECTS: Final = 3
+_WINDOW: Final = 16
+"""The most entries of a tail that are read at once; a tail of unknown length is read in windows of 1, 2, 4, 8, 16."""
+_WRITER: Final = 8
+"""An entry's id begins with so many characters that all entries of its writer share; the rest is random."""
 _BACKOFF_S: Final = 0.1
-_NAME: Final = re.compile(r"(?:log|checkpoint)/([0-9]{20})\.json\Z")
-
-
-class _Boundary(msgspec.Struct, frozen=True):
-    boundary: int
-
-
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_BOUNDARY: Final = msgspec.json.Decoder(_Boundary)
+_NAME: Final = re.compile(r"(log|checkpoint)/([0-9]{20})\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """An entry at its offset; `date_ms` is the store's clock when it was read or written."""
+    """An entry at its offset.
+
+    `date_ms` is the store's clock when it was read or written; the offset behind an entry that was written was free then.
+    `weight` is what its object weighs in bytes.
+    """
 
     offset: int
     time_ms: int
     payload: bytes
     date_ms: int
+    weight: int = 0
+    writer: str = ""
+
+
+class OffsetTakenError(LogConflictError):
+    """Another writer's entry owns the offset, and `landed` is that entry: whoever holds the state before may apply it."""
+
+    def __init__(self, message: str, landed: Landed) -> None:
+        super().__init__(message)
+        self.landed = landed
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A checkpoint as read: the state behind `offset`, the log's time there, and what the object weighs."""
+
+    offset: int
+    time_ms: int
+    state: bytes
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The newest checkpoint (its offset and bytes), the entries behind it, and when the offset behind them was free.
+    """The newest checkpoint, the entries behind it, and the listing that showed both.
 
-    `covered` entries are still stored although the checkpoint covers them.
+    The offset behind the last entry was free when the listing began.
     """
 
-    checkpoint: tuple[int, bytes] | None
+    checkpoint: KeptState | None
     entries: list[Landed]
-    as_of_ms: int
-    covered: int
+    folder: Folder
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    entries: dict[int, int]
-    checkpoints: list[int]
-    date_ms: int
+class _Owner(NamedTuple):
+    id: str
+    landed: Landed
+    created_ms: int
 
 
 class SharedLog:
@@ -107,20 +124,22 @@ class SharedLog:
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
     ) -> None:
         self.folder = folder
+        self.min_age_ms = truncate_min_age_ms
+        self.boundary = Boundary(store, folder, runtime, truncate_min_age_ms)
         self._store = store
         self._runtime = runtime
         self._parallel: Parallel = parallel or Inline()
-        self._min_age_ms = truncate_min_age_ms
+        self.writer = runtime.new_id()[:_WRITER]
 
     def entry_key(self, offset: int) -> str:
-        return f"{self.folder}log/{offset:020}.json"
+        return f"{self.folder}log/{offset:020}"
 
     def checkpoint_key(self, offset: int) -> str:
-        return f"{self.folder}checkpoint/{offset:020}.json"
+        return f"{self.folder}checkpoint/{offset:020}"
 
     @property
     def boundary_key(self) -> str:
-        return f"{self.folder}boundary.json"
+        return self.boundary.key
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -134,7 +153,8 @@ class SharedLog:
         for attempt in range(_REPLAYS):
             if attempt:
                 self._runtime.clock.sleep(self._runtime.jitter(_BACKOFF_S * attempt))
-            folder = self._list()
+            began = self._runtime.clock.monotonic()
+            folder = self.look()
             checkpoint = folder.checkpoints[-1] if folder.checkpoints else None
             start = -1 if checkpoint is None else checkpoint
             offsets = sorted(o for o in folder.entries if o > start)
@@ -143,63 +163,84 @@ class SharedLog:
                 gap = f"{self.entry_key(missing)} is missing, though a later entry exists"
                 continue
             try:
-                at = None if checkpoint is None else (checkpoint, self._get_checkpoint(checkpoint))
+                kept = None if checkpoint is None else self._get_checkpoint(checkpoint)
                 entries = self._parallel.map(self.get, offsets)
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
                 continue
-            return Replay(at, entries, folder.date_ms, len(folder.entries) - len(offsets))
+            # Where that took long, a sleeper may have re-created what was truncated meanwhile.
+            slept = (self._runtime.clock.monotonic() - began) * 1000 >= self.min_age_ms / 3
+            read_ms = max((e.date_ms for e in entries), default=folder.date_ms)
+            if self.boundary.if_due(0 if slept else folder.date_ms, read_ms)[0] > start + 1:
+                gap = f"it was truncated past {self.entry_key(start + 1)} while it was read"
+                continue
+            return Replay(kept, entries, folder)
         raise CorruptObjectError(
             f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
         )
 
-    def tail(self, after: int, as_of_ms: int) -> tuple[list[Landed], int]:
-        """The entries behind offset `after`, by asking for one after another; and when the offset behind them was free.
+    def tail(self, after: int, as_of_ms: int, *, expected: int = 0) -> tuple[list[Landed], int]:
+        """The entries behind offset `after`, read in windows that grow; and when the offset behind them was free.
 
         Args:
             after: the last offset that the caller holds.
             as_of_ms: when, by the store's clock, the caller last knew that to be the end of the log.
+            expected: how many entries there probably are: the first window is of one more.
 
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
         """
         entries: list[Landed] = []
+        window = max(1, min(_WINDOW, expected + 1))
         while True:
-            offset = after + 1 + len(entries)
-            try:
-                stored = self._store.get(self.entry_key(offset))
-            except ObjectNotFoundError as e:
-                date = e.date_ms if e.date_ms is not None else self._store.now_ms()
-                if self._boundary_if_due(as_of_ms, date)[0] > after + 1:
-                    raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}") from None
-                return entries, date
-            entries.append(self._parse(offset, stored))
+            first = after + 1 + len(entries)
+            for found in self._parallel.map(self._look_at, range(first, first + window)):
+                if isinstance(found, Landed):
+                    entries.append(found)
+                    continue
+                # Whatever was found behind this offset has been written since it was seen to be free.
+                if self.boundary.if_due(as_of_ms, found)[0] > after + 1:
+                    raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
+                return entries, found
+            window = min(_WINDOW, 2 * window)
 
-    def _get_checkpoint(self, offset: int) -> bytes:
-        key = self.checkpoint_key(offset)
-        return unseal(key, self._store.get(key).body)
+    def _look_at(self, offset: int) -> Landed | int:
+        """The entry at `offset`, or the store's clock when there was none."""
+        try:
+            return self.get(offset)
+        except ObjectNotFoundError as e:
+            return e.date_ms if e.date_ms is not None else self._store.now_ms()
 
     def get(self, offset: int) -> Landed:
         """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer."""
-        return self._parse(offset, self._store.get(self.entry_key(offset)))
+        return self._parse(offset, self._store.get(self.entry_key(offset))).landed
 
-    def _parse(self, offset: int, stored: Stored) -> Landed:
-        e = decode(self.entry_key(offset), stored.body)
-        return Landed(offset, e.time_ms, bytes(e.entry), stored.date_ms)
+    def _parse(self, offset: int, stored: Stored) -> _Owner:
+        e = decode_entry(self.entry_key(offset), stored.body)
+        landed = Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id[:_WRITER])
+        return _Owner(e.id, landed, stored.modified_ms)
 
-    def _list(self) -> _Folder:
-        entries: dict[int, int] = {}
-        checkpoints: list[int] = []
-        listing = self._store.list(self.folder)
+    def _get_checkpoint(self, offset: int) -> KeptState:
+        key = self.checkpoint_key(offset)
+        body = self._store.get(key).body
+        kept = decode_checkpoint(key, body)
+        return KeptState(offset, kept.time_ms, kept.state, len(body))
+
+    def look(self) -> Folder:
+        """What is in the log's folder."""
+        return self._folder(self._store.list(self.folder))
+
+    def _folder(self, listing: Listing) -> Folder:
+        folder = Folder(date_ms=listing.date_ms)
         for key, modified in listing.modified_ms.items():
-            m = _NAME.fullmatch(key[len(self.folder) :])
-            if m is None:
+            if (m := _NAME.fullmatch(key[len(self.folder) :])) is None:
                 continue
-            if key.startswith("log/", len(self.folder)):
-                entries[int(m[1])] = modified
+            if m[1] == "log":
+                folder.entries[int(m[2])] = modified
             else:
-                checkpoints.append(int(m[1]))
-        return _Folder(entries, sorted(checkpoints), listing.date_ms)
+                folder.checkpoints.append(int(m[2]))
+        folder.checkpoints.sort()
+        return folder
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -208,94 +249,103 @@ class SharedLog:
 
         Args:
             offset: one behind the last entry that the decision was made on.
-            payload: the entry, JSON.
             time_ms: the entry's time.
             as_of_ms: when, by the store's clock, the caller last knew `offset` to be free.
 
         Raises:
-            LogConflictError: another entry owns the offset.
+            OffsetTakenError: another writer's entry owns the offset; the error holds it.
+            LogConflictError: the same, but the log has to be looked at before that entry may be believed.
             LogOvertakenError: the log was truncated past the offset; the entry is not part of it.
             AppendOutcomeUnknownError: it could not be learned whether the entry landed.
+            ProtocolError: the entry is too large.
             StoreError: the store refused, and the entry did not land.
         """
-        entry_id = self._runtime.new_id()
-        body = encode(self.entry_key(offset), entry_id, time_ms, payload)
-        deadline = self._runtime.clock.monotonic() + APPEND_DEADLINE_S
-        ambiguous: StoreError | None = None
-        attempt = 0
-        while True:
-            try:
-                date = self._store.put_if_absent(self.entry_key(offset), body).date_ms
-                break
-            except PreconditionFailedError as e:
-                try:
-                    found = self._owner(offset)
-                except StoreError:
-                    if ambiguous is None:  # nothing of this writer's was sent before, so the key is another's
-                        raise LogConflictError(f"{self.entry_key(offset)} belongs to another writer") from e
-                    found = self._settle(offset, deadline, ambiguous)
-                if found is None:
-                    if ambiguous is not None:
-                        raise self._unknown(offset, ambiguous) from e
-                    raise LogOvertakenError(
-                        f"{self.entry_key(offset)} was truncated while it was being appended"
-                    ) from e
-                if found[0] != entry_id:
-                    raise LogConflictError(f"{self.entry_key(offset)} belongs to another writer") from e
-                date = found[1]
-                break
-            except (AmbiguousWriteError, ThrottledError) as e:
-                ambiguous = e
-            except StoreError as e:
-                if ambiguous is not None:  # an earlier try may still land
-                    raise self._unknown(offset, ambiguous) from e
-                attempt += 1
-                if not isinstance(e, StoreUnreachableError) or attempt >= _CONNECTS:
-                    raise
-                self._pause(attempt)  # no connection was made, so nothing was sent
-                continue
-            found = self._settle(offset, deadline, ambiguous)
-            if found is not None:
-                if found[0] != entry_id:
-                    raise LogConflictError(f"{self.entry_key(offset)} belongs to another writer") from ambiguous
-                date = found[1]
-                break
-            attempt += 1
-            self._pause(attempt)
+        key = self.entry_key(offset)
+        entry_id = f"{self.writer}-{self._runtime.new_id()}"
+        body = encode_entry(key, Entry(entry_id, time_ms, payload))
+        began = self._runtime.clock.monotonic()
+        doubt, owner, date = self._create(offset, body, began + APPEND_DEADLINE_S)
+        # Who was asleep for so long may have landed, and been truncated since.
+        slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
+        if owner is not None and owner.id != entry_id:
+            taken = f"{key} belongs to another writer"
+            if slept:
+                raise self._unknown(offset, LogConflictError(taken))
+            if self.boundary.is_due(as_of_ms, date):
+                raise LogConflictError(taken)
+            raise OffsetTakenError(taken, owner.landed)
         try:
-            boundary, seen_ms = self._boundary_if_due(as_of_ms, date)
+            # Whatever the dates say: the one that `as_of_ms` comes from may have been ahead by as much.
+            boundary, seen_ms = self.boundary.if_due(0 if slept else as_of_ms, date)
         except StoreError as e:
             raise self._unknown(offset, e) from e
         if boundary > offset:
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
             # Either the offset was re-created behind a truncation, or the entry landed and was truncated since, inside
-            # a checkpoint. Only the minimum age tells them apart.
-            if ambiguous is not None or seen_ms - date >= self._min_age_ms:
+            # a checkpoint. Only the minimum age tells them apart, and of an entry that was found nobody knows its age.
+            if doubt is not None or owner is not None or slept or not within(date, seen_ms, self.min_age_ms):
                 raise self._unknown(offset, overtaken) from overtaken
             raise overtaken
-        if ambiguous is not None:
-            told = event("append_settled", key=self.entry_key(offset), tries=attempt + 1)
-            _log.info("an append whose reply was lost has landed: %s", ambiguous, extra=told)
-        return Landed(offset, time_ms, payload, date)
+        if doubt is not None:
+            _log.info("an append whose reply was lost has landed: %s", doubt, extra=event("append_settled", key=key))
+        # Of an entry that was found, only the time of its writing says when the offset behind it was free.
+        return Landed(
+            offset, time_ms, payload, date if owner is None else min(date, owner.created_ms), len(body), self.writer
+        )
 
-    def _settle(self, offset: int, deadline: float, cause: StoreError) -> tuple[str, int] | None:
-        """Who owns the offset after an ambiguous append; None if nobody does, yet."""
+    def _create(self, offset: int, body: bytes, deadline: float) -> tuple[StoreError | None, _Owner | None, int]:
+        """Have the offset owned by somebody.
+
+        Returns what was in doubt on the way, the owner as read back (None: this writer, by the store's own word), and the
+        store's clock.
+        """
+        doubt: StoreError | None = None
         attempt = 0
         while True:
+            try:
+                return doubt, None, self._store.put_if_absent(self.entry_key(offset), body).date_ms
+            except PreconditionFailedError as e:
+                try:
+                    owner = self._owner(offset)
+                except StoreError as unread:
+                    doubt = doubt or unread
+                    owner = self._settle(offset, deadline, doubt)
+                if owner is None:  # it was there, and is not: it may have been this writer's
+                    raise self._unknown(offset, doubt or e) from e
+            except (AmbiguousWriteError, ThrottledError) as e:
+                doubt = e
+                owner = self._settle(offset, deadline, doubt)
+            except StoreError as e:
+                if doubt is not None:  # an earlier try may still land
+                    raise self._unknown(offset, doubt) from e
+                attempt += 1
+                if not isinstance(e, StoreUnreachableError) or attempt >= _CONNECTS:
+                    raise
+                self._pause(attempt)  # no connection was made, so nothing was sent
+                continue
+            if owner is not None:
+                return doubt, owner, owner.landed.date_ms
+            attempt += 1
+            self._pause(attempt)
+
+    def _settle(self, offset: int, deadline: float, cause: StoreError) -> _Owner | None:
+        """Who owns the offset after an ambiguous append; None if nobody does, yet. A process that slept looks once."""
+        attempt = 0
+        while True:
+            with suppress(StoreError):
+                owner = self._owner(offset)
+                if owner is not None or self._runtime.clock.monotonic() <= deadline:
+                    return owner
             if self._runtime.clock.monotonic() > deadline:
                 raise self._unknown(offset, cause) from cause
-            try:
-                return self._owner(offset)
-            except StoreError:
-                attempt += 1
-                self._pause(attempt)
+            attempt += 1
+            self._pause(attempt)
 
-    def _owner(self, offset: int) -> tuple[str, int] | None:
+    def _owner(self, offset: int) -> _Owner | None:
         try:
-            stored = self._store.get(self.entry_key(offset))
+            return self._parse(offset, self._store.get(self.entry_key(offset)))
         except ObjectNotFoundError:
             return None
-        return decode(self.entry_key(offset), stored.body).id, stored.date_ms
 
     def _pause(self, attempt: int) -> None:
         self._runtime.clock.sleep(self._runtime.jitter(min(5.0, _BACKOFF_S * 2**attempt)))
@@ -306,74 +356,44 @@ class SharedLog:
             "run the command again with the same --producer, which repeats nothing"
         )
 
-    # -- truncation ---------------------------------------------------------------------------------------------------
+    # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
-    def write_checkpoint(self, offset: int, state: bytes) -> bool:
-        """Keep the state after `offset`; False if somebody had done so (the state is the same: apply is deterministic)."""
-        try:
-            key = self.checkpoint_key(offset)
-            self._store.put_if_absent(key, seal(key, state))
-        except PreconditionFailedError:
-            return False
-        except AmbiguousWriteError:
-            return True  # there or not: truncation looks for itself before it relies on it
-        return True
+    def write_checkpoint(self, offset: int, state: bytes, time_ms: int) -> tuple[int, bool]:
+        """Keep the state after `offset`; returns its weight, and whether it is there for certain.
 
-    def truncate(self) -> int:
-        """Delete what the newest checkpoint covers and what is older than the minimum age; returns how many entries.
-
-        The checkpoint's own entry stays, and so does the checkpoint before the newest, for readers on their way.
+        Somebody may have kept it before: the state is the same, since `apply` is deterministic.
         """
-        folder = self._list()
-        if not folder.checkpoints:
-            return 0
-        newest = folder.checkpoints[-1]
-        boundary = newest
-        for offset, modified in folder.entries.items():
-            if offset < boundary and folder.date_ms - modified < self._min_age_ms:
-                boundary = offset
-        old = sorted(o for o in folder.entries if o < boundary)
-        if old:
-            self._raise_boundary(boundary)
-            self._delete([self.entry_key(o) for o in old])
-        self._delete([self.checkpoint_key(o) for o in folder.checkpoints[:-2]])
-        return len(old)
+        key = self.checkpoint_key(offset)
+        body = encode_checkpoint(key, Checkpoint(time_ms, state))
+        try:
+            self._store.put_if_absent(key, body)
+        except PreconditionFailedError:
+            pass
+        except AmbiguousWriteError:
+            return len(body), False
+        return len(body), True
 
-    def _delete(self, keys: list[str]) -> None:
-        for at in range(0, len(keys), 1000):
-            failures = self._store.delete(keys[at : at + 1000])
+    def newest_checkpoint(self) -> tuple[int, int] | None:
+        """The offset and the weight of the newest checkpoint, whoever wrote it."""
+        listing = self._store.list(f"{self.folder}checkpoint/")
+        kept = self._folder(listing).checkpoints
+        if not kept:
+            return None
+        return kept[-1], self._store.head(self.checkpoint_key(kept[-1])).size
+
+    def truncate(self, folder: Folder | None = None) -> int:
+        """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries."""
+        folder = folder if folder is not None else self.look()
+        old = folder.ripe(self.min_age_ms)
+        if old and self.boundary.lift(old[-1] + 1) < folder.date_ms - CLOCKS_DIFFER_MS:
+            return 0  # the listing's clock, by which they were old, was ahead
+        spent = folder.checkpoints[:-KEPT_CHECKPOINTS]
+        keys = [self.entry_key(o) for o in old] + [self.checkpoint_key(o) for o in spent]
+        for at in range(0, len(keys), PAGE_SIZE):
+            failures = self._store.delete(keys[at : at + PAGE_SIZE])
             if failures:
                 raise StoreError(f"{failures[0].key} could not be deleted: {failures[0].code} {failures[0].message}")
-
-    def _read_boundary(self) -> tuple[int, str | None, int]:
-        """The boundary (0 if there is none), its ETag, and the store's clock when it was read."""
-        try:
-            stored = self._store.get(self.boundary_key)
-        except ObjectNotFoundError as e:
-            return 0, None, e.date_ms if e.date_ms is not None else 0
-        body = unseal(self.boundary_key, stored.body)
-        try:
-            return _BOUNDARY.decode(body).boundary, stored.etag, stored.date_ms
-        except msgspec.MsgspecError as e:
-            raise CorruptObjectError(f"{self.boundary_key} does not hold a boundary: {e}") from e
-
-    def _raise_boundary(self, boundary: int) -> None:
-        body = seal(self.boundary_key, msgspec.json.encode(_Boundary(boundary)))
-        while True:
-            current, etag, _ = self._read_boundary()
-            if current >= boundary:
-                return
-            try:
-                if etag is None:
-                    self._store.put_if_absent(self.boundary_key, body)
-                else:
-                    self._store.put_if_match(self.boundary_key, body, etag)
-            except (PreconditionFailedError, AmbiguousWriteError):
-                self._pause(1)  # read it again: only a boundary that is seen to be raised allows the deletion
-
-    def _boundary_if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
-        """The boundary and when it was read, if what was free at `as_of_ms` may have been truncated by `date_ms`."""
-        if (date_ms - as_of_ms) * _CHECK_SHARE < self._min_age_ms:
-            return 0, date_ms
-        boundary, _, seen_ms = self._read_boundary()
-        return boundary, seen_ms
+        for o in old:
+            del folder.entries[o]
+        del folder.checkpoints[: len(spent)]
+        return len(old)

@@ -8,12 +8,9 @@ a listing is in key order. Keys here are relative to the URL's prefix.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from l0gc.storage.history import History
+from typing import Final, Protocol
 
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
@@ -24,6 +21,16 @@ class Stored:
     """An object as read. Times are the store's, in milliseconds since 1970."""
 
     body: bytes
+    etag: str
+    modified_ms: int
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a store says of an object without its content."""
+
+    size: int
     etag: str
     modified_ms: int
     date_ms: int
@@ -67,6 +74,75 @@ class DeleteFailure:
     version_id: str = ""
 
 
+OFF: Final = "off"
+ENABLED: Final = "enabled"
+SUSPENDED: Final = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedKey:
+    """One version of a key; an empty `version_id` stands for the key as it is, whose deletion leaves a delete marker."""
+
+    key: str
+    version_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPage:
+    """One page of versions and delete markers, as columns; times are the store's, in milliseconds since 1970."""
+
+    keys: list[str]
+    version_ids: list[str]
+    markers: list[bool]
+    latest: list[bool]
+    sizes: list[int]
+    modified_ms: list[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """A multipart upload that was neither completed nor aborted; its parts cost money and no listing shows them."""
+
+    key: str
+    upload_id: str
+    initiated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsDeleted:
+    """What one DELETE request did; `markers` are the ids of the delete markers that it made, by key."""
+
+    failures: list[DeleteFailure] = field(default_factory=list)
+    markers: dict[str, str] = field(default_factory=dict)
+
+
+class History(Protocol):
+    """The past of a bucket, below one prefix. Every method may raise what an `ObjectStore`'s may."""
+
+    def versioning(self) -> str:
+        """`off`, `enabled` or `suspended`."""
+        ...
+
+    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
+        """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
+        ...
+
+    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        """Delete up to `PAGE_SIZE` of them in one request, which is sent once."""
+        ...
+
+    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
+        """The unfinished uploads below `prefix`, a page for each request."""
+        ...
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Abort an upload; one that is gone counts as aborted."""
+        ...
+
+
 class ObjectStore(Protocol):
     """An object store below one prefix.
 
@@ -75,8 +151,16 @@ class ObjectStore(Protocol):
     not, because a retry could meet the first try's success: they raise `AmbiguousWriteError` instead.
     """
 
+    quotes_etags: bool
+    """Whether If-Match takes an ETag in its quotes, as HTTP has it. Some stores refuse that form, and take it without: the
+    probe finds out, and `l0gc/format.json` remembers it for later processes."""
+
     def get(self, key: str) -> Stored:
         """The object. Raises `ObjectNotFoundError`."""
+        ...
+
+    def head(self, key: str) -> Head:
+        """Its size, version and time. Raises `ObjectNotFoundError`."""
         ...
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -87,7 +171,7 @@ class ObjectStore(Protocol):
         """Write, whatever is there."""
         ...
 
-    def put_often(self, key: str, body: bytes) -> None:
+    def put_fast(self, key: str, body: bytes) -> None:
         """As `put`, with less CPU: for what is written again and again while something else is to be done."""
         ...
 
@@ -109,6 +193,10 @@ class ObjectStore(Protocol):
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         """As `delete`, but sent once, so that the caller hears of each `ThrottledError` and sets its pace by it."""
+        ...
+
+    def discard(self, folder: str) -> None:
+        """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
         ...
 
     @property

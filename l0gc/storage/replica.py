@@ -1,8 +1,8 @@
 """A replicated state machine on a shared log: replay, catch up, propose.
 
 A decision is made against the state at the very offset where its entry lands: `propose` hands the state to `decide`,
-appends at the next offset, and on a conflict catches up and asks `decide` again. The state holds only what has landed, so
-a report or a checkpoint can never say more than the log (hazard 18).
+appends at the next offset, and on a conflict applies the winner's entry and asks `decide` again. The state holds only what
+has landed, so a checkpoint can never say more than the log (hazard 18).
 """
 
 from __future__ import annotations
@@ -13,23 +13,38 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
-from l0gc.errors import LogConflictError, LogOvertakenError, ProtocolError, StoreError
+from l0gc.errors import L0gcError, LogConflictError, LogOvertakenError, ObjectNotFoundError, ProtocolError
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.log import Landed, SharedLog
+from l0gc.storage.boundary import Folder
+from l0gc.storage.contention import Turns
+from l0gc.storage.log import KEPT_CHECKPOINTS, KeptState, Landed, OffsetTakenError, SharedLog
 
 _log: Final = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
-CHECKPOINT_EVERY: Final = 100
-"""Entries behind the newest checkpoint at which a writer keeps the state: it bounds what a replay reads, also where
-nobody runs housekeeping. Truncation is housekeeping's alone."""
+CHECKPOINT_BYTES: Final = 256 << 10
+"""A checkpoint of less than this is cheap, so what is behind it need not weigh more."""
+CHECKPOINT_EVERY: Final = 40
+"""Entries behind a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, also where nobody runs
+housekeeping. Behind a large one an entry counts as 1/40 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
+_CHECKPOINT_SHARE: Final = 2
+"""What lies behind a checkpoint weighs so many times as much as it does when the next one is due. So all checkpoints
+together cost half of what the entries cost, and the newest one; and a replay reads at most three times the state."""
+_OVERDUE: Final = 1.25
+"""Whose entry makes a checkpoint due writes it. The others wait for a quarter more, and look whether it has."""
+_SMALL_CHECKPOINT_ENTRIES: Final = 4
+"""Entries that are worth a cheap checkpoint to housekeeping, and a truncation its three requests."""
 LOOK_AGAIN_S: Final = 60.0
 """An entry gets the store's time as of the writer's last look, and what is remembered of producers expires by that. A
 writer that was idle for longer looks once more before it appends."""
 _MAX_CONFLICTS: Final = 1000
 """Far above what contention can cause; a writer that meets this many is not making progress."""
+_MAX_LOOKS: Final = 200
+"""After so many looks a writer tries, whosever turn it seems to be."""
+PROPOSE_DEADLINE_S: Final = 300.0
+"""Nor is one that has been losing for so long."""
 
 
 class StateMachine(Protocol[S]):
@@ -53,20 +68,27 @@ class StateMachine(Protocol[S]):
 
 
 class Replica(Generic[S]):
-    """One process's copy of a state, and its way to change it. Safe for use by several threads."""
+    """One process's copy of a state, and its way to change it. Safe for use by several threads.
+
+    Nobody waits for others' appends while it holds `lock`.
+    """
 
     def __init__(self, log: SharedLog, machine: StateMachine[S], runtime: Runtime) -> None:
         self.log = log
         self.lock = threading.RLock()
         self._machine = machine
         self._runtime = runtime
+        self._turns = Turns(runtime, log.writer)
         self._state: S = machine.initial()
         self.offset = -1
         self.time_ms = 0
         self.as_of_ms: int | None = None
         self._looked_at = float("-inf")
+        self._folder = Folder()
         self.checkpoint_offset = -1
-        self.covered = 0
+        self.checkpoint_weight = 0
+        self._charges: list[int] = []
+        self._behind = 0
 
     @property
     def state(self) -> S:
@@ -85,14 +107,15 @@ class Replica(Generic[S]):
         with self.lock:
             self._looked_at = self._runtime.clock.monotonic()
             r = self.log.replay()
-            state, offset = self._machine.initial(), -1
+            kept = r.checkpoint or KeptState(-1, 0, b"", 0)
+            state = self._machine.initial()
             if r.checkpoint is not None:
-                offset = r.checkpoint[0]
-                state = self._machine.decode(r.checkpoint[1], self.log.checkpoint_key(offset))
-            self._state, self.offset, self.checkpoint_offset = state, offset, offset
+                state = self._machine.decode(kept.state, self.log.checkpoint_key(kept.offset))
+            self._state, self.offset, self.time_ms = state, kept.offset, kept.time_ms
+            self._kept(kept.offset, kept.weight)
             for entry in r.entries:
                 self._apply(entry)
-            self.as_of_ms, self.covered = r.as_of_ms, r.covered
+            self.as_of_ms, self._folder = r.folder.date_ms, r.folder
 
     def catch_up(self) -> S:
         """The state as the log has it now."""
@@ -100,70 +123,179 @@ class Replica(Generic[S]):
             if self.as_of_ms is None:
                 self.replay()
                 return self._state
-            self._looked_at = self._runtime.clock.monotonic()
+            now = self._runtime.clock.monotonic()
+            # Where much time has passed by this machine's clock, a store's clock that jumped must not say otherwise.
+            slept = (now - self._looked_at) * 1000 >= self.log.min_age_ms / 3
+            self._looked_at = now
             try:
-                entries, as_of_ms = self.log.tail(self.offset, self.as_of_ms)
+                entries, as_of_ms = self.log.tail(
+                    self.offset, 0 if slept else self.as_of_ms, expected=self._turns.expected
+                )
             except LogOvertakenError:
                 self.replay()
                 return self._state
             for entry in entries:
                 self._apply(entry)
+            self._turns.looked([(e.offset, e.writer) for e in entries])
             self.as_of_ms = as_of_ms
             return self._state
+
+    # -- changing the state -------------------------------------------------------------------------------------------
 
     def propose(self, decide: Callable[[S, int], bytes | None]) -> int | None:
         """Append what `decide(state, offset)` returns, at that offset; None if it returns None.
 
         Raises:
             AppendOutcomeUnknownError: see `SharedLog.append`; the state is replayed before it is used again.
+            ProtocolError: other writers were always first, or the entry is too large.
             Whatever `decide` raises to refuse.
         """
-        with self.lock:
-            if self.as_of_ms is None:
-                self.replay()
-            elif self._runtime.clock.monotonic() - self._looked_at > LOOK_AGAIN_S:
-                self.catch_up()
-            for conflict in range(_MAX_CONFLICTS):
-                if conflict > 1:
-                    self._runtime.clock.sleep(self._runtime.jitter(min(0.5, 0.005 * conflict)))
+        clock = self._runtime.clock
+        deadline = clock.monotonic() + PROPOSE_DEADLINE_S
+        conflicts = 0
+        while True:
+            self._wait_for_turn(just_looked=conflicts > 0)
+            with self.lock:
+                if self.as_of_ms is None:
+                    self.replay()
+                elif clock.monotonic() - self._looked_at > LOOK_AGAIN_S:
+                    self.catch_up()
                 offset = self.offset + 1
                 payload = decide(self._state, offset)
                 if payload is None:
                     return None
-                assert self.as_of_ms is not None
-                try:
-                    landed = self.log.append(
-                        offset, payload, time_ms=max(self.time_ms, self.as_of_ms), as_of_ms=self.as_of_ms
-                    )
-                except LogConflictError as e:
-                    _log.debug("%s", e, extra=event("log_conflict", log=self.log.folder, offset=offset))
-                    if isinstance(e, LogOvertakenError):
-                        self.replay()
-                    else:
-                        self.catch_up()
-                    continue
-                except BaseException:
-                    self.as_of_ms = None  # whatever happened to the append, the log knows
-                    raise
-                self._looked_at = self._runtime.clock.monotonic()
-                self._apply(landed)
-                self.as_of_ms = max(self.as_of_ms, landed.date_ms)
-                if offset - self.checkpoint_offset >= CHECKPOINT_EVERY:
-                    with suppress(StoreError):  # the entry has landed; somebody else will keep the state
-                        self.write_checkpoint()
-                return offset
-            raise ProtocolError(f"the log {self.log.folder} could not be appended to after {_MAX_CONFLICTS} conflicts")
+                began = clock.monotonic()
+                if self._append(offset, payload):
+                    self._turns.won(clock.monotonic() - began)
+                    return offset
+                self._turns.lost(clock.monotonic() - began)
+            conflicts += 1
+            if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:
+                raise ProtocolError(
+                    f"the log {self.log.folder} could not be appended to: others were first {conflicts} times; run the "
+                    "command again, with fewer writers at once"
+                )
+
+    @property
+    def writers(self) -> int:
+        """How many writers, this one included, have appended to the log lately."""
+        with self.lock:
+            return self._turns.writers
+
+    def _wait_for_turn(self, *, just_looked: bool) -> None:
+        """Let the writers before this one append, where there are others."""
+        with self.lock:
+            shared = self._turns.shared
+            pause = self._turns.crowd_s() if shared else self._turns.gap_s()
+        if pause:
+            self._runtime.clock.sleep(pause)
+        if pause or (shared and not just_looked):
+            self.catch_up()
+        for _ in range(_MAX_LOOKS if shared else 0):
+            with self.lock:
+                pause = self._turns.look_in_s()
+            if not pause:
+                return
+            self._runtime.clock.sleep(pause)
+            self.catch_up()
+
+    def _append(self, offset: int, payload: bytes) -> bool:
+        """Append and apply; False where another writer was first, whose entry is applied then."""
+        assert self.as_of_ms is not None
+        try:
+            landed = self.log.append(offset, payload, time_ms=max(self.time_ms, self.as_of_ms), as_of_ms=self.as_of_ms)
+        except LogConflictError as e:
+            _log.debug("%s", e, extra=event("log_conflict", log=self.log.folder, offset=offset))
+            if isinstance(e, OffsetTakenError):
+                self._apply(e.landed)
+                self._turns.looked([(e.landed.offset, e.landed.writer)])
+            elif isinstance(e, LogOvertakenError):
+                self.replay()
+            else:
+                self.catch_up()
+            return False
+        except BaseException:
+            self.as_of_ms = None  # whatever happened to the append, the log knows
+            raise
+        self._looked_at = self._runtime.clock.monotonic()
+        was_due = self.checkpoint_due()
+        self._apply(landed)
+        self._turns.looked([(landed.offset, landed.writer)])
+        self.as_of_ms = landed.date_ms
+        if self.checkpoint_due():
+            # The entry has landed, whatever becomes of the checkpoint; somebody else will keep the state.
+            with suppress(L0gcError):
+                self._checkpoint_in_turn(was_due)
+        return True
+
+    def _apply(self, entry: Landed) -> None:
+        self._machine.apply(self._state, entry)
+        self.offset = entry.offset
+        self.time_ms = max(self.time_ms, entry.time_ms)
+        self._charges.append(max(entry.weight, -(-CHECKPOINT_BYTES // CHECKPOINT_EVERY)))
+        self._behind += self._charges[-1]
+
+    # -- checkpoints and truncation -----------------------------------------------------------------------------------
+
+    def checkpoint_due(self, *, housekeeping: bool = False) -> bool:
+        """Whether the state should be kept: what lies behind the newest checkpoint weighs enough.
+
+        Args:
+            housekeeping: also where a cheap one saves a reader some requests.
+        """
+        if (
+            housekeeping
+            and self.checkpoint_weight <= CHECKPOINT_BYTES
+            and len(self._charges) >= _SMALL_CHECKPOINT_ENTRIES
+        ):
+            return True
+        return self._behind >= self._due_weight
+
+    @property
+    def _due_weight(self) -> int:
+        return max(CHECKPOINT_BYTES, _CHECKPOINT_SHARE * self.checkpoint_weight)
+
+    def _checkpoint_in_turn(self, was_due: bool) -> None:
+        if was_due:
+            if self._behind < _OVERDUE * self._due_weight:
+                return
+            with suppress(ObjectNotFoundError):  # truncated meanwhile, behind a newer one
+                newest = self.log.newest_checkpoint()
+                if newest is not None and self.checkpoint_offset < newest[0] <= self.offset:
+                    self._kept(*newest)
+            if not self.checkpoint_due():
+                return
+        self.write_checkpoint()
 
     def write_checkpoint(self) -> int:
         """Keep the state as it is now; returns its offset."""
         with self.lock:
             state = self.state
             if self.offset > self.checkpoint_offset:
-                self.log.write_checkpoint(self.offset, self._machine.encode(state))
-                self.checkpoint_offset = self.offset
+                weight, certain = self.log.write_checkpoint(self.offset, self._machine.encode(state), self.time_ms)
+                self._kept(self.offset, weight)
+                if certain:
+                    self._folder.checkpoints.append(self.offset)
             return self.offset
 
-    def _apply(self, entry: Landed) -> None:
-        self._machine.apply(self._state, entry)
-        self.offset = entry.offset
-        self.time_ms = max(self.time_ms, entry.time_ms)
+    def _kept(self, offset: int, weight: int) -> None:
+        """A checkpoint of `offset` is there."""
+        self._charges = self._charges[len(self._charges) - (self.offset - offset) :]
+        self._behind = sum(self._charges)
+        self.checkpoint_offset, self.checkpoint_weight = offset, weight
+
+    def truncate(self) -> int:
+        """Delete what a checkpoint covers and what is old enough, if it is worth the requests; returns how many entries.
+
+        What the replay's listing showed is enough to know, so a log with nothing to delete costs no request.
+        """
+        with self.lock:
+            _ = self.state
+            assert self.as_of_ms is not None
+            unlisted = self.checkpoint_offset - max(self._folder.entries, default=-1)
+            if unlisted >= _SMALL_CHECKPOINT_ENTRIES and self.as_of_ms - self._folder.date_ms >= self.log.min_age_ms:
+                self._folder = self.log.look()
+            spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
+            if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
+                return 0
+            return self.log.truncate(self._folder)

@@ -1,4 +1,4 @@
-"""One process's handles on a cluster: the store, the controller, and one handle for each partition that it touches.
+"""One process's handles on a cluster: the store, the controller, and one handle for each journal that it touches.
 
 Nothing is decided here; it is where the pieces are put together, so that commands, executors and tests do it alike.
 """
@@ -6,15 +6,26 @@ Nothing is decided here; it is where the pieces are put together, so that comman
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-from l0gc.keys import PartitionId
+from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Inline, Parallel
+from l0gc.storage.parallel import Inline, Parallel, Threads
+from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
-from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.watermark.publication import refuse_if_behind
+from l0gc.watermark.source import ClusterIdentity
+
+THREADS: Final = 16
+"""For requests that are sent at once, of a command or of a program that uses the library."""
 
 
 @dataclass
@@ -31,7 +42,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._partitions: dict[PartitionId, PartitionHandle] = {}
+        self._journals: dict[int, JournalHandle] = {}
         self.controller = Controller(
             self.store,
             self.runtime,
@@ -40,18 +51,47 @@ class Cluster:
             epoch_interval_s=self.epoch_interval_s,
             parallel=self.parallel,
             truncate_min_age_ms=self.truncate_min_age_ms,
+            guard=lambda: refuse_if_behind(self),
         )
 
-    def partition(self, partition: PartitionId) -> PartitionHandle:
-        """The process's handle on a partition; always the same one, so that its threads share one fence."""
+    @property
+    def identified(self) -> bool:
+        """Whether this process has seen that there is a cluster here, and that it is the expected one."""
+        return self.controller.looked
+
+    def identity(self) -> ClusterIdentity:
+        """Whose bucket this is, and at which epoch, as the controller's log has it now. See `Controller.snapshot`."""
+        return identity_of(self.controller.snapshot())
+
+    def journal(self, number: int) -> JournalHandle:
+        """The process's handle on a journal; always the same one, so that its threads share one fence."""
         with self._lock:
-            if partition not in self._partitions:
-                self._partitions[partition] = PartitionHandle(
-                    partition,
+            if number not in self._journals:
+                self._journals[number] = JournalHandle(
+                    number,
                     self.store,
                     self.controller,
                     self.runtime,
                     parallel=self.parallel,
                     truncate_min_age_ms=self.truncate_min_age_ms,
                 )
-            return self._partitions[partition]
+            return self._journals[number]
+
+    def touched(self) -> list[JournalHandle]:
+        """The handles that this process has used."""
+        with self._lock:
+            return list(self._journals.values())
+
+
+@contextmanager
+def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Cluster, S3Store]]:
+    """The handles on the cluster at `config`, as a command or the library uses them; see `Cluster` for `settings`."""
+    store = S3Store(config)
+    with Threads(THREADS) as threads:
+        yield Cluster(store, Runtime(), threads, **settings), store
+
+
+def identity_of(state: ControllerState) -> ClusterIdentity:
+    """What the controller's state says of the cluster to whoever collects its garbage."""
+    layout = KeyLayout(state.key_template, state.shards)
+    return ClusterIdentity(state.cluster_id, state.epoch, layout, state.external_log)

@@ -1,40 +1,53 @@
-"""Housekeeping: tick, slide idle windows, checkpoint, truncate, report.
+"""Housekeeping: tick, slide idle windows, close deleted topics, keep the logs short.
 
-Each step is safe to run at any time, by any number of processes: a tick and an advance are ordinary log entries, a
-checkpoint says what its log says, and truncation keeps to the shared log's rules.
+Each step is safe to run at any time, by any number of processes: a tick, an advance and a closing are ordinary log entries,
+a checkpoint says what its log says, and truncation keeps to the shared log's rules. What it costs goes with the journals in
+use, never with their partitions: an idle journal takes one entry. What fails for one log concerns that log alone; it is
+named, and the rest is done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
-from l0gc.errors import CorruptObjectError
-from l0gc.keys import PartitionId
+from l0gc.errors import CorruptObjectError, EpochRegressionError, PartialFailureError, ProtocolError, StoreError
+from l0gc.figures import count
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState
-from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.reports import publish_reports, report_of
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.watermark.publication import refuse_if_behind
 
 S = TypeVar("S")
 
-CHECKPOINT_ENTRIES: Final = 50
-"""Entries behind the newest checkpoint that make a new one worth its request: what a replay then saves."""
+_OF_ONE_LOG: Final = (CorruptObjectError, StoreError, ProtocolError)
+"""What concerns one log alone. A cluster that does not exist, or whose controller log went back, concerns all of it."""
+
+_NAMED: Final = 3
+"""So many logs are named in the sentence that says what went wrong."""
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """A partition that could not be looked after, and why; a live topic's holds M where it was."""
+    """A log for which housekeeping failed, and why; `journal` is None for the controller's."""
 
-    topic: str
-    partition: int
+    journal: int | None
     error: str
+
+    @property
+    def log(self) -> str:
+        """Its name, for people."""
+        return "the controller's log" if self.journal is None else f"journal {self.journal}"
 
 
 @dataclass(slots=True)
 class HousekeepResult:
+    """`advanced` and `barriers` count journals, `closed` topics by journal; `journals` and `partitions` are those in use."""
+
     cluster_epoch: int
     ticked: bool = False
     advanced: int = 0
@@ -42,88 +55,129 @@ class HousekeepResult:
     checkpoints: int = 0
     truncated_entries: int = 0
     closed: int = 0
+    journals: int = 0
     partitions: int = 0
     broken: list[Broken] = field(default_factory=list)
 
+    @property
+    def problem(self) -> PartialFailureError | None:
+        """What went wrong, in one sentence."""
+        if not self.broken:
+            return None
+        named = "; ".join(f"{b.log}: {b.error}" for b in self.broken[:_NAMED])
+        return PartialFailureError(
+            f"housekeeping failed for {count(len(self.broken), 'log')} and is done for all others; a journal that topics "
+            f"use holds M until it succeeds: {named}"
+        )
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    moved: bool
-    checkpoint: bool
-    truncated: int
-    report: PartitionReport
+
+@dataclass(slots=True)
+class _Log:
+    """What was done at one log, and what went wrong there."""
+
+    journal: int | None
+    moved: bool = False
+    closed: int = 0
+    checkpoints: int = 0
+    truncated: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Do a step; what fails is noted, and keeps no other step from being done."""
+        try:
+            step()
+        except _OF_ONE_LOG as e:
+            self.errors.append(str(e))
+
+    def shorten(self, replica: Replica[S]) -> None:
+        """Checkpoint and truncate, as far as that is worth its requests."""
+        if replica.checkpoint_due(housekeeping=True):
+            replica.write_checkpoint()
+            self.checkpoints += 1
+        self.truncated += replica.truncate()
 
 
-def housekeep(
-    cluster: Cluster, *, barrier: bool = False, checkpoint_entries: int = CHECKPOINT_ENTRIES
-) -> HousekeepResult:
-    """Look after the whole cluster once. A partition whose log cannot be read is named in `broken`, the rest is done.
+def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
+    """Housekeep the whole cluster once. A log for which something fails is named in `broken`, and the rest is done.
 
     Args:
         barrier: tick in any case, and close every window to that tick, so that all that was uploaded before it can go.
+
+    Raises:
+        NotInitialisedError, CorruptObjectError, StoreError: the controller's log cannot be read, so nothing is known.
+        SafetyError: what is published is ahead of the controller's log (hazard 10) or another cluster's, or epochs are
+            another system's. Nothing was written.
     """
     controller = cluster.controller
-    before = controller.snapshot().epoch
-    epoch = controller.advance() if barrier else controller.tick_if_due()
+    before = refuse_if_behind(cluster)[0].cluster_epoch
+    own = _Log(None)
+    own.attempt(lambda: _tick(cluster, barrier=barrier))
     state = controller.snapshot()
-    result = HousekeepResult(epoch, ticked=epoch != before, partitions=len(state.partitions()))
-    result.closed, result.broken = close_partitions(cluster, state.to_be_closed())
-    kept = cluster.parallel.map(
-        lambda p: _keep(cluster, state, p, epoch, barrier=barrier, checkpoint_entries=checkpoint_entries),
-        state.partitions(),
+    in_use, to_be_closed = state.journals_in_use(), state.to_be_closed()
+    own.attempt(lambda: own.shorten(controller.replica))
+
+    def keep(journal: int) -> _Log:
+        deleted = to_be_closed.get(journal, [])
+        return _keep(cluster, journal, state.epoch if journal in in_use else None, deleted, barrier=barrier)
+
+    logs = [own, *cluster.parallel.map(keep, sorted({*in_use, *to_be_closed}))]
+    moved = sum(log.moved for log in logs)
+    return HousekeepResult(
+        state.epoch,
+        ticked=state.epoch != before,
+        advanced=0 if barrier else moved,
+        barriers=moved if barrier else 0,
+        checkpoints=sum(log.checkpoints for log in logs),
+        truncated_entries=sum(log.truncated for log in logs),
+        closed=sum(log.closed for log in logs),
+        journals=len(in_use),
+        partitions=state.partition_count,
+        broken=[Broken(log.journal, "; ".join(dict.fromkeys(log.errors))) for log in logs if log.errors],
     )
-    for k in kept:
-        if isinstance(k, Broken):
-            result.broken.append(k)
-            continue
-        result.barriers += k.moved and barrier
-        result.advanced += k.moved and not barrier
-        result.checkpoints += k.checkpoint
-        result.truncated_entries += k.truncated
-    made, truncated = _checkpoint(controller.replica, checkpoint_entries)
-    result.checkpoints += made
-    result.truncated_entries += truncated
-    reports = [k.report for k in kept if isinstance(k, _Kept)]
-    publish_reports(cluster.store, cluster.runtime, "housekeep", reports)
-    return result
 
 
-def _keep(
-    cluster: Cluster,
-    state: ControllerState,
-    p: PartitionId,
-    epoch: int,
-    *,
-    barrier: bool,
-    checkpoint_entries: int,
-) -> _Kept | Broken:
-    handle = cluster.partition(p)
+def _tick(cluster: Cluster, *, barrier: bool) -> None:
+    if barrier:
+        cluster.controller.advance()
+    else:
+        cluster.controller.tick_if_due()
+
+
+def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[Topic], *, barrier: bool) -> _Log:
+    """Housekeep one journal.
+
+    Args:
+        epoch: where its window is to be; None if no topic lies in it any more.
+        deleted: topics to be closed here.
+    """
+    log, handle = _Log(journal), cluster.journal(journal)
     try:
-        moved = handle.barrier(epoch) if barrier else handle.advance(epoch)
-        checkpoint, truncated = _checkpoint(handle.replica, checkpoint_entries)
-    except CorruptObjectError as e:
-        return Broken(p.topic, p.partition, str(e))
-    with handle.replica.lock:
-        report = report_of(state.cluster_id, p, handle.state, handle.replica.offset)
-    return _Kept(moved, checkpoint, truncated, report)
+        _read(cluster, handle)
+    except (*_OF_ONE_LOG, EpochRegressionError) as e:
+        log.errors.append(str(e))
+        return log
+
+    def move() -> None:
+        if epoch is not None:
+            log.moved = handle.barrier(epoch) if barrier else handle.advance(epoch)
+
+    def close(topic: Topic) -> None:
+        log.closed += handle.close(topic.revision, topic.topic_id)
+
+    log.attempt(move)
+    for topic in deleted:
+        if not handle.state.closed(topic.revision):
+            log.attempt(partial(close, topic))
+    log.attempt(lambda: log.shorten(handle.replica))
+    return log
 
 
-def _checkpoint(replica: Replica[S], every: int) -> tuple[bool, int]:
-    """Checkpoint if enough has come together since the last one, and truncate if enough is covered by one."""
-    due = replica.offset - replica.checkpoint_offset >= every
-    if due:
-        replica.write_checkpoint()
-    return due, replica.log.truncate() if due or replica.covered >= every else 0
-
-
-def close_partitions(cluster: Cluster, ids: list[PartitionId]) -> tuple[int, list[Broken]]:
-    """End the partitions of deleted topics; says how many had not ended, and which could not be ended."""
-
-    def close(p: PartitionId) -> bool | Broken:
-        try:
-            return cluster.partition(p).close()
-        except CorruptObjectError as e:
-            return Broken(p.topic, p.partition, str(e))
-
-    outcomes = cluster.parallel.map(close, ids)
-    return sum(o is True for o in outcomes), [o for o in outcomes if isinstance(o, Broken)]
+def _read(cluster: Cluster, handle: JournalHandle) -> None:
+    """Catch up with a journal. One whose window is above the cluster epoch is left as it is (hazard 10)."""
+    newest = handle.catch_up().max_applied_epoch
+    epoch = cluster.controller.epoch(at_least=newest)
+    if newest > epoch:
+        raise EpochRegressionError(
+            f"journal {handle.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
+            "restored from an old backup. Restore the newer one, or see docs/operations.md"
+        )

@@ -1,6 +1,6 @@
-"""What is known of a producer: its newest run at the controller, and what each partition would do with that run now.
+"""What is known of a producer: its newest run at the controller, and what each journal would do with that run now.
 
-Read from the controller's log and the partitions' own. Changes nothing, and above all bumps no epoch: to look at a producer
+Read from the controller's log and the journals' own. Changes nothing, and above all bumps no epoch: to look at a producer
 must not fence the run that somebody is asking about.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from l0gc.errors import CorruptObjectError
-from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.entries import ProducerState
@@ -17,7 +16,7 @@ from l0gc.streamlog.journal.entries import ProducerState
 
 @dataclass(frozen=True, slots=True)
 class InputView:
-    """How many of an input's records for this partition have landed. How many there will be, no log says."""
+    """How many of an input's records for this journal have landed. How many there will be, no log says."""
 
     input: str
     landed: int
@@ -25,14 +24,12 @@ class InputView:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
-    """What a partition knows of the producer. `open` is whether it takes the newest run's next batch; `meaning` says why."""
+class JournalView:
+    """What a journal knows of the producer. `open` is whether it takes the newest run's next object; `meaning` says why."""
 
-    topic: str
-    partition: int
+    journal: int
     epoch: int
     next_sequence: int
-    last_offset: int
     last_landed_ms: int
     inputs: list[InputView]
     open: bool
@@ -43,7 +40,7 @@ class PartitionView:
 class ProducerView:
     """A producer. Times are the store's clock, in milliseconds.
 
-    `may_begin` is whether its newest run may begin at the `unknown_partitions` partitions that do not know the producer.
+    `may_begin` is whether its newest run may begin at the `unknown_journals` journals that do not know the producer.
     """
 
     name: str
@@ -54,8 +51,8 @@ class ProducerView:
     last_used_ms: int
     expires_ms: int
     may_begin: bool
-    unknown_partitions: int
-    partitions: list[PartitionView]
+    unknown_journals: int
+    journals: list[JournalView]
     errors: list[str] = field(default_factory=list)
 
 
@@ -73,48 +70,47 @@ def describe_producer(cluster: Cluster, name: str) -> ProducerView:
     state = cluster.controller.snapshot()
     run = state.producer(name)
     errors: list[str] = []
-    unknown: list[PartitionId] = []
+    unknown: list[int] = []
 
-    def look(p: PartitionId) -> PartitionView | None:
+    def look(journal: int) -> JournalView | None:
         try:
-            known = cluster.partition(p).catch_up().producers.get(run.producer_id)
+            known = cluster.journal(journal).catch_up().producers.get(run.producer_id)
         except CorruptObjectError as e:
             errors.append(str(e))
             return None
         if known is None:
-            unknown.append(p)
+            unknown.append(journal)
             return None
-        return _view(p, known, run)
+        return _view(journal, known, run)
 
-    partitions = [v for v in cluster.parallel.map(look, state.partitions()) if v is not None]
+    journals = [v for v in cluster.parallel.map(look, state.journals_in_use()) if v is not None]
     return ProducerView(
         name,
         run.producer_id,
         run.epoch,
         run.last_epoch,
         run.time_ms,
-        max([run.time_ms, *(v.last_landed_ms for v in partitions)]),
+        max([run.time_ms, *(v.last_landed_ms for v in journals)]),
         run.time_ms + NAME_EXPIRY_MS,
-        cluster.controller.producer_is_current(run.producer_id, run.epoch),
+        cluster.controller.producer_is_current(run.producer_id, run.epoch, run.run),
         len(unknown),
-        partitions,
+        journals,
         sorted(errors),
     )
 
 
-def _view(p: PartitionId, known: ProducerState, run: Producer) -> PartitionView:
+def _view(journal: int, known: ProducerState, run: Producer) -> JournalView:
     inputs = [InputView(i, progress.landed, progress.time_ms) for i, progress in known.inputs.items()]
     takes, meaning = _verdict(known, run)
-    last_offset = known.recent[-1].last_offset if known.recent else -1
-    return PartitionView(
-        p.topic, p.partition, known.epoch, known.next_sequence, last_offset, known.time_ms, inputs[::-1], takes, meaning
-    )
+    return JournalView(journal, known.epoch, known.next_sequence, known.time_ms, inputs[::-1], takes, meaning)
 
 
 def _verdict(known: ProducerState, run: Producer) -> tuple[bool, str]:
-    """Whether the partition takes the newest run's next batch, and what that means."""
-    if known.epoch == run.epoch:
-        return True, f"open: the newest run goes on at sequence {known.next_sequence}"
+    """Whether the journal takes the newest run's next object, and what that means."""
     if known.epoch < run.epoch:
         return True, f"open: the newest run begins at sequence 0, and fences epoch {known.epoch}"
-    return False, f"refuses epoch {run.epoch}, which is older; another upload bumps it"
+    if known.epoch > run.epoch:
+        return False, f"refuses epoch {run.epoch}, which is older; another upload bumps it"
+    if known.run != run.run:
+        return False, f"refuses the newest run: another one had epoch {run.epoch}, too; another upload bumps it"
+    return True, f"open: the newest run goes on at sequence {known.next_sequence}"

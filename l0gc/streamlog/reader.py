@@ -1,28 +1,52 @@
-"""Reading a partition: L1 up to the last reconciled offset, L0 above it, each record once and in order.
+"""Reading a topic: L1 up to the last reconciled offset, L0 above it, each record once and in order.
 
-A reader holds no lock, so an L0 object may be reconciled and swept between the replay that named it and the read of it
-(hazard 19). The reader then replays and goes on from the same offset, now in L1; only an object that is still unreconciled
-in the log and yet missing is reported, as what it is: a loss.
+A reader holds no lock, so an object may be reconciled, merged or swept between the look at the journal that named it and the
+read of it (hazard 19). The reader then looks again and goes on from the same offset. Only an object that the journal still
+names after it was found missing is reported, as what it is: a loss.
+
+Many partitions share the blocks of an L0 object, and a small partition has small L1 objects. So consecutive partitions are
+read together, as many as fit the memory: each block is fetched and decoded once, and small objects are fetched at once.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartitionClosedError
-from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.journal.entries import L1File, Unreconciled
-from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc import columns
+from l0gc.errors import (
+    CorruptObjectError,
+    ObjectNotFoundError,
+    OffsetOutOfRangeError,
+    PartitionClosedError,
+)
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_file
+from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+from l0gc.streamlog.parts import (
+    FilePart,
+    Found,
+    Lost,
+    ObjectPart,
+    Part,
+    RecordSlice,
+    by_partition,
+    cost_of,
+    file_records,
+    groups,
+    load,
+)
 
-_ROWS: Final = 4096
-_L1_FIELDS: Final = [pa.field("offset", pa.int64()), *extents.SCHEMA]
+WINDOW_BYTES: Final = 32 << 20
+"""About so many bytes of records are held at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,108 +60,272 @@ class Record:
     value: bytes
 
 
-class StoredFile(io.RawIOBase):
-    """An object as a file that is read by ranges."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        self._store, self._key, self._size, self._at = store, key, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        if end <= self._at:
-            return b""
-        body = self._store.get_ranges(self._key, [(self._at, end - self._at)])[0]
-        self._at = end
-        return body
+def read_topic(
+    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+) -> Iterator[Record]:
+    """The records of a topic, one partition after another. See `read_slices`."""
+    for partition, base, batch in read_slices(cluster, topic, partitions, start):
+        times = columns.raw(batch.column(0)).cast("q")
+        keys, values = batch.column(1).to_pylist(), batch.column(2).to_pylist()
+        for offset, (time, key, value) in enumerate(zip(times, keys, values, strict=True), base):
+            yield Record(partition, offset, time, key, value)
 
 
-def read_partition(store: ObjectStore, handle: PartitionHandle, start: int = 0) -> Iterator[Record]:
-    """The records of a partition from offset `start` on, as far as the log went when reading began.
+def read_slices(
+    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+) -> Iterator[RecordSlice]:
+    """The records of a topic in order of partition and offset, as far as its journals went when reading began.
+
+    Args:
+        partitions: only these.
+        start: from this offset on, in each partition; without it, from the log start offset.
 
     Raises:
-        CorruptObjectError: an object does not hold what the log says, or is missing while the log still needs it.
+        CorruptObjectError: an object does not hold what the journal says, or is missing while the journal still needs it.
+        OffsetOutOfRangeError: `start` is below a log start offset, or records were deleted before they could be read.
+        PartitionClosedError: the topic was deleted.
     """
-    end = handle.catch_up().next_offset
-    at = start
-    while at < end:
-        with handle.replica.lock:
-            state = handle.state
-            before, files, placeholders = state.last_reconciled_offset, list(state.l1), list(state.placeholders)
+    wanted = None if partitions is None else np.unique(np.fromiter(partitions, np.int64))
+    runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
+    cluster.parallel.map(lambda run: cluster.journal(run.journal).catch_up(), runs)
+    for reader in [_RunReader(cluster, topic, run, wanted, start) for run in runs]:
+        yield from reader.read()
+
+
+def _within(partitions: Rows, run: JournalRun) -> Rows:
+    """Those of some partitions that are in a run."""
+    found: Rows = partitions[(partitions >= run.first) & (partitions < run.first + run.count)]
+    return found
+
+
+class _Gone(Exception):
+    """An object is not there any more."""
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__()
+        self.lost = lost
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a journal says of partitions at one time, and what of that is to be read.
+
+    Attributes:
+        costs: what the records of each partition take in memory.
+    """
+
+    topic: TopicState
+    objects: list[ObjectPart]
+    files: Rows
+    costs: Rows
+
+
+class _RunReader:
+    """Reads those partitions of a topic that one journal keeps."""
+
+    def __init__(self, cluster: Cluster, topic: Topic, run: JournalRun, wanted: Rows | None, start: int | None) -> None:
+        self._cluster, self._topic, self._start = cluster, topic, start
+        self._journal = cluster.journal(run.journal)
+        known = self._known()
+        asked = _within(known.partitions, run).astype(np.int64)
+        if wanted is not None:
+            asked = asked[np.isin(asked, wanted)]
+        starts = self._starts_of(known, asked)
+        ends = known.next_offsets[np.searchsorted(known.partitions, asked)]
+        self._partitions, self._starts, self._ends = (column[ends > starts] for column in (asked, starts, ends))
+        self._index = 0  # the partition that is being read; `_starts` has the record that is next
+        self._begun = False
+
+    # -- what the journal says ----------------------------------------------------------------------------------------
+
+    def _known(self) -> TopicState:
+        """A copy of the topic's state, which does not change while it is read."""
+        with self._journal.replica.lock:
+            topic = self._journal.state.topics.get(self._topic.revision, TopicState(self._topic.revision, ""))
+            if topic.closed:
+                raise self._deleted()
+            return replace(
+                topic,
+                next_offsets=topic.next_offsets.copy(),
+                reconciled=topic.reconciled.copy(),
+                log_start=topic.log_start.copy(),
+                objects=list(topic.objects),
+                indexes=dict(topic.indexes),
+            )
+
+    def _deleted(self) -> PartitionClosedError:
+        return PartitionClosedError(f"topic {self._topic.name!r} (revision {self._topic.revision}) was deleted")
+
+    def _starts_of(self, known: TopicState, partitions: Rows) -> Rows:
+        """Where reading begins. Raises `OffsetOutOfRangeError` if that is below a log start offset."""
+        log_starts: Rows = known.log_start[np.searchsorted(known.partitions, partitions)]
+        if self._start is None:
+            return log_starts
+        starts = np.full(len(partitions), self._start, np.int64)
+        self._check_log_starts(partitions, starts, log_starts)
+        return starts
+
+    def _check_log_starts(self, partitions: Rows, offsets: Rows, log_starts: Rows) -> None:
+        for at in np.flatnonzero(offsets < log_starts):
+            raise OffsetOutOfRangeError(
+                f"record {offsets[at]} of partition {self._topic.name}/{partitions[at]} was deleted; the first one that is "
+                f"there has offset {log_starts[at]}"
+            )
+
+    def _view(self) -> _View:
+        """What is to be read, from where the reader has come to."""
+        topic = self._known()
+        left = self._partitions[self._index :]
+        log_starts = topic.log_start[np.searchsorted(topic.partitions, left)]
+        begun = len(left) if self._start is not None else int(self._begun)
+        self._check_log_starts(left[:begun], self._starts[self._index :][:begun], log_starts[:begun])
+        self._starts[self._index :] = np.maximum(self._starts[self._index :], log_starts)
+        costs = np.zeros(len(self._partitions))
+        objects = [self._needed(o, costs) for o in topic.objects]
+        files = topic.l1[self._wanted(topic.l1, topic.l1["last"])]
+        np.add.at(costs, self._at(files), cost_of(files["bytes"].astype(np.float64)))
+        for partition in topic.indexes:  # how much that is, the state does not say
+            costs[self._partitions == partition] += WINDOW_BYTES
+        return _View(topic, [o for o in objects if len(o.extents)], files, costs)
+
+    def _at(self, rows: Rows) -> Rows:
+        return np.searchsorted(self._partitions, rows["partition"])
+
+    def _wanted(self, rows: Rows, last: Rows) -> Rows:
+        """Which of these extents or L1 objects hold records that are to be read, given their last ones."""
+        at = self._at(rows)
+        at[at == len(self._partitions)] = 0
+        mine: Rows = self._partitions[at] == rows["partition"]
+        return mine & (at >= self._index) & (last >= self._starts[at]) & (rows["base"] < self._ends[at])
+
+    def _needed(self, o: UnreconciledObject, costs: Rows) -> ObjectPart:
+        """What is to be read of an object. Its costs are added."""
+        rows = o.extents[self._wanted(o.extents, o.extents["base"] + o.extents["records"] - 1)]
+        records = np.ones(len(o.blocks))
+        np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
+        shares = rows["records"] / records[rows["block"]] * o.blocks["length"][rows["block"]]
+        costs[self._at(rows)] += cost_of(shares)
+        return ObjectPart(o, rows)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self) -> Iterator[RecordSlice]:
+        """The records, each once and in order, whatever happens to the objects meanwhile."""
+        while self._index < len(self._partitions):
+            view = self._view()
+            try:
+                for first, end in self._windows(view.costs):
+                    for found in self._read_window(view, first, end):
+                        yield from self._due(found)
+                    self._go_to(end)
+            except _Gone as gone:
+                self._journal.catch_up()
+                self._check_not_lost(gone.lost)
+
+    def _windows(self, costs: Rows) -> Iterator[tuple[int, int]]:
+        """The partitions that are left, as many together as fit the memory, or one that does not."""
+        total = np.concatenate(([0.0], np.cumsum(costs)))
+        first = self._index
+        while first < len(self._partitions):
+            end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
+            yield first, end
+            first = end
+
+    def _go_to(self, index: int) -> None:
+        """The partitions before this one are read. Raises `CorruptObjectError` if one is not, to its end."""
+        while self._index < index:
+            if self._starts[self._index] < self._ends[self._index]:
+                raise self._hole()
+            self._index, self._begun = self._index + 1, False
+
+    def _hole(self) -> CorruptObjectError:
+        partition, offset = self._partitions[self._index], self._starts[self._index]
+        return CorruptObjectError(
+            f"partition {self._topic.name}/{partition}: record {offset} is in no object that the journal names"
+        )
+
+    def _due(self, found: Found) -> Iterator[RecordSlice]:
+        """What was found, from the record on that is next, up to the end of the partition as it was."""
+        self._go_to(int(np.searchsorted(self._partitions, found.partition)))
+        if isinstance(found, Lost):
+            raise _Gone(found) if isinstance(found.error, ObjectNotFoundError) else found.error
+        offset, end = int(self._starts[self._index]), int(self._ends[self._index])
+        if found.base_offset > offset:
+            raise self._hole()
+        n = min(end, found.base_offset + found.batch.num_rows) - offset
+        if n > 0:
+            self._starts[self._index] += n
+            self._begun = True
+            yield RecordSlice(found.partition, offset, found.batch.slice(offset - found.base_offset, n))
+
+    def _check_not_lost(self, lost: Lost) -> None:
+        """Raises `CorruptObjectError` if the journal still needs an object that is gone."""
+        known = self._known()
+        p = self._topic.id(lost.partition)
+        offset = max(lost.base_offset, int(self._starts[self._index]))
+        named = {e.key for e in known.extents(lost.partition) if e.last_offset >= offset}
+        index = known.indexes.get(lost.partition)
+        if index is not None:
+            named.add(index_key(p, index))
+        with suppress(_Gone):  # then the index object is what is asked for next
+            named |= {l1_key(p, f) for f in self._listed(known, lost.partition, offset)}
+        if lost.key not in named:
+            return
+        state = self._cluster.controller.snapshot()
+        if self._topic not in state.topics.values():
+            raise self._deleted()
+        raise CorruptObjectError(
+            f"{lost.error}, though partition {p} needs it for record {offset}; restore that object from a version"
+        ) from lost.error
+
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    def _read_window(self, view: _View, first: int, end: int) -> Iterator[Found]:
+        """What is in L1 and L0 of these partitions, in order. Of a single one, only so much at once as fits the memory."""
+        lower, upper = int(self._partitions[first]), int(self._partitions[end - 1]) + 1
         try:
-            for record in _read_once(store, handle.partition.partition, files, placeholders, at, end):
-                if record.offset != at:
-                    break
-                yield record
-                at = record.offset + 1
-            if at < end:
-                raise CorruptObjectError(
-                    f"partition {handle.partition}: record {at} is in no object that the log names"
-                )
+            parts: list[Part] = [*self._files(view, lower, upper), *_objects(view, lower, upper)]
+        except _Gone as gone:
+            yield gone.lost
+            return
+        in_turn = [parts] if end - first > 1 else groups(parts, WINDOW_BYTES)
+        for group in in_turn:
+            if isinstance(part := group[0], FilePart) and part.cost > WINDOW_BYTES:
+                yield from file_records(self._cluster.store, part)
+                continue
+            loaded = self._cluster.parallel.map(lambda part: load(self._cluster.store, part), group)
+            yield from by_partition(list(chain.from_iterable(loaded)))
+
+    def _files(self, view: _View, lower: int, upper: int) -> Iterator[FilePart]:
+        """The L1 objects of some partitions, by partition. Raises `_Gone` if an index object is not there any more."""
+        inside = view.files[(view.files["partition"] >= lower) & (view.files["partition"] < upper)]
+        indexed = [p for p in sorted(view.topic.indexes) if lower <= p < upper]
+        if indexed:
+            inside = inside[~np.isin(inside["partition"], indexed)]
+        files = [l1_file(row) for row in inside]
+        for partition in indexed:
+            at = int(np.searchsorted(self._partitions, partition))
+            if at < len(self._partitions) and self._partitions[at] == partition:
+                listed = self._listed(view.topic, partition, int(self._starts[at]))
+                files += [f for f in listed if f.base_offset < self._ends[at]]
+        for f in sorted(files, key=lambda f: (f.partition, f.base_offset)) if indexed else files:
+            start = int(self._starts[np.searchsorted(self._partitions, f.partition)])
+            yield FilePart(l1_key(self._topic.id(f.partition), f), f, start)
+
+    def _listed(self, known: TopicState, partition: int, start: int) -> list[L1File]:
+        """The L1 objects of a partition with records from `start` on. Raises `_Gone` as `_files` does."""
+        p = self._topic.id(partition)
+        try:
+            files = files_of(self._cluster.store, p, JournalState(topics={p.revision: known}), start)
+            return [f for f in files if f.last_offset >= start]
         except ObjectNotFoundError as e:
-            now = handle.catch_up()
-            if now.closed:
-                raise PartitionClosedError(
-                    f"topic {handle.partition.topic!r} (revision {handle.partition.revision}) was deleted"
-                ) from e
-            if now.last_reconciled_offset == before:
-                raise CorruptObjectError(
-                    f"{e}, though partition {handle.partition} needs it for record {at}; restore that object from a version"
-                ) from e
+            raise _Gone(Lost(partition, start, index_key(p, known.indexes[partition]), e)) from e
 
 
-def _read_once(
-    store: ObjectStore, partition: int, files: list[L1File], placeholders: list[Unreconciled], start: int, end: int
-) -> Iterator[Record]:
-    for f in files:
-        if f.last_offset >= start and f.base_offset < end:
-            yield from _records(partition, _l1_batches(store, f), start, end)
-    for u in placeholders:
-        p = u.placeholder
-        if p.last_offset >= start and p.base_offset < end:
-            body = store.get_ranges(p.key, [(p.start, p.length)])[0]
-            batch = extents.decode(body, p)
-            yield from _records(partition, iter([(p.base_offset, batch)]), start, end)
-
-
-def _l1_batches(store: ObjectStore, f: L1File) -> Iterator[tuple[int, pa.RecordBatch]]:
-    at = f.base_offset
-    try:
-        parquet = pq.ParquetFile(StoredFile(store, f.key, f.bytes), pre_buffer=False, page_checksum_verification=True)
-        found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
-        if any(found.get_field_index(c.name) < 0 or found.field(c.name).type != c.type for c in _L1_FIELDS):
-            raise CorruptObjectError(f"{f.key} does not have the columns of an L1 object")
-        for batch in parquet.iter_batches(_ROWS, columns=[c.name for c in _L1_FIELDS]):
-            if batch.num_rows and (batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) != (
-                at,
-                at + len(batch) - 1,
-            ):
-                raise CorruptObjectError(f"{f.key} does not hold the records {f.base_offset} to {f.last_offset}")
-            yield at, batch.select(["timestamp", "key", "value"])
-            at += batch.num_rows
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
-        raise CorruptObjectError(f"{f.key} cannot be read: {e}; restore that object from a version") from e
-    if at != f.last_offset + 1:
-        raise CorruptObjectError(f"{f.key} ends at record {at - 1}, not {f.last_offset}")
-
-
-def _records(partition: int, batches: Iterator[tuple[int, pa.RecordBatch]], start: int, end: int) -> Iterator[Record]:
-    for base, batch in batches:
-        skip = max(0, start - base)
-        part = batch.slice(skip, max(0, min(batch.num_rows, end - base) - skip))
-        times = part.column("timestamp").cast(pa.int64()).to_pylist()
-        keys, values = part.column("key").to_pylist(), part.column("value").to_pylist()
-        for i, (time, key, value) in enumerate(zip(times, keys, values, strict=True), base + skip):
-            yield Record(partition, i, time, key, value)
+def _objects(view: _View, lower: int, upper: int) -> Iterator[ObjectPart]:
+    """What is to be read of L0 objects for some partitions, in order of offset."""
+    for o in view.objects:
+        partitions = o.extents["partition"]
+        inside = o.extents[(partitions >= lower) & (partitions < upper)]
+        if len(inside):
+            yield ObjectPart(o.object, inside)

@@ -1,29 +1,50 @@
 """Creating and deleting topics, beyond the controller's entry.
 
 A topic is created only above everything that sweeps may delete: behind a controller log that was restored from an old
-backup, a new topic would take data at epochs that a published M has long released (hazard 10). A deleted topic's
-partitions are closed, so that a writer with an old view is refused.
+backup, a new topic would take data at epochs that a published M has long released (hazard 10). The controller's guard sees
+to that, before anything is written. A deleted topic is closed in its journals, so that a writer with an old view is refused.
 """
 
 from __future__ import annotations
 
+from l0gc.errors import CorruptObjectError, PartialFailureError, ProtocolError, StoreError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.housekeep import Broken, close_partitions
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.streamlog.housekeep import Broken
 
 
-def create_topic(cluster: Cluster, name: str, partitions: int) -> tuple[Topic, bool]:
+def create_topic(cluster: Cluster, name: str, partitions: int, journals: int | None = None) -> tuple[Topic, bool]:
     """The topic, and whether it was created now. See `decide_create_topic`.
 
     Raises:
-        EpochRegressionError: the published M is above the cluster epoch.
+        EpochRegressionError: what is published is above the cluster epoch.
     """
-    refuse_if_behind(cluster)
-    return cluster.controller.create_topic(name, partitions)
+    return cluster.controller.create_topic(name, partitions, journals)
 
 
 def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
-    """Delete the topic and close its partitions; names those that could not be closed. Raises `TopicNotFoundError`."""
+    """Delete the topic and close it in its journals; names those in which that failed, where housekeeping tries again.
+
+    Raises:
+        TopicNotFoundError: there is none.
+        EpochRegressionError: what is published is above the cluster epoch.
+    """
     topic = cluster.controller.delete_topic(name)
-    return topic, close_partitions(cluster, topic.ids())[1]
+
+    def close(journal: int) -> Broken | None:
+        try:
+            cluster.journal(journal).close(topic.revision, topic.topic_id)
+        except (CorruptObjectError, StoreError, ProtocolError) as e:
+            return Broken(journal, str(e))
+        return None
+
+    return topic, [b for b in cluster.parallel.map(close, topic.journals) if b is not None]
+
+
+def problem_of(broken: list[Broken]) -> PartialFailureError | None:
+    """What went wrong when a topic was deleted, in one sentence."""
+    if not broken:
+        return None
+    return PartialFailureError(
+        f"the topic is deleted, but could not be closed in journal {broken[0].journal}: {broken[0].error}"
+    )

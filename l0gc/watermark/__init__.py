@@ -14,7 +14,7 @@ __all__ = ["publish"]
 
 
 def __getattr__(name: str) -> Any:
-    """`publish`, imported when it is asked for: it needs pyarrow, which a sweep does without."""
+    """`publish`, imported when it is used: it needs pyarrow, which a sweep does without."""
     if name == "publish":
         from l0gc.watermark.external_log import publish
 

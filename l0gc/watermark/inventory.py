@@ -1,11 +1,11 @@
 """An S3 Inventory: what its manifest says, and whether it is the one of this bucket.
 
-An inventory stands in for the live listing and is days old. It decides nothing: M comes from the reports and the
-controller's snapshot as ever, and what the inventory adds is what the bucket held, so an epoch above the cluster epoch is
-found in it as in a listing (hazard 10). A sweep never goes by one.
+An inventory stands in for the live listing and is days old. It decides nothing: M comes from the journals and the
+controller's snapshot as always, and what the inventory adds is what the bucket held, so an epoch above the cluster epoch is
+found in it as in a listing (hazard 10). A sweep never uses one.
 
-What cannot be told for certain is refused: a manifest that does not match its checksum, another bucket's, a CSV file whose
-columns nobody names.
+What is uncertain is refused: a manifest that does not match its checksum, another bucket's, a CSV file without column
+names.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Read = Callable[[str], "bytes | None"]
 
 
 class InventoryFile(msgspec.Struct, frozen=True):
-    """A file of an inventory, at an `s3://` URL or a local path; `size` is -1 and `md5` empty where nobody told."""
+    """A file of an inventory, at an `s3://` URL or a local path; `size` is -1 and `md5` empty where they are not known."""
 
     url: str
     size: int = -1
@@ -63,7 +63,7 @@ class InventoryFile(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What the bucket `source_bucket` held at `taken_ms`, as far as the manifest tells; both are None if it does not.
+    """What the bucket `source_bucket` held at `taken_ms`, as far as the manifest says; both are None if it does not.
 
     `columns` names those of a CSV file, in order; files of the other formats name their own.
     """
@@ -153,22 +153,22 @@ def _linked(url: str, body: bytes, folder: str, read: Read) -> Inventory:
     taken_ms = None
     folders = [folder]
     if hive is not None:
-        with suppress(ValueError):  # digits that are no time: nobody tells it then
+        with suppress(ValueError):  # digits that are no time: it is not known then
             taken = datetime.strptime(f"{hive[2]}-{hive[3]}", "%Y-%m-%d-%H-%M").replace(tzinfo=UTC)
             taken_ms = int(taken.timestamp() * 1000)
         folders.append(f"{hive[1] or ''}{hive[2]}T{hive[3]}Z/")
     for beside in folders:
         manifest = read(beside + _MANIFEST)
         if manifest is not None:
-            told = _listed(beside + _MANIFEST, manifest, beside, read)
-            if sorted(_name(f.url) for f in told.files) != sorted(_name(f.url) for f in files):
+            listed = _listed(beside + _MANIFEST, manifest, beside, read)
+            if sorted(_name(f.url) for f in listed.files) != sorted(_name(f.url) for f in files):
                 raise CorruptObjectError(f"{url} and {beside}{_MANIFEST} name different files")
-            return told
+            return listed
     _check_body(url, body, read(folder + _CHECKSUM))
     kinds = {_format(f.url) for f in files}
     if len(kinds) > 1 or CSV in kinds:
         raise UsageError(
-            f"{url} names files whose columns only a manifest tells, and there is none beside it: give manifest.json"
+            f"{url} names files whose columns only a manifest names, and there is none beside it: give manifest.json"
         )
     return Inventory(next(iter(kinds), None) or PARQUET, files, None, taken_ms)
 
@@ -177,8 +177,8 @@ def _check_body(url: str, body: bytes, checksum: bytes | None) -> None:
     """Compare with the MD5 in `manifest.checksum`, if there is one."""
     if checksum is None:
         return
-    told = checksum.decode(errors="replace").strip().strip('"').lower()
-    if told != hashlib.md5(body, usedforsecurity=False).hexdigest():
+    expected = checksum.decode(errors="replace").strip().strip('"').lower()
+    if expected != hashlib.md5(body, usedforsecurity=False).hexdigest():
         raise CorruptObjectError(f"{url} does not match its {_CHECKSUM}; take another inventory, or copy it again")
 
 

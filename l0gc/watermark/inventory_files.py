@@ -20,20 +20,10 @@ import pyarrow.parquet as pq
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.key_columns import KeyColumns
+from l0gc.watermark.histogram import EpochRow, schema_of
 from l0gc.watermark.inventory import BUCKET, CSV, DELETE_MARKER, KEY, LATEST, MODIFIED, ORC, SIZE
 
-ROWS: Final = pa.schema(
-    [
-        pa.field("epoch", pa.int64()),
-        pa.field("objects", pa.int64(), False),
-        pa.field("bytes", pa.int64(), False),
-        pa.field("sample_key", pa.string(), False),
-        pa.field("oldest_ms", pa.int64(), False),
-        pa.field("noncurrent_objects", pa.int64(), False),
-        pa.field("noncurrent_bytes", pa.int64(), False),
-    ]
-)
-"""What `watermark.job.EpochRow` holds."""
+ROWS: Final = schema_of(EpochRow)
 
 _NOTHING: Final = pa.Table.from_arrays(
     [columns.strings([]) if pa.types.is_string(f.type) else columns.integers([]) for f in ROWS], schema=ROWS
@@ -106,7 +96,7 @@ def _counted(batch: pa.RecordBatch, name: str, keys: KeyColumns, *, encoded: boo
     wanted = keys.below(batch[KEY])
     if DELETE_MARKER in batch.schema.names:
         marker = batch[DELETE_MARKER]
-        wanted = pc.and_not(wanted, pc.and_kleene(marker, pc.is_valid(marker)))  # one that is not told is none
+        wanted = pc.and_not(wanted, pc.and_kleene(marker, pc.is_valid(marker)))  # an unknown one is none
     if not pc.all(wanted).as_py():
         batch = batch.filter(wanted)
     if batch[SIZE].null_count:
@@ -114,7 +104,7 @@ def _counted(batch: pa.RecordBatch, name: str, keys: KeyColumns, *, encoded: boo
     if LATEST not in batch.schema.names or pc.all(batch[LATEST]).as_py():
         yield _grouped(batch, keys, current=True)
         return
-    latest = pc.or_kleene(batch[LATEST], pc.is_null(batch[LATEST]))  # one that is not told is current
+    latest = pc.or_kleene(batch[LATEST], pc.is_null(batch[LATEST]))  # an unknown one is current
     yield _grouped(batch.filter(latest), keys, current=True)
     yield _grouped(batch.filter(pc.invert(latest)), keys, current=False)
 

@@ -1,11 +1,13 @@
-"""`published.json`: the watermark that sweeps go by.
+"""`published.json`: the watermark that sweeps use.
 
-Changed by compare-and-swap only, and never lowered: whoever computed a lower one is slower or knows less, and is refused
-(hazard 15). It carries the cluster id, so that a sweep never goes by another cluster's (hazard 11).
+Changed by compare-and-swap only, and never lowered: a run that computed a lower one is slower or knows less, and is refused
+(hazard 15). It carries the cluster id, so that a sweep never uses another cluster's (hazard 11), and the cluster epoch,
+so that a controller log that was restored from a backup is found out at once, and not only once M is above it (hazard 10).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -23,21 +25,14 @@ from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.compute import check_cluster_id, check_epochs
+from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity
 
 _TRIES: Final = 20
 
-THEIR_EPOCH: Final = f"the system whose epoch is recorded in {PUBLISHED_WATERMARK}"
-EXTERNAL_LOG_BEHIND: Final = (
-    "this snapshot is older than that, or the log it comes from was restored from a backup; nothing was published or "
-    "deleted. Take a newer snapshot; if the log went back, stop sweeping and move its epoch up first"
-)
-
 
 class PublishedWatermark(msgspec.Struct, frozen=True):
-    """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was scanned."""
+    """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted."""
 
     cluster_id: str
     watermark: int
@@ -46,6 +41,7 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     eligible_objects: int = -1
     eligible_bytes: int = -1
     listed_objects: int = -1
+    partitions: int = -1
 
 
 # Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
@@ -88,44 +84,64 @@ def watermark_of(published: PublishedWatermark | None) -> int:
     return published.watermark if published is not None else NO_WATERMARK
 
 
-def refuse_if_behind(cluster: Cluster) -> tuple[ControllerState, PublishedWatermark | None]:
-    """Refuse to admit or delete data where the published M is above the cluster epoch (hazard 10).
+def check_published(cluster_epoch: int, published: PublishedWatermark | None, way_out: str = WAY_OUT) -> None:
+    """Refuse when what is published is ahead of the cluster epoch, as it was read after it (hazard 10).
 
-    Data that was admitted there would lie at or below M, and go with the first sweep after the epoch has caught up.
+    Raises:
+        EpochRegressionError: the cluster has forgotten epochs at which objects were uploaded, or deleted.
+    """
+    if published is not None:
+        check_epochs(cluster_epoch, published.watermark, f"the watermark in {PUBLISHED_WATERMARK}", way_out)
+        check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", way_out)
 
-    Where epochs come from another system's log, its epoch is what was told with the published watermark. l0gc cannot look
-    at that log, and admits no data there; a log that went back is found out when M is computed next.
+
+def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
+    """Refuse to admit or delete data where what is published is ahead of the cluster epoch (hazard 10).
+
+    Data that was admitted there would lie at or below M, and go with the first sweep after the epoch has caught up; and
+    what the controller gives out there, it has given out before.
+
+    Where epochs come from an external log, its epoch is what was published with M. l0gc cannot read that log, and
+    admits no data there; a log that went back is found out when M is computed next.
 
     Returns:
-        The snapshot and what is published: the very ones that were compared.
+        The identity and what is published: the very ones that were compared.
 
     Raises:
         EpochRegressionError: it is.
         ClusterMismatchError: another cluster's watermark is published.
     """
-    state = cluster.controller.snapshot()
-    published, _ = read_published(cluster.store, state.cluster_id)
-    if state.external_log and published is not None:
-        state.epoch = published.cluster_epoch  # what the other system told last; it never goes down
-    elif watermark_of(published) > state.epoch:  # perhaps published since the snapshot
-        state = cluster.controller.snapshot()
-    check_epochs(state.epoch, watermark_of(published), f"the watermark in {PUBLISHED_WATERMARK}")
-    return state, published
+    identity = cluster.identity()
+    published, _ = read_published(cluster.store, identity.cluster_id)
+    if published is None:
+        return identity, None
+    if identity.external_log:
+        identity = identity._replace(cluster_epoch=published.cluster_epoch)  # it never goes down
+    elif max(published.watermark, published.cluster_epoch) > identity.cluster_epoch:  # perhaps published since
+        identity = cluster.identity()
+    check_published(identity.cluster_epoch, published)
+    return identity, published
 
 
 def publish(
-    store: ObjectStore, runtime: Runtime, new: PublishedWatermark, *, external_log: bool = False
+    store: ObjectStore,
+    runtime: Runtime,
+    new: PublishedWatermark,
+    *,
+    epoch_now: Callable[[], int] | None = None,
+    way_out: str = WAY_OUT,
 ) -> PublishedWatermark | None:
     """Publish `new` and return what was published before. The cluster epoch that is published never goes down either.
 
     Args:
-        external_log: the cluster epoch is another system's; an older one than is published is refused, since what is published
-            is all that l0gc knows of that system's past.
+        epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
+        way_out: see `check_epochs`.
 
     Raises:
         WatermarkRegressionError: a higher watermark is published.
         ClusterMismatchError: another cluster's watermark is published.
-        EpochRegressionError: the published watermark is above the cluster epoch (hazard 10).
+        EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
+        StoreError: it changed under every try.
     """
     before: PublishedWatermark | None = None
     unsure: PublishedWatermark | None = None
@@ -137,15 +153,14 @@ def publish(
             return before  # the try whose reply was lost has landed
         before = current
         if current is not None:
-            check_epochs(new.cluster_epoch, current.watermark, f"the watermark in {PUBLISHED_WATERMARK}")
-            if external_log:
-                check_epochs(new.cluster_epoch, current.cluster_epoch, THEIR_EPOCH, EXTERNAL_LOG_BEHIND)
+            if current.cluster_epoch > new.cluster_epoch and epoch_now is not None:
+                new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
+            check_published(new.cluster_epoch, current, way_out)
             if current.watermark > new.watermark:
                 raise WatermarkRegressionError(
                     f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "
-                    "a faster run was first, or reports were lost; the published one stays. Run it again"
+                    "a faster run was first, or a journal was restored from a backup; the published one stays. Run it again"
                 )
-            new = msgspec.structs.replace(new, cluster_epoch=max(new.cluster_epoch, current.cluster_epoch))
         body = encode_published(new)
         try:
             if current is None:

@@ -1,51 +1,43 @@
 """Scan snapshots: what compute-watermark saw in the bucket, a Parquet file for each run, a row for each epoch.
 
 They are for people: what is eligible, what is held by whom, and how that has changed. Nothing that deletes reads one, and
-neither does M: whether an object may go is told by its own key and by what is published (`sweep/plan.py`). So one that is
-lost, old or wrong costs a figure and no data. They are checked all the same, since a wrong figure sends people the wrong
+and neither does M: an object's own key and what is published decide whether it may go (`collect/plan.py`). So one that is
+lost, old or wrong costs a number and no data. They are checked all the same, since a wrong number sends people the wrong
 way: the totals carry a checksum over their key, which keeps them at their place, and one over the rows.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from l0gc import columns
+from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
 from l0gc.keys import SCANS
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.watermark.compute import check_cluster_id
-from l0gc.watermark.reports import UNREADABLE, checksum_of
+from l0gc.watermark.compute import Holders, Watermark, check_cluster_id
+from l0gc.watermark.histogram import Histogram, schema_of
+from l0gc.watermark.listing import LISTING
 
 FORMAT_VERSION: Final = 1
-"""Goes up when a column or a total is added or means something else; docs/reports.md tells of each version."""
-SAMPLES: Final = 5
-"""How many keys that are no L0 keys are named."""
+"""Goes up when a column or a total is added or means something else; docs/format.md describes each version."""
 MAX_ROWS: Final = 100_000
 """Above so many epochs the oldest ones share a row: a file stays around a megabyte, whatever the bucket holds."""
 KEEP_SCANS: Final = 1000
 KEEP_DAYS: Final = 90
 _DAY_MS: Final = 86_400_000
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("epoch", pa.int64()),
-        pa.field("objects", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("oldest_ms", pa.int64(), nullable=False),
-        pa.field("held_by", pa.string(), nullable=False),
-        pa.field("holders", pa.int64(), nullable=False),
-    ]
-)
 _VERSION: Final = b"l0gc.scans"
 _TOTALS: Final = b"l0gc.totals"
 _KEY: Final = re.compile(re.escape(SCANS) + r"([0-9]{15})-[0-9a-f-]{36}\.parquet")
@@ -56,7 +48,7 @@ class ScanRow(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: None for keys that are no L0 keys.
-        oldest_ms: when the oldest of the objects was written, by the store's clock; 0 if an inventory does not tell.
+        oldest_ms: when the oldest of the objects was written, by the store's clock; 0 if an inventory does not say.
         held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
         holders: how many partitions still may need it. Of none, an epoch is eligible, or newer than the run's snapshot.
     """
@@ -69,20 +61,23 @@ class ScanRow(msgspec.Struct, frozen=True):
     holders: int = 0
 
 
+SCHEMA: Final = schema_of(ScanRow)
+
+
 class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A scan in a line.
 
     Attributes:
         run_ms: when the run had read it, by the store's clock; its key begins with it, and scans sort by it.
         taken_ms: when the bucket was so: `run_ms` for a listing, and for an inventory when that was made, or `run_ms` if it
-            does not tell.
+            does not say.
         watermark: the M that the run computed; eligible is what lies at or below it.
         cluster_epoch: that of the run's snapshot.
         source: what was read: `listing` or `inventory`.
         unparsable: keys that are no L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
         oldest_eligible_ms: when the oldest eligible object was written; None if there is none, or if an inventory does not
-            tell. So is `oldest_held_ms`, of those that are L0 objects and not eligible.
-        noncurrent_objects: versions that a delete or another version covers. Only an inventory tells of them; they are
+            say. So is `oldest_held_ms`, of those that are L0 objects and not eligible.
+        noncurrent_objects: versions that a delete or another version covers. Only an inventory shows them; they are
             counted nowhere else.
         merged_epochs: of so many epochs the first row is the sum; 0 if each has its own.
     """
@@ -108,7 +103,7 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanSnapshot(msgspec.Struct, frozen=True):
-    """What a scan saw. `rows` go by epoch; what is no L0 key comes last, if there is any."""
+    """What a scan saw. `rows` are in order of epoch; what is no L0 key comes last, if there is any."""
 
     totals: ScanTotals
     rows: list[ScanRow]
@@ -118,9 +113,71 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
         """The rows of L0 objects."""
         return [r for r in self.rows if r.epoch is not None]
 
+    @property
+    def objects(self) -> int:
+        return self.totals.objects
+
+    @property
+    def bytes(self) -> int:
+        return self.totals.bytes
+
+    @property
+    def eligible_objects(self) -> int:
+        return self.totals.eligible_objects
+
+    @property
+    def eligible_bytes(self) -> int:
+        return self.totals.eligible_bytes
+
+    @property
+    def unparsable(self) -> int:
+        return self.totals.unparsable
+
+
+def snapshot_of(
+    histogram: Histogram,
+    watermark: Watermark,
+    holders: Holders,
+    cluster_id: str,
+    run_ms: int,
+    *,
+    source: str = LISTING,
+    taken_ms: int | None = None,
+) -> ScanSnapshot:
+    """What a scan amounts to under M, and which partitions hold what is not eligible."""
+    found: list[ScanRow] = []
+    rows = sorted(histogram.rows.values(), key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch)
+    for row in rows:
+        if row.objects:
+            holding = ("", 0) if row.epoch is None else holders.of(row.epoch)
+            found.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holding))
+    l0 = [r for r in found if r.epoch is not None]
+    unparsable = [r for r in found if r.epoch is None]
+    eligible = [r for r in l0 if r.epoch is not None and r.epoch <= watermark.watermark]
+    totals = ScanTotals(
+        cluster_id=cluster_id,
+        run_ms=run_ms,
+        taken_ms=run_ms if taken_ms is None else taken_ms,
+        watermark=watermark.watermark,
+        cluster_epoch=watermark.cluster_epoch,
+        source=source,
+        objects=sum(r.objects for r in found),
+        bytes=sum(r.bytes for r in found),
+        eligible_objects=sum(r.objects for r in eligible),
+        eligible_bytes=sum(r.bytes for r in eligible),
+        unparsable=sum(r.objects for r in unparsable),
+        unparsable_bytes=sum(r.bytes for r in unparsable),
+        unparsable_samples=histogram.samples if unparsable else [],
+        oldest_eligible_ms=oldest_ms(eligible),
+        oldest_held_ms=oldest_ms(l0[len(eligible) :]),
+        noncurrent_objects=sum(r.noncurrent_objects for r in rows),
+        noncurrent_bytes=sum(r.noncurrent_bytes for r in rows),
+    )
+    return ScanSnapshot(totals, found)
+
 
 def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
-    """When the oldest object was written; None for no objects, and where an inventory does not tell."""
+    """When the oldest object was written; None for no objects, and where an inventory does not say."""
     return min((r.oldest_ms for r in rows), default=0) or None
 
 
@@ -148,11 +205,14 @@ class _Sealed(msgspec.Struct, frozen=True):
 
 # Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
 _DECODER: Final = msgspec.json.Decoder(_Sealed)
-_UNSEALABLE: Final = (*UNREADABLE, CorruptObjectError, msgspec.MsgspecError, RecursionError)
+_UNREADABLE: Final = (
+    pa.ArrowException, OSError, ValueError, MemoryError, CorruptObjectError, msgspec.MsgspecError, RecursionError,
+)  # fmt: skip
+"""What reading a file raises that is no snapshot; text that is no UTF-8 is a ValueError."""
 
 
 def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptScan:
-    """Write a snapshot and remove the oldest ones. M is published by then, so what fails is told and not raised."""
+    """Write a snapshot and remove the oldest ones. M is published by then, so what fails is returned and not raised."""
     key = ""
     try:
         key = write_scan(store, runtime, scan)
@@ -210,6 +270,19 @@ def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
     return ScanSnapshot(totals, [merged, *scan.rows[surplus + 1 :]])
 
 
+def checksum_of(table: pa.Table) -> int:
+    """The CRC-32 of the values, whatever file they are in."""
+    crc = 0
+    for column in table.columns:
+        values = column.combine_chunks()
+        if pa.types.is_string(values.type):
+            crc = zlib.crc32("".join(values.to_pylist()).encode(), crc)
+            values = pc.binary_length(values)
+        for numbers in (pc.coalesce(values.cast(pa.int64()), columns.scalar(0)), pc.is_valid(values).cast(pa.int64())):
+            crc = zlib.crc32(columns.raw(numbers), crc)
+    return crc
+
+
 def list_scans(store: ObjectStore) -> list[str]:
     """The keys of the snapshots that there are, the oldest first."""
     return sorted(k for k in store.list(SCANS).modified_ms if _KEY.fullmatch(k))
@@ -234,7 +307,7 @@ def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
         if checksum_of(table) != sealed.rows_crc32:
             raise CorruptObjectError("its rows do not match their checksum")
         return ScanSnapshot(sealed.totals, msgspec.convert(table.to_pylist(), list[ScanRow]))
-    except _UNSEALABLE as e:
+    except _UNREADABLE as e:
         raise _unreadable(key, e) from e
 
 
@@ -249,7 +322,7 @@ def _opened(body: bytes, key: str, cluster_id: str) -> tuple[pq.ParquetFile, _Se
         if version != str(FORMAT_VERSION):
             raise CorruptObjectError("it does not say that it is one")
         sealed = _DECODER.decode(unseal(key, metadata.get(_TOTALS, b"")))
-    except _UNSEALABLE as e:
+    except _UNREADABLE as e:
         raise _unreadable(key, e) from e
     check_cluster_id(cluster_id, sealed.totals.cluster_id, key)
     return file, sealed
@@ -262,7 +335,7 @@ def _unreadable(key: str, cause: Exception) -> CorruptObjectError:
 def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100) -> Trend:
     """The totals of the `last` newest snapshots; one that cannot be read, or is another cluster's, is left out."""
 
-    def look(key: str) -> Trend:
+    def read(key: str) -> Trend:
         try:
             return Trend([_opened(store.get(key).body, key, cluster_id)[1].totals])
         except ObjectNotFoundError:
@@ -270,8 +343,8 @@ def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: in
         except (CorruptObjectError, ClusterMismatchError):
             return Trend([], 1)
 
-    looks = parallel.map(look, list_scans(store)[-last:] if last > 0 else [])
-    return Trend([totals for t in looks for totals in t.scans], sum(t.skipped for t in looks))
+    found = parallel.map(read, list_scans(store)[-last:] if last > 0 else [])
+    return Trend([totals for t in found for totals in t.scans], sum(t.skipped for t in found))
 
 
 def expire_scans(store: ObjectStore, before_ms: int, keep: int = KEEP_SCANS) -> int:

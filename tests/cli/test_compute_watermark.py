@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from l0gc.cli.compute_watermark import _inventory, print_result
+from l0gc.cli.compute_watermark import LOCAL, _inventory, print_result, run_compute_watermark
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.collect.attempts import read_attempts
+from l0gc.errors import CorruptObjectError, ExternalLogError, UsageError
 from l0gc.settings import Settings
-from l0gc.spark.inventory import _at_hand
 from l0gc.storage.config import StoreConfig
-from l0gc.watermark.compute import HeldBackBy, Watermark
+from l0gc.storage.parallel import Inline
 from l0gc.watermark.inventory import InventoryFile
-from l0gc.watermark.job import WatermarkResult
+from l0gc.watermark.inventory_scan import _at_hand
+from l0gc.watermark.pipeline import Unreadable, WatermarkResult
 from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
+from l0gc.watermark.source import IDLE, UNREADABLE, Holder
 from tests.support.cli import l0gc
+from tests.support.memory_store import MemoryStore, memory_cluster
 
 DAY_MS = 86_400_000
 SCAN = ScanSnapshot(
@@ -39,10 +44,10 @@ SCAN = ScanSnapshot(
 )  # fmt: skip
 
 
-def printed(kept: KeptScan | None = None, scan: ScanSnapshot = SCAN) -> Result:
+def printed(kept: KeptScan | None = None, scan: ScanSnapshot | None = SCAN, **changes: Any) -> Result:
+    result = WatermarkResult(3, 2, 8, 4, [], [], scan, True, kept)
     with taking_results() as results:
-        result = WatermarkResult(Watermark(3, 8, 4, []), 2, scan, True, kept=kept)
-        print_result(Output(Settings()), result)
+        print_result(Output(Settings()), replace(result, **changes))
     return results[0]
 
 
@@ -51,9 +56,9 @@ def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
     assert text[1:] == [
         "L0 holds 25 objects (2.4 KiB); eligible now: 10 (1000 B, oldest 7 d)",
         "held by events/0 and 3 more: 7 objects (700 B, oldest 80 s)",
-        "held until the next run: newer than its snapshot: 5 objects (500 B, oldest 0 s)",
+        "held until the next run (newer than the snapshot): 5 objects (500 B, oldest 0 s)",
         "held by events/0: 1 object (100 B, oldest 90 s)",
-        "2 keys are no L0 keys and are never deleted, e.g.",
+        "2 unrecognized keys, never deleted, for example:",
         "  data/README",
         "  data/x",
     ]
@@ -62,10 +67,55 @@ def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
 
 @pytest.mark.parametrize(("holding", "told"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
 def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, told: str) -> None:
-    held = [HeldBackBy("events", n, 3, "it is idle") for n in range(holding)]
-    with taking_results() as results:
-        print_result(Output(Settings()), WatermarkResult(Watermark(3, 8, 100, held), 2, None, True))
-    assert results[0].text[-1] == f"held back by events/0 {told}: it is idle"
+    held = [Holder("events", n, 3, IDLE, "it is idle") for n in range(holding)]
+    result = printed(scan=None, held_back_by=held)
+    assert result.text[-1] == f"held back by events/0 {told}: it is idle"
+    first = {"topic": "events", "partition": 0, "gc_epoch": 3, "reason": "it is idle"}
+    assert result.data["held_back_by"][0].items() >= first.items()
+
+
+def test_what_cannot_be_read_is_named_beside_the_result(caplog: pytest.LogCaptureFixture) -> None:
+    held = [Holder("", -1, 3, UNREADABLE, "journal 5 cannot be read: damaged")]
+    with caplog.at_level(logging.INFO, "l0gc"):
+        result = printed(scan=None, held_back_by=held, unreadable=[Unreadable("journal 5", "damaged")])
+    assert result.data["unreadable"] == [{"unit": "journal 5", "error": "damaged"}]
+    assert result.text[-1] == "held back by a journal at 3: journal 5 cannot be read: damaged"
+    assert caplog.messages == ["journal 5 cannot be read, so M does not pass it: damaged"]
+
+
+def test_the_local_engine_needs_no_spark() -> None:
+    cluster = memory_cluster()
+    topic, _ = cluster.controller.create_topic("events", 3)
+    key = cluster.controller.layout().format(0, 0, cluster.runtime.new_id())
+    cluster.store.put(key, b"x" * 10)
+
+    def never(defaults: Any) -> Any:
+        raise AssertionError
+
+    for dry_run in (True, False):
+        with taking_results() as results:
+            run_compute_watermark(
+                Output(Settings()), cluster, StoreConfig("bucket"), never, dry_run=dry_run, engine=LOCAL
+            )
+        data = results[0].data
+        assert (data["watermark"], data["partitions"], data["published"]) == (topic.revision - 1, 3, not dry_run)
+        listing = {"objects": 1, "bytes": 10, "eligible_objects": 1, "eligible_bytes": 10, "unparsable": 0}
+        assert data["listing"].items() >= listing.items()
+    assert read_attempts(cluster.store, Inline())["compute-watermark"].ok
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(external: bool) -> None:
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=not external)
+
+    def never(*anything: Any) -> Any:
+        raise AssertionError
+
+    with pytest.raises(ExternalLogError):
+        run_compute_watermark(
+            Output(Settings()), cluster, StoreConfig("bucket"), never, read_external=never if external else None
+        )
 
 
 def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
@@ -77,10 +127,10 @@ def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
 
     assert told(3 * DAY_MS)[:-2] == printed().text
     assert told(3 * DAY_MS)[-2:] == [
-        "not counted above, but paid for: 1 noncurrent version (1000 B)",
-        "that is by an inventory made 3 d ago, and not of now",
+        "not included above, but billed: 1 noncurrent version (1000 B)",
+        "counted from an inventory made 3 d ago, not from the bucket as it is now",
     ]
-    assert told(0)[-1] == "that is by an inventory of an unknown time, and not of now"
+    assert told(0)[-1] == "counted from an inventory of unknown age, not from the bucket as it is now"
 
 
 def test_an_inventory_that_this_machine_cannot_read_is_told_in_a_sentence(tmp_path: Path) -> None:
@@ -90,7 +140,7 @@ def test_an_inventory_that_this_machine_cannot_read_is_told_in_a_sentence(tmp_pa
         _inventory(StoreConfig("bucket"), str(name))
     with (
         pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"),
-        _at_hand(StoreConfig("bucket"), InventoryFile(str(name))),
+        _at_hand(MemoryStore(), StoreConfig("bucket"), InventoryFile(str(name))),
     ):
         pass
 
@@ -115,18 +165,19 @@ def test_a_snapshot_that_was_not_kept_is_told_and_no_failure(caplog: pytest.LogC
     with caplog.at_level(logging.INFO, "l0gc"):
         assert printed(KeptScan(error="the store refused access")).data["scan"] is None
     assert caplog.messages == [
-        "M is published, but the scan snapshots are not as they should be: the store refused access"
+        "M is published, but the scan snapshots could not all be written or removed: the store refused access"
     ]
 
 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--snapshot-age", "1h"], "belong to --reports and --partitions"),
-        (["--cluster-epoch", "9"], "belong to --reports and --partitions"),
-        (["--allow-no-partitions"], "belong to --reports and --partitions"),
+        (["--snapshot-age", "1h"], "--snapshot-age belongs to --reports and --partitions"),
+        (["--cluster-epoch", "9"], "--cluster-epoch belongs to --reports and --partitions"),
+        (["--expect-partitions", "0"], "--expect-partitions belongs to --reports and --partitions"),
+        (["--allow-no-partitions"], "--allow-no-partitions belongs to --reports and --partitions"),
+        (["--allow-unlisted-reports"], "--allow-unlisted-reports belongs to --reports and --partitions"),
         (["--reports", "r.csv"], "--reports and --partitions belong together"),
-        (["--reports", "r.csv", "--partitions", "p.csv", "--refresh"], "reads l0gc's own logs"),
         (["--inventory", "manifest.json", "--no-scan"], "give one of the two"),
     ],
 )

@@ -17,7 +17,7 @@ from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
-from l0gc.keys import REPORTS, partition_log
+from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster
 from tests.support.cli import l0gc
 from tests.support.ingest import stored_values
@@ -28,7 +28,7 @@ from tests.support.memory_store import Call, MemoryStore, memory_cluster
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster with a topic of two partitions, which the commands find instead of one on S3."""
     found = memory_cluster()
-    found.controller.create_topic("events", 2)
+    found.controller.create_topic("events", 2, 2)
 
     @contextmanager
     def opened(settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
@@ -57,27 +57,30 @@ def test_an_upload_that_ends_behind_its_records_says_that_they_are_there(
     cause: BaseException,
     raised: type[BaseException],
 ) -> None:
-    (tmp_path / "in").write_bytes(b"1\n2\n3\n")
+    (tmp_path / "in").write_bytes(b"1\n2\n3\n" + b"x" * 4096)
+    written = [0]
 
     def fault(call: Call) -> None:
-        if call.key.startswith(REPORTS):
-            raise cause
+        if call.kind == "put" and call.when == "before":
+            written[0] += 1
+            if written[0] > 1:
+                raise cause
 
     store_of(cluster).fault = fault
     with pytest.raises(raised):
-        l0gc("upload", "events", str(tmp_path / "in"), *more)
+        l0gc("upload", "events", str(tmp_path / "in"), "--batch-bytes", "50", *more)
     told = capsys.readouterr().err
     assert "3 records before that are committed and stay" in told
     assert said in told
     assert sum(map(len, stored_values(cluster, "events"))) == 3
 
 
-def test_only_what_was_closed_of_a_deleted_topic_is_called_closed(cluster: Cluster) -> None:
-    damaged = cluster.controller.snapshot().topic("events").ids()[1]
-    cluster.store.put(f"{partition_log(damaged)}log/{0:020}.json", b"{}")
-    with taking_results() as results, pytest.raises(PartialFailureError, match="not every log could be closed"):
+def test_only_what_was_closed_of_a_deleted_topic_is_said_to_be_closed(cluster: Cluster) -> None:
+    damaged = cluster.controller.snapshot().topic("events").journals[1]
+    cluster.store.put(f"{journal_log(damaged)}log/{0:020}", b"{}")
+    with taking_results() as results, pytest.raises(PartialFailureError, match="could not be closed in journal"):
         cli.main(["topic", "delete", "events"], prog_name="l0gc", standalone_mode=False)
-    assert results[-1].text == ["topic events (revision 1) deleted; 1 partition closed"]
+    assert results[-1].text == ["topic events (revision 1) deleted; closed in 1 journal"]
 
 
 def test_a_user_without_a_name_may_advance_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

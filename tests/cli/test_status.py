@@ -8,17 +8,17 @@ import select
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from l0gc.cli.output import Output
 from l0gc.cli.status_text import cost, folded, lines_of
 from l0gc.figures import GB
-from l0gc.inspect.status import BY_DATA, Garbage, Held, Status, status
+from l0gc.inspect.status import Garbage, Held, Status, status
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 from tests.support.cli import BIN, l0gc
 from tests.support.memory_store import memory_cluster
 from tests.support.verify import loaded_cluster
@@ -27,9 +27,9 @@ URL = "s3://my-bucket/a/rather/long/prefix/of/my-cluster/"
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Status:
+def held() -> Status:
     """M is held by an object that is gone."""
-    cluster = loaded_cluster(tmp_path)
+    cluster = loaded_cluster()
     for _ in range(4):
         cluster.controller.advance()
         housekeep(cluster)
@@ -76,11 +76,25 @@ def test_the_garbage_is_priced_and_the_price_is_named() -> None:
     assert "S3 standard" not in text(s, 0.01)
 
 
-@pytest.mark.parametrize(("partitions", "told"), [(9, "t/0 and 8 more at 4: "), (10, "t/0 and at least 9 more at 4: ")])
-def test_that_more_partitions_may_hold_m_than_are_told_is_said(partitions: int, told: str) -> None:
+def unreconciled(partitions: int) -> list[Held]:
+    return [Held(Holder("t", p, 4, UNRECONCILED, "2 unreconciled records", 2, "key")) for p in range(partitions)]
+
+
+@pytest.mark.parametrize(("partitions", "told"), [(9, "8 more at 4: 18"), (16_384, "16,383 more at 4: at least 20")])
+def test_partitions_that_hold_m_and_are_not_named_are_counted(partitions: int, told: str) -> None:
     s = status(memory_cluster())
-    s.held = [Held("t", p, 4, BY_DATA, "2 unreconciled records", 2) for p in range(partitions)]
-    assert told + ("at least 20" if partitions == 10 else "18") + " unreconciled records" in text(s)
+    s.held, s.held_partitions = unreconciled(min(partitions, 10)), partitions
+    assert f"held by t/0 and {told} unreconciled records from epoch 5 on" in " ".join(text(s).split())
+
+
+def test_each_reason_has_a_line_of_its_own() -> None:
+    s = status(memory_cluster())
+    s.held = [*unreconciled(2), Held(Holder("t", 7, 4, IDLE, "its window may still take epoch 5"))]
+    s.held_partitions = 3
+    assert "held by    t/0 and 1 more at 4: 4 unreconciled records from epoch 5" in text(s)
+    assert "           t/7 at 4: its window may still take epoch 5\n" in text(s)
+    s.held_partitions = 40
+    assert "t/0 and at least 1 more at 4: at least 4 unreconciled records from" in text(s)
 
 
 def test_watching_prints_one_result_below_the_other_where_there_is_no_terminal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,11 +13,12 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import Output, taking_results
 from l0gc.cli.sweep import Limits, run_sweep
+from l0gc.cli.sweep_text import lines_of
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import SweepOptions
 from l0gc.keys import RUNS
 from l0gc.settings import Settings
-from l0gc.storage.history import ENABLED, OFF, SUSPENDED
+from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 from tests.collect.test_local import a_cluster, publish_m, store_of
 from tests.support.memory_store import Call
 
@@ -55,6 +57,36 @@ def refuse(command: str, option: str, value: str) -> None:
 def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, Any], limited: bool) -> None:
     unlimited = Limits(0, None, 100.0, None, 0, "auto")
     assert replace(unlimited, **limit).limited == limited
+
+
+@pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"no_record": True}])
+def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
+    bounds = replace(Limits(0, None, None, None, 0, "auto"), **elsewhere)
+    assert bounds.limited
+    assert (bounds.options().record_dir, bounds.options().record) == (
+        elsewhere.get("record_dir"),
+        "no_record" not in elsewhere,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (SweepOptions(), "; l0gc undelete --run RUN brings them back until then"),
+        (
+            SweepOptions(record_dir=Path("/some/dir")),
+            "; l0gc undelete --run RUN --record-dir /some/dir brings them back",
+        ),
+        (SweepOptions(record=False), "removes them"),
+    ],
+)
+def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: SweepOptions, said: str) -> None:
+    cluster = a_cluster()
+    result = LocalSweep(cluster).run(cluster.parallel)
+    result.plan = msgspec.structs.replace(result.plan, versioning=ENABLED, run_id="RUN")
+    (line,) = [line for line in lines_of(result, options) if "keeps versions" in line]
+    assert said in line
+    assert ("undelete" in line) == options.record
 
 
 def test_the_record_of_a_run_outlives_the_run_whatever_is_kept() -> None:

@@ -14,7 +14,7 @@ import l0gc.collect.scan
 import l0gc.collect.sweeper
 from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions
-from l0gc.collect.record import DELETED, Fate, read_segment, read_summary
+from l0gc.collect.record import DELETED, RecordedObject, read_segment, read_summary
 from l0gc.collect.runs import list_runs
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
 from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
@@ -81,7 +81,7 @@ def sweep(
     return LocalSweep(cluster, options).run(workers or Inline(), ranges)
 
 
-def on_record(cluster: Cluster) -> list[Fate]:
+def on_record(cluster: Cluster) -> list[RecordedObject]:
     """What all segments of all runs say."""
     segments = [k for k in store_of(cluster).objects if k.startswith(RUNS) and k.endswith(".parquet")]
     return [f for k in segments for f in read_segment(cluster.store, k)]

@@ -15,8 +15,7 @@ from l0gc.collect.runs import list_runs
 from l0gc.collect.sweeper import _SEGMENTS_UNDER_WAY, Tally
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
-from l0gc.storage.history import UnfinishedUpload
-from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
 from l0gc.storage.parallel import Inline, Threads
 from tests.collect.test_local import a_cluster, expected_garbage, level_zero, numbers, on_record, store_of, sweep
 from tests.collect.test_sweeper import pages_of

@@ -140,8 +140,8 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
 @pytest.mark.parametrize(
     ("asked", "master", "eligible", "engine", "why"),
     [
-        ("local", "spark://x", SPARK_FROM, "local", "asked for"),
-        ("spark", None, 0, "spark", "asked for"),
+        ("local", "spark://x", SPARK_FROM, "local", "--engine"),
+        ("spark", None, 0, "spark", "--engine"),
         ("auto", None, SPARK_FROM, "local", "no Spark cluster"),
         ("auto", "local[4]", SPARK_FROM, "local", "no Spark cluster"),
         ("auto", "spark://x", SPARK_FROM - 1, "local", "fewer than 1,000,000"),
@@ -171,7 +171,7 @@ def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible()
 
 
 def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
-    with pytest.raises(UsageError, match="one process that counts: use --engine local"):
+    with pytest.raises(UsageError, match="need one process: use --engine local"):
         choose_engine("spark", "spark://x", lambda: SPARK_FROM, limited=True)
 
 

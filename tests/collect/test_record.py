@@ -10,7 +10,7 @@ import pytest
 import l0gc.collect.scan
 import l0gc.collect.sweeper
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, Fate, RunRecord, Segment, folder, read_segment
+from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, RecordedObject, RunRecord, Segment, folder, read_segment
 from l0gc.collect.runs import expire, list_runs, show_run
 from l0gc.collect.scan import EligibleObject
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
@@ -102,9 +102,9 @@ def test_a_segment_keeps_everything_about_its_objects() -> None:
     segment = Segment.of("segment", objects)
     store.put("segment", segment.encode([PLANNED, DELETED, FAILED], ["", "marker", "v"], 7))
     assert read_segment(store, "segment") == [
-        Fate("a", 1, 2, 3, "", PLANNED),
-        Fate("b/ü", 10**17, 2**40, 5, "marker", DELETED, 7),
-        Fate("c", 0, 0, 0, "v", FAILED),
+        RecordedObject("a", 1, 2, 3, "", PLANNED),
+        RecordedObject("b/ü", 10**17, 2**40, 5, "marker", DELETED, 7),
+        RecordedObject("c", 0, 0, 0, "v", FAILED),
     ]
 
 

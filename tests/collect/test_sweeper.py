@@ -20,8 +20,7 @@ from l0gc.collect.plan import SweepOptions, make_plan
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.sweeper import _SEGMENTS_UNDER_WAY, Progress, Sweeper, Tally
 from l0gc.errors import StoreError
-from l0gc.storage.history import UnfinishedUpload
-from l0gc.storage.objectstore import DeleteFailure, ListedPage
+from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Inline, Threads
 from l0gc.streamlog.cluster import Cluster
 from tests.collect.test_local import (

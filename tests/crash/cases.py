@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.errors import L0gcError, TopicNotFoundError
-from l0gc.keys import CONTROLLER_LOG
+from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal.state import PartitionState
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
     AGE_S,
@@ -61,7 +61,7 @@ def _uploaded(view: View, scene: Scene) -> None:
 
 
 def _reconciled(view: View, scene: Scene) -> None:
-    left = {str(p): s.unreconciled_records for p, s in view.partitions.items() if s.placeholders}
+    left = {str(p): len(extents) for p, j in view.partitions.items() if (extents := j.extents(p.revision, p.partition))}
     _want(not left, f"unreconciled are {left}")
 
 
@@ -80,8 +80,10 @@ def _swept(view: View, scene: Scene) -> None:
 def _created(view: View, scene: Scene) -> None:
     _want(set(view.state.topics) == {*PARTITIONS, NEW}, f"topics are {sorted(view.state.topics)}")
     _want(view.state.topic(NEW).partitions == 2, "it has another number of partitions")
-    entries = [view.cluster.store.get(k).body for k in view.keys if k.startswith(f"{CONTROLLER_LOG}log/")]
-    made = sum(b"create_topic" in e and NEW.encode() in e for e in entries)
+    log = view.cluster.controller.replica.log
+    offsets = [int(k[-20:]) for k in view.keys if k.startswith(f"{CONTROLLER_LOG}log/")]
+    entries = [decode_entry(offset, log.get(offset).payload) for offset in offsets]
+    made = sum(isinstance(e, CreateTopic) and e.name == NEW for e in entries)
     _want(made == 1, f"it was created {made} times")
 
 
@@ -92,30 +94,30 @@ def _deleted(view: View, scene: Scene) -> None:
 
 
 def _closed(view: View, topic: str) -> None:
-    gone = [p for p in view.cluster.controller.snapshot().to_be_closed() if p.topic == topic]
+    gone = [d for d in view.cluster.controller.snapshot().deleted if d.topic.name == topic]
     _want(bool(gone), f"the controller does not know that {topic} was deleted")
-    for p in gone:
-        _want(view.cluster.partition(p).catch_up().closed, f"{p} is open")
+    for d in gone:
+        for run in d.topic.runs():
+            closed = view.cluster.journal(run.journal).catch_up().closed(d.topic.revision)
+            _want(closed, f"{topic} is open in journal {run.journal}")
 
 
 def _kept_house(view: View, scene: Scene) -> None:
     _want(view.state.epoch > 50, "the epoch went back")
-    for p, s in view.partitions.items():
-        _want(s.max_applied_epoch == view.state.epoch, f"the window of {p} ends at {s.max_applied_epoch}")
+    for p, j in view.partitions.items():
+        _want(j.max_applied_epoch == view.state.epoch, f"the window of {p} ends at {j.max_applied_epoch}")
     _closed(view, DELETED)
-    first = view.state.topic(TOPIC).ids()[0]
-    for log, old in ((CONTROLLER_LOG, 50), (view.cluster.partition(first).replica.log.folder, 40)):
-        left = [k for k in view.keys if k.startswith(f"{log}log/") and int(k[-25:-5]) < old]
+    first = journal_log(view.state.topic(TOPIC).journals[0])
+    for log, old in ((CONTROLLER_LOG, 50), (first, 40)):
+        left = [k for k in view.keys if k.startswith(f"{log}log/") and int(k[-20:]) < old]
         _want(not left, f"not truncated: {left}")
         _want(f"{log}boundary.json" in view.keys, f"{log} was truncated without a boundary")
 
 
 def _barred(view: View, scene: Scene) -> None:
-    def is_closed_to(s: PartitionState) -> bool:
-        return s.previous_applied_epoch == s.max_applied_epoch == view.state.epoch
-
-    for p, s in view.partitions.items():
-        _want(is_closed_to(s), f"the window of {p} is {s.window} at epoch {view.state.epoch}")
+    for p, j in view.partitions.items():
+        closed = j.previous_applied_epoch == j.max_applied_epoch == view.state.epoch
+        _want(closed, f"the window of {p} is {j.window} at epoch {view.state.epoch}")
 
 
 CASES: Final = {

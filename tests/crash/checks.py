@@ -8,8 +8,9 @@ from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.state import PartitionState
-from l0gc.streamlog.reader import read_partition
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.crash.scenes import Records, Scene
 
@@ -25,7 +26,7 @@ class View:
     cluster: Cluster
     state: ControllerState
     watermark: int
-    partitions: dict[PartitionId, PartitionState]
+    partitions: dict[PartitionId, JournalState]
     records: Records
     keys: set[str]
 
@@ -40,16 +41,21 @@ def look(cluster: Cluster) -> View:
     store: ObjectStore = cluster.store
     state = cluster.controller.snapshot()
     published, _ = read_published(store, state.cluster_id)
-    ids = state.partitions()
-    states = dict(zip(ids, cluster.parallel.map(lambda p: cluster.partition(p).catch_up(), ids), strict=True))
+    partitions: dict[PartitionId, JournalState] = {}
     records: Records = {}
-    for p in ids:
-        read = list(read_partition(store, cluster.partition(p)))
-        if [r.offset for r in read] != list(range(states[p].next_offset)):
-            raise BrokenError(f"{p} has the offsets {[r.offset for r in read]}, not 0 to {states[p].next_offset - 1}")
-        records.setdefault(p.topic, []).append([r.value for r in read])
+    for topic in state.topics.values():
+        values: list[list[bytes]] = [[] for _ in range(topic.partitions)]
+        for r in read_topic(cluster, topic):
+            if r.offset != len(values[r.partition]):
+                raise BrokenError(f"{topic.name}/{r.partition} has offset {r.offset} behind {len(values[r.partition])}")
+            values[r.partition].append(r.value)
+        records[topic.name] = values
+        for p, there in enumerate(values):
+            journal = partitions[topic.id(p)] = cluster.journal(topic.journal_of(p)).catch_up()
+            if journal.partition(topic.revision, p).next_offset != len(there):
+                raise BrokenError(f"{topic.name}/{p} has {len(there)} records, and its journal says another number")
     keys = {k for page in store.scan("") for k in page.keys}
-    return View(cluster, state, watermark_of(published), states, records, keys)
+    return View(cluster, state, watermark_of(published), partitions, records, keys)
 
 
 def check(view: View, scene: Scene, *, watermark_before: int, coming: Records, complete: bool) -> None:
@@ -62,21 +68,24 @@ def check(view: View, scene: Scene, *, watermark_before: int, coming: Records, c
     """
     if not watermark_before <= view.watermark <= view.state.epoch:
         raise BrokenError(f"M is {view.watermark}, was {watermark_before}, and the epoch is {view.state.epoch}")
-    for p, state in view.partitions.items():
-        if state.gc_epoch < view.watermark:
-            raise BrokenError(f"{p} may still need epoch {state.gc_epoch + 1}, and M is {view.watermark}")
-        for u in state.placeholders:
-            if u.placeholder.key not in view.keys:
-                raise BrokenError(f"{p} needs {u.placeholder.key}, which is gone")
-            if u.epoch <= view.watermark:
-                raise BrokenError(f"{p} needs {u.placeholder.key}, which M = {view.watermark} lets go")
+    for p, journal in view.partitions.items():
+        gc_epoch = journal.gc_epoch(p.revision, p.partition)
+        if gc_epoch < view.watermark:
+            raise BrokenError(f"{p} may still need epoch {gc_epoch + 1}, and M is {view.watermark}")
+        for e in journal.extents(p.revision, p.partition):
+            if e.key not in view.keys:
+                raise BrokenError(f"{p} needs {e.key}, which is gone")
+            if e.epoch <= view.watermark:
+                raise BrokenError(f"{p} needs {e.key}, which M = {view.watermark} lets go")
         at = 0
-        for file in state.l1:
-            if file.key not in view.keys or file.base_offset != at:
-                raise BrokenError(f"{p} has {file.key} in L1, which is gone or does not begin at {at}")
+        for file in files_of(view.cluster.store, p, journal):
+            key = l1_key(p, file)
+            if key not in view.keys or file.base_offset != at:
+                raise BrokenError(f"{p} has {key} in L1, which is gone or does not begin at {at}")
             at = file.last_offset + 1
-        if at != state.last_reconciled_offset + 1:
-            raise BrokenError(f"{p} is reconciled up to {state.last_reconciled_offset}, and L1 ends before {at}")
+        last = journal.partition(p.revision, p.partition).last_reconciled_offset
+        if at != last + 1:
+            raise BrokenError(f"{p} is reconciled up to {last}, and L1 ends before {at}")
     for topic, partitions in view.records.items():
         for i, got in enumerate(partitions):
             sure = scene.records[topic][i] if topic in scene.records else []

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from l0gc.keys import CONTROLLER_LOG, REPORTS, KeyLayout
+from l0gc.keys import CONTROLLER_LOG, KeyLayout
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.housekeep import CHECKPOINT_ENTRIES, housekeep
-from l0gc.watermark import job
-from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.reports import read_report_file
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.pipeline import Pipeline
 from tests.support.ingest import upload
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.reconcile import reconcile
@@ -33,6 +30,9 @@ PARTITIONS: Final = {TOPIC: 2, SMALL: 1}
 AGE_S: Final = TRUNCATE_MIN_AGE_MS // 1000 + 300
 INPUT: Final = [f"new-{i:03}".encode() for i in range(30)]
 """What `upload` is given."""
+
+_ENTRIES: Final = 50
+"""By which a journal is behind its last checkpoint, more than housekeeping lets pass."""
 
 Records = dict[str, list[list[bytes]]]
 """Of each topic, the values of each partition."""
@@ -55,7 +55,7 @@ class _Builder:
         self.cluster = memory_cluster(self.store)
         self.records: Records = {t: [[] for _ in range(n)] for t, n in PARTITIONS.items()}
         for topic, partitions in PARTITIONS.items():
-            self.cluster.controller.create_topic(topic, partitions)
+            self.cluster.controller.create_topic(topic, partitions, partitions)
         for topic, count in ((TOPIC, 12), (SMALL, 4)):
             self.upload(topic, count)
 
@@ -90,13 +90,7 @@ def in_turn(lines: list[bytes], partition: int, partitions: int) -> list[bytes]:
 def compute_watermark(cluster: Cluster) -> int:
     """Publish M, and return it; the listing is left out."""
 
-    def reports() -> list[PartitionReport]:
-        files = [(k, cluster.store.get(k).body) for k in cluster.store.list(REPORTS).modified_ms]
-        return [
-            msgspec.convert(row, PartitionReport) for k, body in files for row in read_report_file(body, k).to_pylist()
-        ]
-
-    return job.run(cluster, reports, None).watermark.watermark
+    return Pipeline(cluster, JournalSource(cluster)).run().watermark
 
 
 def quiet(scratch: Path) -> Scene:
@@ -107,15 +101,15 @@ def quiet(scratch: Path) -> Scene:
 def overdue(scratch: Path) -> Scene:
     """All that housekeeping has to do, once 20 minutes have passed.
 
-    The controller's log has a checkpoint and the entries that it covers; a partition's log is due for a checkpoint; the
-    partition of a deleted topic is open.
+    The controller's log has a checkpoint and the entries that it covers; a journal is due for a checkpoint; a deleted topic
+    is open in its journal.
     """
     b = _Builder(scratch)
     b.cluster.controller.create_topic(DELETED, 1)
     b.upload(TOPIC, 4)
     b.cluster.controller.delete_topic(DELETED)
-    first = b.cluster.partition(b.cluster.controller.snapshot().topic(TOPIC).ids()[0])
-    for _ in range(CHECKPOINT_ENTRIES):
+    first = b.cluster.journal(b.cluster.controller.snapshot().topic(TOPIC).journals[0])
+    for _ in range(_ENTRIES):
         first.advance(b.cluster.controller.advance())
     b.cluster.controller.replica.write_checkpoint()
     b.cluster.controller.advance()

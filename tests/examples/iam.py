@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from l0gc.keys import FORMAT
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "iam"
 BUCKET = "arn:aws:s3:::BUCKET"
@@ -27,6 +29,8 @@ def _policy(objects: dict[str, str], also: str) -> dict[str, Any]:
     for action, cell in objects.items():
         paths = ["*"] if cell.startswith("everything") else _CODE.findall(cell.split(";")[0])
         paths += _CODE.findall(cell.split(";")[1])[1:] if ";" in cell else []  # behind the option that needs them
+        if action == "s3:GetObject" and not {"*", "l0gc/*"} & set(paths):
+            paths.insert(0, FORMAT)  # every role needs it
         if paths:
             statements.append(_allow(action, *(f"{BUCKET}/PREFIX/{path}" for path in paths)))
     for part in filter(None, also.split("; ")):

@@ -1,234 +1,214 @@
-"""What the processes of the search do: short programs whose every step is l0gc's own code.
-
-Between two steps, all that a process knows is in its `Local`: two histories that leave a process knowing the same are one.
-Within a step it is the answers that the step has had. A process may die at any time: a search that looks at every state
-has looked at the ones where it never goes on.
-"""
+"""What the processes of the search do: upload, reconcile, keep house."""
 
 from __future__ import annotations
 
-import random
+import uuid
 from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from functools import lru_cache
+from itertools import product
+from typing import Final
 
 import msgspec
+import numpy as np
 
-from l0gc.errors import AppendOutcomeUnknownError, L0gcError, StaleClusterEpochError, StaleReconcilerError, StoreError
-from l0gc.keys import PartitionId, level_one
-from l0gc.runtime import Runtime
-from l0gc.streamlog.controller.handle import Controller
-from l0gc.streamlog.journal.entries import L1File, Placeholder, ProducerBatch, Reconciled
-from l0gc.streamlog.journal.handle import PartitionHandle
-from l0gc.streamlog.journal.state import PartitionMachine
-from l0gc.streamlog.journal.window import EpochWindow
-from l0gc.streamlog.level_one.plan import commit_entry, make_plan
-from tests.exhaustive.store import Answer, AnsweredStore, Asked, LocalClock, Stands
+from l0gc.errors import AppendOutcomeUnknownError, L0gcError, StaleClusterEpochError, StoreError
+from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.handle import JournalHandle, LandedObject
+from l0gc.streamlog.journal.rows import L1_ROW, RANGE, pack
+from l0gc.streamlog.journal.state import JournalState
+from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, Handles, Local, Told
+from tests.support.journal import extents_of
 
-PARTITION: Final = PartitionId("t", 1, 0)
-EPOCHS: Final = (1, 2, 3)
-"""The cluster epochs that there are. The cluster is at the last one; a process may know any of them as the newest."""
-MACHINE: Final = PartitionMachine(PARTITION)
-_RECONCILED: Final = msgspec.json.Decoder(Reconciled)
-
-
-class Replica(NamedTuple):
-    """What a process keeps of the log between two steps: the fields of its `Replica`, and its fence's seen window."""
-
-    state: bytes
-    offset: int
-    time_ms: int
-    as_of_ms: int | None
-    checkpoint_offset: int
-    covered: int
-    seen: EpochWindow | None
+_RECONCILED: Final = msgspec.msgpack.Decoder(Reconciled)
+Parts = tuple[tuple[int, tuple[int, ...]], ...]
+"""Where an upload's records go: for each journal the partitions, a record each."""
+ONE: Final[Parts] = ((0, (0,)),)
+BOTH: Final[Parts] = ((0, (0, 1)),)
+SECOND: Final[Parts] = ((0, (1,)),)
+TWO_JOURNALS: Final[Parts] = ((0, (0,)), (1, (1,)))
 
 
-class Told(NamedTuple):
-    """What an upload was told: `base` is where it landed, None if it was refused and is not in the log."""
-
-    upload: str
-    key: str
-    base: int | None
-
-
-class Local(NamedTuple):
-    """A process between two steps. `step` is what it does next; '' when it has ended."""
-
-    step: str
-    turn: int = 0
-    replica: Replica | None = None
-    number: int = 0
-    epoch: int = 0
-    tries: int = 0
-    entry: bytes = b""
-    told: tuple[Told, ...] = ()
-    trouble: str = ""
-
-
-class Seen(NamedTuple):
-    """A process where it stands: the call that it waits for (None between two steps) and the state that it holds."""
-
-    local: Local
-    asked: Asked | None
-    offset: int
-    state: bytes
-
-
-class _Controller:
-    """The cluster epoch, as the newest that anybody knows; admission is decided by the partition's own window."""
-
-    def epoch(self, at_least: int = -1) -> int:
-        return EPOCHS[-1]
-
-    def producer_is_current(self, producer_id: int, epoch: int) -> bool:
-        return True
-
-
-class Actor:
-    """A process and its program."""
-
-    deletes = False
-    """Whether it may delete from the log."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def begin(self) -> Local:
-        raise NotImplementedError
-
-    def choices(self, local: Local) -> list[tuple[str, Local]]:
-        """What the process may decide here, whatever others do; none if it goes on with its step."""
-        return []
-
-    def act(self, handle: PartitionHandle, local: Local) -> Local:
-        """One step, by l0gc's own code; returns what is next, without the replica."""
-        raise NotImplementedError
-
-    def is_content(self, local: Local) -> bool:
-        """Whether it has ended with all done that it was to do."""
-        return not local.step
-
-    def run(self, local: Local, answers: Sequence[Answer], min_age_ms: int) -> Seen:
-        """The process, `answers` after the beginning of its step."""
-        clock = LocalClock()
-        runtime = Runtime(clock, random.Random(f"{self.name}/{local.turn}"))
-        store = AnsweredStore(answers, clock)
-        handle = PartitionHandle(
-            PARTITION, store, cast(Controller, _Controller()), runtime, truncate_min_age_ms=min_age_ms
-        )
-        replica = handle.replica
-        if local.replica is not None:
-            kept = local.replica
-            replica._state = MACHINE.decode(kept.state, "the replica")
-            replica.offset, replica.time_ms, replica.as_of_ms = kept.offset, kept.time_ms, kept.as_of_ms
-            replica.checkpoint_offset, replica.covered = kept.checkpoint_offset, kept.covered
-            replica._looked_at = 0.0  # no time of its own has passed since: a process may be stopped between two steps
-            handle.fence._seen = kept.seen
-        asked: Asked | None = None
-        after = local
-        try:
-            after = self.act(handle, local)
-        except Stands as stands:
-            asked = stands.asked
-        except L0gcError as e:
-            after = local._replace(step="", trouble=f"{type(e).__name__}: {e}")
-        state = MACHINE.encode(replica._state)
-        if asked is None:
-            seen = handle.fence._seen
-            kept = Replica(
-                state,
-                replica.offset,
-                replica.time_ms,
-                replica.as_of_ms,
-                replica.checkpoint_offset,
-                replica.covered,
-                seen,
-            )
-            after = after._replace(turn=local.turn + 1, replica=kept if after.step else None)
-        return Seen(after, asked, replica.offset, state)
+@lru_cache
+def _object(key: str, epoch: int, partitions: tuple[int, ...]) -> ObjectExtents:
+    return extents_of(epoch, dict.fromkeys(partitions, 1), key=key, revision=REVISION, topic_id=TOPIC_ID)
 
 
 class Uploader(Actor):
-    """Appends a placeholder for each of its uploads, each stamped with any epoch: its cache may be that stale.
+    """Appends the objects of its uploads, each stamped with any epoch: its cache may be that stale.
+
+    An object that a journal has refused as stale is stamped anew for that journal, and for no other.
 
     Args:
-        uploads: how many, one after another, by one handle.
+        uploads: how many, one after another, by the same handles.
+        parts: where the records of each go.
+        together: how many it offers at once, which the log then takes in one entry.
         restamps: how often an upload that is refused as stale is stamped anew.
+        epochs: which ones it may take for the newest.
         producer: whether it sends sequences, and sends again what it does not know to have landed.
     """
 
-    def __init__(self, name: str, uploads: int, *, restamps: int = 1, producer: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        uploads: int = 1,
+        *,
+        parts: Parts = ONE,
+        together: int = 1,
+        restamps: int = 1,
+        epochs: tuple[int, ...] = EPOCHS,
+        producer: bool = False,
+    ) -> None:
         super().__init__(name)
-        self._uploads, self._restamps, self._producer = uploads, restamps, producer
+        self._epochs = epochs
+        self._uploads, self._parts, self._together = uploads, dict(parts), together
+        self._restamps, self._producer = restamps, producer
 
     def begin(self) -> Local:
-        return Local("stamp", epoch=EPOCHS[0])
+        return Local("stamp", pending=tuple(self._parts))
 
     def choices(self, local: Local) -> list[tuple[str, Local]]:
         if local.step != "stamp":
             return []
-        following = "look" if local.replica is None else "append"
-        return [(f"stamps {e}", local._replace(step=following, epoch=e)) for e in EPOCHS if e >= local.epoch]
+        return [
+            (f"stamps {e}", local._replace(step=self._next_step(local), epoch=e))
+            for e in self._epochs
+            if e >= local.epoch
+        ]
+
+    @staticmethod
+    def _next_step(local: Local) -> str:
+        return "look" if local.replicas[local.pending[0]] is None else "append"
 
     def is_content(self, local: Local) -> bool:
-        return not local.step and len(local.told) == self._uploads and all(t.base is not None for t in local.told)
+        landed = sum(t.offset >= 0 for t in local.told)
+        return not local.step and landed == self._uploads * len(self._parts)
 
-    def act(self, handle: PartitionHandle, local: Local) -> Local:
+    def act(self, handles: Handles, local: Local) -> Local:
+        journal = local.pending[0]
+        handle = handles(journal)
         if local.step == "look":
             _ = handle.state
             return local._replace(step="append")
-        upload = f"{self.name}.{local.number}"
-        key = f"{upload}.{local.epoch}.{local.tries}"
-        batch = ProducerBatch(ord(self.name[0]), 0, local.number) if self._producer else None
-        try:
-            landed = handle.append_placeholder(Placeholder(key, 0, 1, 1, 0, -1, batch), local.epoch)
-        except StaleClusterEpochError as e:
-            again = local._replace(told=(*local.told, Told(upload, key, None)), tries=local.tries + 1)
-            return again._replace(step="stamp" if local.tries < self._restamps else "", epoch=e.window[0])
-        except AppendOutcomeUnknownError:
+        uploads = [f"{self.name}.{n}" for n in range(local.number, local.number + self._together)]
+        keys = [f"{upload}.{local.epoch}.{local.tries}" for upload in uploads]
+        offered = [_object(key, local.epoch, self._parts[journal]) for key in keys]
+        if self._producer:
+            batches = (ProducerBatch(ord(self.name[0]), 0, "run", local.number + i) for i in range(len(offered)))
+            offered = [msgspec.structs.replace(o, producer=b) for o, b in zip(offered, batches, strict=True)]
+        landed, error = _offer(handle, offered)
+        if isinstance(error, AppendOutcomeUnknownError):
             return local._replace(step="append" if self._producer else "", tries=local.tries + 1)
-        except StoreError:
-            return local._replace(step="", told=(*local.told, Told(upload, key, None)))
-        told = (*local.told, Told(upload, key, landed.base_offset))
-        more = local.number + 1 < self._uploads
-        return local._replace(step="stamp" if more else "", told=told, number=local.number + 1, epoch=1, tries=0)
+        told = local.told
+        for i, (upload, key) in enumerate(zip(uploads, keys, strict=True)):
+            if i < len(landed):
+                bases = landed[i].bases
+                first = () if bases is None else tuple(bases.tolist())
+                told = (*told, Told(upload, key, journal, landed[i].log_offset, first))
+            else:
+                told = (*told, Told(upload, key, journal, -1))
+        local = local._replace(told=told, pending=local.pending[1:])
+        if isinstance(error, StaleClusterEpochError):
+            local = local._replace(refused=(*local.refused, journal), least=max(local.least, error.window[0]))
+        elif isinstance(error, StoreError):
+            return local._replace(step="")
+        elif error is not None:
+            raise error
+        return self._following(local)
+
+    def _following(self, local: Local) -> Local:
+        if local.pending:
+            return local._replace(step=self._next_step(local))
+        if local.refused:
+            again = local._replace(tries=local.tries + 1, pending=local.refused, refused=(), least=0)
+            return again._replace(step="stamp" if local.tries < self._restamps else "", epoch=local.least)
+        number = local.number + self._together
+        more = number < self._uploads
+        following = local._replace(number=number, epoch=0, tries=0, pending=tuple(self._parts))
+        return following._replace(step="stamp" if more else "")
+
+
+def _offer(handle: JournalHandle, offered: Sequence[ObjectExtents]) -> tuple[list[LandedObject], L0gcError | None]:
+    """What landed, and why the rest did not."""
+    try:
+        appended = handle.append(offered)
+    except L0gcError as e:
+        return [], e
+    return appended.landed, appended.error
 
 
 class Reconciler(Actor):
-    """Plans, writes L1 objects (which nobody reads here), and commits what it planned, so many times."""
+    """Lifts what is unreconciled in a journal, and commits it later: the L1 objects are always durable by then.
 
-    def __init__(self, name: str, rounds: int) -> None:
+    Args:
+        lifts: which partitions it may take, each choice of them a round's.
+    """
+
+    def __init__(self, name: str, rounds: int, *, journal: int = 0, lifts: Sequence[tuple[int, ...]] = ((0,),)) -> None:
         super().__init__(name)
-        self._rounds = rounds
+        self._rounds, self._journal, self._lifts = rounds, journal, list(lifts)
 
     def begin(self) -> Local:
-        return Local("plan")
+        return self._round(Local("choose"), 0)
 
-    def act(self, handle: PartitionHandle, local: Local) -> Local:
-        following = local._replace(step="plan", number=local.number + 1, entry=b"")
-        if following.number >= self._rounds:
-            following = following._replace(step="")
+    def _round(self, local: Local, number: int) -> Local:
+        following = local._replace(number=number, entry=b"", partitions=self._lifts[0])
+        step = "" if number >= self._rounds else "plan" if len(self._lifts) == 1 else "choose"
+        return following._replace(step=step)
+
+    def choices(self, local: Local) -> list[tuple[str, Local]]:
+        if local.step != "choose":
+            return []
+        return [(f"takes partitions {lift}", local._replace(step="plan", partitions=lift)) for lift in self._lifts]
+
+    def act(self, handles: Handles, local: Local) -> Local:
+        handle = handles(self._journal)
+        following = self._round(local, local.number + 1)
         if local.step == "plan":
-            plan = make_plan([(PARTITION, handle.catch_up())])
-            if not plan.partitions:
-                return following
-            p = plan.partitions[0]
-            key = level_one(PARTITION, p.base_offset, p.last_offset, f"{self.name}.{local.number}")
-            entry = commit_entry(p, [L1File(key, p.base_offset, p.last_offset, 1)])
-            return local._replace(step="commit", entry=msgspec.json.encode(entry))
+            entry = _commit_of(handle.catch_up(), handle.replica.offset, local.partitions, f"{self.name}{local.number}")
+            return following if entry is None else local._replace(step="commit", entry=msgspec.msgpack.encode(entry))
         try:
             handle.commit_reconciled(_RECONCILED.decode(local.entry))
-        except (StaleReconcilerError, AppendOutcomeUnknownError, StoreError):
+        except (AppendOutcomeUnknownError, StoreError):
             return following
         return following
 
 
-class Housekeeper(Actor):
-    """Moves the window to an epoch, or closes it there; if it `truncates`, it then keeps the state and truncates."""
+def _commit_of(state: JournalState, log_offset: int, partitions: tuple[int, ...], name: str) -> Reconciled | None:
+    """The commit of all that is unreconciled in these partitions, an L1 object each."""
+    ranges, files = [], []
+    for p in partitions:
+        extents = state.extents(REVISION, p)
+        if extents:
+            ends = (p, extents[0].base_offset, extents[-1].last_offset)
+            ranges.append(ends)
+            files.append((*ends, 1, EPOCHS[0], uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{ends}").bytes))
+    if not ranges:
+        return None
+    topic = ReconciledTopic(REVISION, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
+    return Reconciled(EPOCHS[0], log_offset, [topic])
 
-    def __init__(self, name: str, rounds: int, *, truncates: bool) -> None:
+
+class Housekeeper(Actor):
+    """Moves the window to an epoch, or closes it there; if it `truncates`, it then keeps the state and truncates.
+
+    Args:
+        moves: what it may do to a window.
+        relists: whether it lists the log anew before it truncates, and does not go by what its replay has listed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rounds: int,
+        *,
+        truncates: bool,
+        journals: tuple[int, ...] = (0,),
+        moves: Sequence[tuple[str, int]] = tuple(product(("advance", "barrier"), EPOCHS[1:])),
+        relists: bool = True,
+    ) -> None:
         super().__init__(name)
-        self._rounds, self.deletes = rounds, truncates
+        self._rounds, self.deletes, self._journals = rounds, truncates, journals
+        self._moves, self._relists = moves, relists
 
     def begin(self) -> Local:
         return Local("choose")
@@ -236,10 +216,15 @@ class Housekeeper(Actor):
     def choices(self, local: Local) -> list[tuple[str, Local]]:
         if local.step != "choose":
             return []
-        return [(f"{s}s to {e}", local._replace(step=s, epoch=e)) for s in ("advance", "barrier") for e in EPOCHS[1:]]
+        return [
+            (f"{step}s journal {j} to {e}", local._replace(step=step, epoch=e, pending=(j,)))
+            for j in self._journals
+            for step, e in self._moves
+        ]
 
-    def act(self, handle: PartitionHandle, local: Local) -> Local:
-        following = local._replace(step="choose", number=local.number + 1, epoch=0)
+    def act(self, handles: Handles, local: Local) -> Local:
+        handle = handles(local.pending[0])
+        following = local._replace(step="choose", number=local.number + 1, epoch=0, pending=())
         if following.number >= self._rounds:
             following = following._replace(step="")
         try:
@@ -249,7 +234,10 @@ class Housekeeper(Actor):
             if local.step == "checkpoint":
                 handle.replica.write_checkpoint()
                 return local._replace(step="truncate")
-            handle.replica.log.truncate()
+            if self._relists:
+                handle.replica.log.truncate()
+            else:
+                handle.replica.truncate()
         except (AppendOutcomeUnknownError, StoreError):
             return local._replace(step="")
         return following

@@ -12,22 +12,25 @@ every violation that can be reached in another order is reached in this one as w
 from __future__ import annotations
 
 import gc
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+from unittest import mock
 
-from l0gc.errors import AmbiguousWriteError, StoreError
-from l0gc.keys import partition_log
+import l0gc.storage.replica
+from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError
+from l0gc.storage.contention import Turns
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import Written
-from tests.exhaustive.actors import PARTITION, Actor, Local, Reconciler, Seen
+from tests.exhaustive.actors import Reconciler
+from tests.exhaustive.process import Actor, Local, Seen
 from tests.exhaustive.store import Answer, Asked, Bucket, Failed, perform
 from tests.exhaustive.truth import Truth
 
 START_MS: Final = 1_700_000_000_000
-_FOLDER: Final = partition_log(PARTITION)
-_LOG: Final = f"{_FOLDER}log/"
+_ENTRY: Final = re.compile(r"l0gc/journal/(\d{4})/log/(\d{20})")
 
 
 @dataclass(frozen=True)
@@ -36,21 +39,23 @@ class Scope:
 
     Args:
         faults: how many store calls go wrong, over all processes. A create without a reply has landed, or lands at any
-            later time, or never.
+            later time, or never; or a proxy sends it twice, and the first try's success comes back as the second's refusal.
         leaps: how often the store's clock goes on by the age at which a log entry may be truncated.
+        journals: the partitions that each of them has.
     """
 
     name: str
     actors: tuple[Actor, ...]
     faults: int
     leaps: int = 0
+    journals: tuple[tuple[int, ...], ...] = ((0,),)
 
 
 class State(NamedTuple):
     """All numbers: see `Search`. `flying` are writes on their way: a key and a body each."""
 
     bucket: int
-    truth: int
+    truths: tuple[int, ...]
     nodes: tuple[int, ...]
     flying: frozenset[int]
     faults: int
@@ -102,6 +107,15 @@ class Found:
     trace: list[str] = field(default_factory=list)
 
 
+class _NoTurns(Turns):
+    """Nobody waits for others, or looks at the log before its turn: what that does, the order of steps does as well."""
+
+    shared = property(lambda self: False)  # type: ignore[assignment]
+
+    def gap_s(self) -> float:
+        return 0.0
+
+
 class _Numbers:
     """Numbers for values, in the order of their first use."""
 
@@ -123,8 +137,9 @@ class Search:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._buckets, self._nodes, self._writes = _Numbers(), _Numbers(), _Numbers()
-        self._truths: list[Truth] = [Truth()]
-        self._grown: dict[tuple[int, int, bytes], tuple[int, str]] = {}
+        self._truths: list[Truth] = [Truth.empty(j, partitions) for j, partitions in enumerate(scope.journals)]
+        self._grown: dict[tuple[int, bytes], tuple[int, str]] = {}
+        self._told: dict[tuple[tuple[int, ...], int], str] = {}
         self._seen: dict[int, Seen] = {}
         self._performed: dict[tuple[int, int, int], tuple[int, Answer]] = {}
         self._asked = _Numbers()
@@ -136,7 +151,11 @@ class Search:
         collecting = gc.isenabled()
         gc.disable()  # nothing here is garbage until the search ends, and looking for it takes half of the time
         try:
-            return self._run(max_depth, seconds)
+            with (
+                mock.patch.object(l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", 1),  # a small scope truncates, too
+                mock.patch.object(l0gc.storage.replica, "Turns", _NoTurns),
+            ):
+                return self._run(max_depth, seconds)
         finally:
             if collecting:
                 gc.enable()
@@ -146,7 +165,8 @@ class Search:
         found = Found(self._scope.name)
         actors = self._scope.actors
         nodes = tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(actors))
-        first = State(self._buckets.of(()), 0, nodes, frozenset(), self._scope.faults, self._scope.leaps)
+        truths = tuple(range(len(self._scope.journals)))
+        first = State(self._buckets.of(()), truths, nodes, frozenset(), self._scope.faults, self._scope.leaps)
         index: dict[State, int] = {first: 0}
         came_from: list[tuple[int, str]] = [(-1, "")]
         layer = [first]
@@ -194,11 +214,11 @@ class Search:
             yield from self._world_steps(state)
 
     def _step(self, state: State, actor: int, move: _Move) -> tuple[str, State, str]:
-        truth, wrong = self._grow(state, move.bucket)
-        wrong = wrong or self._wrong_view(actor, move.node, truth)
+        truths, wrong = self._grow(state, move.bucket)
+        wrong = wrong or self._wrong_view(actor, move.node, truths)
         nodes = (*state.nodes[:actor], self._settled(move.node), *state.nodes[actor + 1 :])
         flying = state.flying if move.late < 0 else state.flying | {move.late}
-        return move.label, State(move.bucket, truth, nodes, flying, state.faults - move.faults, state.leaps), wrong
+        return move.label, State(move.bucket, truths, nodes, flying, state.faults - move.faults, state.leaps), wrong
 
     def _world_steps(self, state: State) -> Iterator[tuple[str, State, str]]:
         """What happens without any process: a write lands late, time passes."""
@@ -206,8 +226,8 @@ class Search:
             key, body = self._writes.values[write]
             bucket, answer = self._perform(state, Asked("put_if_absent", (key, body)))
             if isinstance(answer, Written):
-                truth, wrong = self._grow(state, bucket)
-                after = state._replace(bucket=bucket, truth=truth, flying=state.flying - {write})
+                truths, wrong = self._grow(state, bucket)
+                after = state._replace(bucket=bucket, truths=truths, flying=state.flying - {write})
                 yield f"a late write of {_short(key)} lands", after, wrong
         if state.leaps:
             yield "15 minutes pass", state._replace(leaps=state.leaps - 1), ""
@@ -239,7 +259,8 @@ class Search:
         what = f"{actor.name} {asked.method} {_short(asked.key)}"
         bucket, answer = self._perform(state, asked)
         fails = state.faults > 0 and self._can_fail(node, asked)
-        stable = asked.method == "get" and asked.key.startswith(_LOG) and not isinstance(answer, Failed)
+        is_entry = asked.method == "get" and _ENTRY.fullmatch(asked.key) is not None
+        stable = is_entry and not isinstance(answer, Failed)
         at_once = stable and not fails and not deletable and not self._scope.leaps
         yield _Move(what + _outcome(answer), self._follow(number, answer), bucket, at_once=at_once)
         if not fails:
@@ -250,6 +271,9 @@ class Search:
             return
         lost = self._follow(number, Failed(AmbiguousWriteError, "the reply was lost", 0))
         yield _Move(f"{what}{_outcome(answer)}, reply lost", lost, bucket, faults=1)
+        if isinstance(answer, Written):
+            refused = self._follow(number, Failed(PreconditionFailedError, "it is there", 0))
+            yield _Move(f"{what}, sent twice: PreconditionFailedError", refused, bucket, faults=1)
         if bucket == state.bucket and not deletable:  # the key is taken, and stays so
             return
         if asked.method == "put_if_absent":
@@ -259,11 +283,11 @@ class Search:
             yield _Move(f"{what}, lost", lost, state.bucket, faults=1)
 
     def _can_fail(self, node: _Node, asked: Asked) -> bool:
-        """Conditional writes may fail in every way; a read may once a write of the same step has."""
+        """Conditional writes may fail in every way; a read may once a write of the same step has, or was refused."""
         if asked.method.startswith("put_if"):
             return True
-        ambiguous = any(isinstance(a, Failed) and a.error is AmbiguousWriteError for a in node.answers)
-        return asked.method == "get" and ambiguous
+        unsure = (AmbiguousWriteError, PreconditionFailedError)
+        return asked.method == "get" and any(isinstance(a, Failed) and a.error in unsure for a in node.answers)
 
     def _stands(self, number: int) -> Seen:
         seen = self._seen.get(number)
@@ -301,63 +325,80 @@ class Search:
 
     # -- what must hold ---------------------------------------------------------------------------------------------------
 
-    def _grow(self, state: State, bucket: int) -> tuple[int, str]:
-        """The truth with what the step has written, and what is wrong with it."""
+    def _grow(self, state: State, bucket: int) -> tuple[tuple[int, ...], str]:
+        """The truths with what the step has written, and what is wrong with it."""
         if bucket == state.bucket:
-            return state.truth, ""
+            return state.truths, ""
         before: Bucket = self._buckets.values[state.bucket]
         after: Bucket = self._buckets.values[bucket]
         known = {key for key, _, _ in before}
-        new = [(key, body) for key, body, _ in after if key not in known and key.startswith(_LOG)]
+        new = [(m, body) for key, body, _ in after if key not in known and (m := _ENTRY.fullmatch(key)) is not None]
         if not new:
-            return state.truth, ""
-        key, body = new[0]
-        offset, end = int(key[len(_LOG) : -len(".json")]), len(self._truths[state.truth])
-        if offset < end:  # re-created behind a truncation: nobody may take it for an entry, which `_wrong` would tell
-            return state.truth, ""
+            return state.truths, ""
+        m, body = new[0]
+        journal, offset = int(m[1]), int(m[2])
+        at = state.truths[journal]
+        end = len(self._truths[at])
+        if (
+            offset < end
+        ):  # re-created behind a truncation: nobody may take it for an entry, which `_wrong_view` would tell
+            return state.truths, ""
         if offset > end:
-            return state.truth, f"an entry was written at {offset}, the log ends at {end}"
-        grown = self._grown.get((state.truth, offset, body))
+            return state.truths, f"an entry was written at {offset} of journal {journal}, whose log ends at {end}"
+        grown = self._grown.get((at, body))
         if grown is None:
-            truth = self._truths[state.truth].then(body)
+            truth = self._truths[at].then(body)
             self._truths.append(truth)
-            grown = self._grown[state.truth, offset, body] = (len(self._truths) - 1, truth.wrong)
-        return grown
+            grown = self._grown[at, body] = (len(self._truths) - 1, truth.wrong)
+        number, wrong = grown
+        return (*state.truths[:journal], number, *state.truths[journal + 1 :]), wrong
 
     def _wrong(self, state: State) -> str:
         """What does not hold in a state; '' if all does."""
-        truth = self._truths[state.truth]
-        uploads = dict(truth.uploads)
         for number in state.nodes:
-            node: _Node = self._nodes.values[number]
-            name = self._scope.actors[node.actor].name
-            if node.local.trouble:
-                return f"{name} ended with {node.local.trouble}"
-            for told in node.local.told:
-                if told.base is None and told.key in truth.keys:
-                    return f"{name} was told that {told.key} did not land, and it did"
-                if told.base is not None and uploads.get(told.upload) != told.base:
-                    return f"{name} was told that {told.upload} is at {told.base}, where it is not"
+            wrong = self._wrong_node(state.truths, number)
+            if wrong:
+                return wrong
         return ""
 
-    def _wrong_view(self, actor: int, number: int, truth_number: int) -> str:
-        """What is wrong with the state that a process holds: it must be the log's own, at that offset."""
+    def _wrong_node(self, truths: tuple[int, ...], number: int) -> str:
+        known = self._told.get((truths, number))
+        if known is not None:
+            return known
+        node: _Node = self._nodes.values[number]
+        name, wrong = self._scope.actors[node.actor].name, ""
+        if node.local.trouble:
+            wrong = f"{name} ended with {node.local.trouble}"
+        for told in node.local.told:
+            truth = self._truths[truths[told.journal]]
+            landed = {u.name: u for u in truth.uploads}.get(told.upload)
+            if told.offset < 0 and told.key in truth.keys:
+                wrong = f"{name} was told that {told.key} did not land in journal {told.journal}, and it did"
+            elif told.offset >= 0 and (
+                landed is None or landed.offset != told.offset or told.bases not in ((), landed.bases)
+            ):
+                wrong = f"{name} was told that {told.upload} is at {told.offset} {told.bases}, where it is not"
+        self._told[truths, number] = wrong
+        return wrong
+
+    def _wrong_view(self, actor: int, number: int, truths: tuple[int, ...]) -> str:
+        """What is wrong with the states that a process holds: they must be the logs' own, at those offsets."""
         node: _Node = self._nodes.values[number]
         if not node.answers:
             return ""
-        seen, truth = self._stands(number), self._truths[truth_number]
-        if seen.offset + 1 < len(truth.states) and truth.states[seen.offset + 1] == seen.state:
-            return ""
-        name = self._scope.actors[actor].name
-        return f"{name} holds a state at offset {seen.offset} that the log does not have there"
+        for journal, offset, held in self._stands(number).views:
+            truth = self._truths[truths[journal]]
+            if offset + 1 >= len(truth.states) or truth.states[offset + 1] != held:
+                name = self._scope.actors[actor].name
+                return f"{name} holds a state of journal {journal} at {offset} that the log does not have there"
+        return ""
 
     def _is_content(self, state: State) -> bool:
         """Whether every process has done what it was to do, and nothing is left to reconcile where somebody does."""
         nodes = zip(self._scope.actors, (self._nodes.values[n] for n in state.nodes), strict=True)
-        reconciled = not self._truths[state.truth].live or not any(
-            isinstance(a, Reconciler) for a in self._scope.actors
-        )
-        return reconciled and all(a.is_content(n.local) for a, n in nodes)
+        lifts = any(isinstance(a, Reconciler) for a in self._scope.actors)
+        left = lifts and any(part.live for t in state.truths for _, part in self._truths[t].parts)
+        return not left and all(a.is_content(n.local) for a, n in nodes)
 
 
 def _trace(came_from: list[tuple[int, str]]) -> list[str]:
@@ -369,7 +410,7 @@ def _trace(came_from: list[tuple[int, str]]) -> list[str]:
 
 
 def _short(key: str) -> str:
-    return key.removeprefix(_FOLDER)
+    return key.removeprefix("l0gc/journal/")
 
 
 def _outcome(answer: Answer) -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from l0gc.errors import L0gcError, ObjectNotFoundError
-from l0gc.storage.history import History
-from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Stored, Written
+from l0gc.storage.objectstore import DeleteFailure, Head, History, ListedPage, Listing, Stored, Written
 from tests.support.memory_store import FakeClock, MemoryStore
 
 Bucket = tuple[tuple[str, bytes, int], ...]
@@ -49,7 +48,7 @@ class Listed(NamedTuple):
     date_ms: int
 
 
-Answer = Stored | Written | Listed | Failed | None
+Answer = Stored | Head | Written | Listed | Failed | None
 
 
 class Stands(BaseException):
@@ -86,6 +85,13 @@ class AnsweredStore:
             return answer
         raise Stands(asked)
 
+    quotes_etags = True
+
+    def head(self, key: str) -> Head:
+        answer = self._ask("head", key)
+        assert isinstance(answer, Head)
+        return answer
+
     def get(self, key: str) -> Stored:
         answer = self._ask("get", key)
         assert isinstance(answer, Stored)
@@ -119,8 +125,8 @@ class AnsweredStore:
     def put(self, key: str, body: bytes) -> Written:
         raise NotImplementedError
 
-    def put_often(self, key: str, body: bytes) -> None:
-        self.put(key, body)
+    def put_fast(self, key: str, body: bytes) -> None:
+        raise NotImplementedError
 
     def put_file(self, key: str, path: Path) -> None:
         raise NotImplementedError
@@ -129,6 +135,9 @@ class AnsweredStore:
         raise NotImplementedError
 
     def delete_once(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        raise NotImplementedError
+
+    def discard(self, folder: str) -> None:
         raise NotImplementedError
 
     @property
@@ -146,11 +155,11 @@ def perform(bucket: Bucket, date_ms: int, asked: Asked) -> tuple[Bucket, Answer]
     answer: Answer
     if isinstance(result, Listing):
         answer = Listed(tuple(result.modified_ms.items()), result.date_ms)
-    elif isinstance(result, Stored | Written):
+    elif isinstance(result, Stored | Head | Written):
         answer = result
     else:
         answer = None  # a delete that deleted all
-    if asked.method in {"get", "list"}:
+    if asked.method in {"get", "head", "list"}:
         return bucket, answer
     return tuple(sorted((k, o.body, o.modified_ms) for k, o in store.objects.items())), answer
 

@@ -1,4 +1,4 @@
-"""What the log says, as whoever saw every write knows it, and what must hold of it.
+"""What a journal's log says, as whoever saw every write knows it, and what must hold of it.
 
 It follows the rules by itself, without l0gc's state machine: what the window is, what is unreconciled, what has landed.
 The state machine runs beside it, for M(p) and for the state that a process must hold after so many entries.
@@ -6,116 +6,160 @@ The state machine runs beside it, for M(p) and for the state that a process must
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
 
 from l0gc.errors import L0gcError
-from l0gc.storage.entry import Entry
+from l0gc.keys import journal_log
+from l0gc.storage.entry import decode_entry
 from l0gc.storage.log import Landed
-from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, PartitionEntry, Placeholders, Reconciled
-from tests.exhaustive.actors import MACHINE, PARTITION
+from l0gc.streamlog.journal.entries import (
+    Advance,
+    Barrier,
+    Closed,
+    JournalEntry,
+    ObjectExtents,
+    Objects,
+    Reconciled,
+)
+from l0gc.streamlog.journal.rows import NUMBER, RANGE, unpack
+from l0gc.streamlog.journal.state import JournalState
+from tests.exhaustive.process import MACHINES, REVISION
 
-_ENTRY: Final = msgspec.json.Decoder(Entry)
-_PAYLOAD: Final = msgspec.json.Decoder(PartitionEntry)
+_PAYLOAD: Final = msgspec.msgpack.Decoder(JournalEntry)
 
 
 class Live(NamedTuple):
-    """An unreconciled placeholder."""
+    """An unreconciled extent."""
 
     epoch: int
-    last_offset: int
+    base: int
+    records: int
     log_offset: int
+
+
+class Upload(NamedTuple):
+    """Where an upload landed: the log offset, and its first offset in each of its partitions."""
+
+    name: str
+    offset: int
+    bases: tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A partition: where its next record goes, the last one in L1, what is not, and M(p)."""
+
+    next_offset: int = 0
+    reconciled: int = -1
+    live: tuple[Live, ...] = ()
+    gc_epoch: int = REVISION - 1
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The log up to its end. `states[n]` is the state after n entries; `wrong` says what does not hold, '' if all does."""
+    """A journal's log up to its end. `states[n]` is the state after n entries; `wrong` says what does not hold."""
 
-    states: tuple[bytes, ...] = (MACHINE.encode(MACHINE.initial()),)
+    journal: int
+    parts: tuple[tuple[int, Part], ...]
+    states: tuple[bytes, ...]
     ids: frozenset[str] = frozenset()
-    window: tuple[int, int] = (PARTITION.revision, PARTITION.revision)
-    live: tuple[Live, ...] = ()
-    next_offset: int = 0
-    reconciled: int = -1
-    gc_epoch: int = PARTITION.revision - 1
-    uploads: tuple[tuple[str, int], ...] = ()
+    window: tuple[int, int] = (0, 0)
+    uploads: tuple[Upload, ...] = ()
     keys: frozenset[str] = frozenset()
     wrong: str = ""
+
+    @classmethod
+    def empty(cls, journal: int, partitions: tuple[int, ...]) -> Truth:
+        machine = MACHINES[journal]
+        return cls(journal, tuple((p, Part()) for p in partitions), (machine.encode(machine.initial()),))
 
     def __len__(self) -> int:
         return len(self.states) - 1
 
     def then(self, body: bytes) -> Truth:
         """The log with one more entry."""
-        e = _ENTRY.decode(body)
-        entry = _PAYLOAD.decode(e.entry)
-        window, live, next_offset, reconciled = self.window, self.live, self.next_offset, self.reconciled
-        uploads, keys = self.uploads, self.keys
-        wrong = f"entry {e.id} is in the log twice" if e.id in self.ids else ""
-        match entry:
-            case Placeholders():
-                if entry.epoch < window[0]:
-                    wrong = f"a placeholder of epoch {entry.epoch} landed below the window {window}"
-                if entry.epoch <= self.gc_epoch:
-                    wrong = f"a placeholder of epoch {entry.epoch} landed, though M(p) was {self.gc_epoch}"
-                for p in entry.placeholders:
-                    upload = p.key.rsplit(".", 2)[0]
-                    if p.base_offset != next_offset:
-                        wrong = f"{p.key} is at {p.base_offset}, not {next_offset}"
-                    if upload in dict(uploads):
-                        wrong = f"upload {upload} landed twice"
-                    live = (*live, Live(entry.epoch, p.last_offset, len(self)))
-                    uploads, keys = (*uploads, (upload, p.base_offset)), keys | {p.key}
-                    next_offset = p.last_offset + 1
-                if entry.epoch > window[1]:
-                    window = (window[1], entry.epoch)
-            case Advance():
-                if entry.epoch > window[1]:
-                    window = (window[1], entry.epoch)
-            case Barrier():
-                if entry.epoch < window[1]:
-                    wrong = f"a barrier at {entry.epoch} lowered the window {window}"
-                window = (entry.epoch, entry.epoch)
-            case Reconciled():
-                if entry.base_offset != reconciled + 1 or entry.last_offset >= next_offset:
-                    wrong = f"records {entry.base_offset} to {entry.last_offset} were reconciled behind {reconciled}"
-                reconciled = entry.last_offset
-                live = tuple(x for x in live if x.last_offset > reconciled)
+        offset, machine = len(self), MACHINES[self.journal]
+        e = decode_entry(f"{journal_log(self.journal)}log/{offset:020}", body)
+        after = replace(self, wrong=f"entry {e.id} is in the log twice" if e.id in self.ids else "")
+        match _PAYLOAD.decode(e.payload):
+            case Objects(objects):
+                for o in objects:
+                    after = after._land(o, offset)
+            case Advance(epoch):
+                after = after._slide(epoch)
+            case Barrier(epoch):
+                wrong = f"a barrier at {epoch} lowered the window {self.window}" if epoch < self.window[1] else ""
+                after = replace(after, window=(epoch, epoch), wrong=after.wrong or wrong)
+            case Reconciled() as entry:
+                after = after._lift(entry)
             case Closed():
                 pass
-        state = MACHINE.decode(self.states[-1], "the state")
+        state = machine.decode(self.states[-1], "the state")
         try:
-            MACHINE.apply(state, Landed(len(self), e.time_ms, bytes(e.entry), 0))
+            machine.apply(state, Landed(offset, e.time_ms, e.payload, 0, len(body)))
         except L0gcError as error:
-            wrong = wrong or str(error)
-        m = state.gc_epoch
-        if not wrong:
-            lowest = min((x.epoch for x in live), default=None)
-            if m < self.gc_epoch:
-                wrong = f"M(p) went down from {self.gc_epoch} to {m}"
-            elif lowest is not None and lowest <= m:
-                wrong = f"M(p) is {m}, though epoch {lowest} is unreconciled"
-            elif (window, next_offset, reconciled) != (
-                (state.window.oldest, state.window.newest),
-                state.next_offset,
-                state.last_reconciled_offset,
-            ):
-                wrong = (
-                    f"the state has window {state.window} and ends at {state.next_offset}, not {window}, {next_offset}"
-                )
-            elif [x.epoch for x in live] != [u.epoch for u in state.placeholders]:
-                wrong = "the state has not the placeholders that the log has"
-        return Truth(
-            (*self.states, MACHINE.encode(state)),
-            self.ids | {e.id},
-            window,
-            live,
-            next_offset,
-            reconciled,
-            m,
-            uploads,
-            keys,
-            wrong,
+            return replace(after, wrong=after.wrong or str(error))
+        after = replace(after, states=(*self.states, machine.encode(state)), ids=self.ids | {e.id})
+        return after._compared(state)
+
+    def _slide(self, epoch: int) -> Truth:
+        return replace(self, window=(self.window[1], epoch)) if epoch > self.window[1] else self
+
+    def _land(self, o: ObjectExtents, log_offset: int) -> Truth:
+        upload, wrong, parts, bases = o.key.rsplit(".", 2)[0], self.wrong, dict(self.parts), []
+        if o.epoch < self.window[0]:
+            wrong = f"an object of epoch {o.epoch} landed below the window {self.window}"
+        if upload in {u.name for u in self.uploads}:
+            wrong = f"upload {upload} landed twice"
+        records = unpack(o.records, NUMBER).tolist()
+        for p, n in zip(unpack(o.partitions, NUMBER).tolist(), records, strict=True):
+            part = parts[p]
+            if o.epoch <= part.gc_epoch:
+                wrong = f"an object of epoch {o.epoch} landed, though M({p}) was {part.gc_epoch}"
+            bases.append(part.next_offset)
+            live = (*part.live, Live(o.epoch, part.next_offset, n, log_offset))
+            parts[p] = part._replace(next_offset=part.next_offset + n, live=live)
+        landed = Upload(upload, log_offset, tuple(bases))
+        after = replace(
+            self,
+            parts=tuple(parts.items()),
+            uploads=(*self.uploads, landed),
+            keys=self.keys | {o.key},
+            wrong=wrong,
         )
+        return after._slide(o.epoch)
+
+    def _lift(self, entry: Reconciled) -> Truth:
+        wrong, parts = self.wrong, dict(self.parts)
+        for t in entry.topics:
+            for p, base, last in unpack(t.ranges, RANGE).tolist():
+                part = parts[p]
+                if base != part.reconciled + 1 or last >= part.next_offset:
+                    wrong = f"records {base} to {last} of {p} were reconciled behind {part.reconciled}"
+                live = tuple(x for x in part.live if x.base > last)
+                parts[p] = part._replace(reconciled=last, live=live)
+        return replace(self, parts=tuple(parts.items()), wrong=wrong)
+
+    def _compared(self, state: JournalState) -> Truth:
+        """With M(p) as the state has it, if that may be, and if the state is what the log says."""
+        wrong, parts = self.wrong, dict(self.parts)
+        if self.window != (state.previous_applied_epoch, state.max_applied_epoch):
+            wrong = wrong or f"the state has window {state.window}, not {self.window}"
+        for p, part in self.parts:
+            m, view = state.gc_epoch(REVISION, p), state.partition(REVISION, p)
+            lowest = min((x.epoch for x in part.live), default=None)
+            extents = [(x.epoch, x.base_offset, x.records, x.log_offset) for x in state.extents(REVISION, p)]
+            if wrong:
+                break
+            if m < part.gc_epoch:
+                wrong = f"M({p}) went down from {part.gc_epoch} to {m}"
+            elif lowest is not None and lowest <= m:
+                wrong = f"M({p}) is {m}, though epoch {lowest} is unreconciled"
+            elif (part.next_offset, part.reconciled) != (view.next_offset, view.last_reconciled_offset):
+                wrong = f"the state has partition {p} end at {view.next_offset}, not at {part.next_offset}"
+            elif extents != list(part.live):
+                wrong = f"the state has not the extents of partition {p} that the log has"
+            parts[p] = part._replace(gc_epoch=m)
+        return replace(self, parts=tuple(parts.items()), wrong=wrong)

@@ -16,10 +16,9 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
-from l0gc.keys import GC_UNDER_WAY, partition_log
+from l0gc.keys import GC_UNDER_WAY, journal_log
 from l0gc.metrics import METRICS
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
 from tests.flows.test_sweep import end
@@ -74,6 +73,14 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
 
 
+def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> None:
+    """Issue 15.1: the run began before it counted what it then deleted."""
+    done = l0gc("gc", "--barrier", "--min-age", "0s")
+    seen = l0gc("status")
+    assert seen["eligible_objects"] == seen["deleted_since"]["objects"] == done["sweep"]["deleted"] == 1
+    assert (seen["dollars_month"], seen["next"]) == (0, "nothing")
+
+
 def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
     options = ("--metrics-file", str(tmp_path / "all.prom"))
     for command in (("upload", "events", str(tmp_path / "lines")), ("gc", "--barrier"), ("status",)):
@@ -98,27 +105,29 @@ def test_without_a_cluster_nothing_begins(store: S3Store) -> None:
     assert everything(store) == set()
 
 
-def test_a_damaged_partition_does_not_keep_the_rest_from_being_collected(
+def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
     loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    upload(tmp_path, 1)
-    damaged = Cluster(loaded).controller.snapshot().topic("events").ids()[1]
-    loaded.put(f"{partition_log(damaged)}log/{0:020}.json", b"{}")
+    l0gc("topic", "create", "other", "--partitions", "1")
+    l0gc("upload", "other", str(tmp_path / "lines"))
+    loaded.put(f"{journal_log(1)}log/{0:020}", b"nonsense")
     done, error = failing_gc("--metrics-file", str(tmp_path / "gc.prom"))
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("housekeep", 3), ("reconcile", 3)]
     assert done["reconcile"]["records"] == len(LINES)
     assert (done["sweep"]["deleted"], error.exit_code) == (0, 3)
     assert isinstance(error, StepsFailedError)
     told = capsys.readouterr().err
-    assert "l0gc: housekeep: 1 partition could not be looked after" in told
-    assert "l0gc: reconcile: not everything could be done" in told
+    assert "l0gc: housekeep: housekeeping failed for 1 log" in told
+    assert "journal 1" in told
+    assert "l0gc: reconcile: not everything could be lifted" in told
     text = (tmp_path / "gc.prom").read_text()
     url = os.environ["L0GC_URL"]
     for name, step, value in (
         ("l0gc_exit_code", "gc", 3),
         ("l0gc_exit_code", "housekeep", 3),
-        ("l0gc_broken_partitions", "housekeep", 1),
+        ("l0gc_broken_logs", "housekeep", 1),
         ("l0gc_reconciled_records_total", "reconcile", len(LINES)),
+        ("l0gc_unreadable_journals", "compute-watermark", 1),
         ("l0gc_exit_code", "sweep", 0),
     ):
         assert f'{name}{{command="gc",step="{step}",url="{url}"}} {float(value)}\n' in text
@@ -189,7 +198,7 @@ def test_ctrl_c_while_spark_works_ends_the_run_and_leaves_no_marker(loaded: S3St
     ended = end(process)
     assert ended.code == 130, ended.stderr
     done = ended.data
-    assert (done["housekeep"]["partitions"], done["compute_watermark"], done["sweep"]) == (2, None, None)
+    assert (done["housekeep"]["journals"], done["compute_watermark"], done["sweep"]) == (1, None, None)
     assert {e["run_id"] for e in events[1:]} == {done["run_id"]}
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
 

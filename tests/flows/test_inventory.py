@@ -12,7 +12,7 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import CorruptObjectError, EpochRegressionError, L0gcError, NotFoundError, UsageError
-from l0gc.spark import inventory
+from l0gc.spark import fan_out
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import read_published
@@ -86,12 +86,12 @@ def test_an_inventory_of_any_format_says_what_the_listing_says(
     assert listing("--inventory", put(inventories, bare, SYMLINK))["epochs"] == live["epochs"]
 
 
-def test_sums_of_many_tasks_are_added_up_by_tasks_to_the_same(
+def test_sums_of_many_tasks_are_merged_by_tasks_to_the_same(
     cluster: Cluster, store: S3Store, inventories: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = put(inventories, an_inventory(store, inventories))
     few = listing("--inventory", url)
-    monkeypatch.setattr(inventory, "_FEW_TASKS", 0)
+    monkeypatch.setattr(fan_out, "_FEW", 0)
     assert listing("--inventory", url) == few
 
 
@@ -106,7 +106,7 @@ def test_m_is_what_it_is_without_one_and_sweeps_are_told_no_counts(
     data, text = results[-1].data, "\n".join(results[-1].text)
     assert (data["watermark"], data["published"], data["listing"]["objects"]) == (EPOCH, True, 21)
     assert (data["listing"]["noncurrent_objects"], data["listing"]["noncurrent_bytes"]) == (1, 1000)
-    assert "by an inventory made" in text
+    assert "counted from an inventory made" in text
     scan = read_scan(store, data["scan"], cluster.controller.snapshot().cluster_id).totals
     assert (scan.source, scan.taken_ms, scan.noncurrent_bytes) == ("inventory", TAKEN_MS, 1000)
     assert abs(scan.run_ms - store.now_ms()) < 120_000

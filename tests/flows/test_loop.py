@@ -45,8 +45,9 @@ def expected(lines: Iterable[bytes], field: str, partitions: int) -> dict[int, l
     """Which partition each line belongs to, in order."""
     place = ByField(field, partitions).start("test")
     records: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
-    for line in lines:
-        records[place(line)[0]].append(line)
+    all_lines = list(lines)
+    for line, partition in zip(all_lines, place(all_lines).partitions.tolist(), strict=True):
+        records[partition].append(line)
     return records
 
 

@@ -32,6 +32,7 @@ def test_a_report_tells_of_the_bucket_and_changes_nothing_in_it(store: S3Store, 
     assert facts["url"] == store.config.url
     assert (facts["watermark"], facts["cluster_epoch"], facts["partitions"]) == (2, 5, 2)
     assert (facts["paused"]["by"], facts["findings"]["total"], facts["price_gb_month"]) == ("ann", 0, 0.05)
+    assert [(t["topic"], t["partitions"], t["lag_epochs"]) for t in facts["by_topic"]] == [("events", 2, 1)]
     assert [r["summary"]["deleted"] for r in facts["runs"]] == [100]
     text = page.read_text()
     assert text.startswith("<!doctype html>")

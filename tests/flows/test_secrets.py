@@ -95,7 +95,7 @@ topic create events --partitions 2 -vv
 upload events {file} --producer nightly -vv
 explain --epoch 1 -vv
 gc --barrier --log-format json --json --metrics-file {folder}/l0gc.prom -vv
-compute-watermark --refresh -vv
+compute-watermark -vv
 verify --deep -vv
 sweep --dry-run -vv
 runs list -vv

@@ -1,4 +1,4 @@
-"""compute-watermark on Spark and SeaweedFS: reports, their compaction under writers, fresh logs, another system's log."""
+"""compute-watermark on Spark and SeaweedFS: journals, the listing, and another system's log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,19 +16,21 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from l0gc.errors import ExternalLogError
-from l0gc.keys import KeyLayout, PartitionId
+from l0gc.keys import KeyLayout, journal_log
 from l0gc.runtime import Runtime
-from l0gc.spark import listing, watermark_job
+from l0gc.spark.fan_out import SparkFanOut
+from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Threads
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.reports import publish_reports, read_report_file, report_keys, rows_of
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.watermark.listing import ListingScan
+from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.scans import ScanRow, read_scan
 from tests.support.cli import l0gc, l0gc_process
-from tests.support.reports import fill, some_reports
+from tests.support.journal import of_topic
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
@@ -49,14 +52,13 @@ Seen = tuple[int, int, int]
 
 
 def plain_m(cluster: Cluster) -> tuple[int, dict[str, int]]:
-    """M and every M(p), in a few lines of Python."""
+    """M and every M(p), partition by partition, in a few lines of Python."""
     state = cluster.controller.snapshot()
-    best: dict[PartitionId, PartitionReport] = {}
-    for key in report_keys(cluster.store):
-        for r in rows_of(read_report_file(cluster.store.get(key).body, key)):
-            if r.id not in best or r.gc_epoch > best[r.id].gc_epoch:
-                best[r.id] = r
-    gc_epochs = {str(p): best[p].gc_epoch if p in best else p.revision - 1 for p in state.partitions()}
+    gc_epochs = {}
+    for topic in state.topics.values():
+        for p in range(topic.partitions):
+            journal = cluster.journal(topic.journal_of(p)).catch_up()
+            gc_epochs[f"{topic.name}/{p}"] = journal.gc_epoch(topic.revision, p)
     return min([state.epoch, *gc_epochs.values()]), gc_epochs
 
 
@@ -83,24 +85,35 @@ def plain_holders(gc_epochs: dict[str, int], epoch: int) -> tuple[str, int]:
 
 
 def random_cluster(cluster: Cluster, rng: random.Random) -> None:
-    """Topics, reports of some of their partitions in many files, and objects at many epochs."""
+    """Topics, what landed in some of their partitions, windows anywhere, and objects at many epochs."""
     controller = cluster.controller
-    topics = [controller.create_topic(f"t{i}", rng.randint(1, 40))[0] for i in range(rng.randint(1, 3))]
+    topics = [
+        controller.create_topic(f"t{i}", n := rng.randint(1, 40), min(n, rng.choice([1, 1, 3])))[0]
+        for i in range(rng.randint(1, 3))
+    ]
     if rng.random() < 0.5:
-        topics.append(controller.create_topic("gone", 3)[0])
+        gone, _ = controller.create_topic("gone", 3)
+        land(cluster, gone, rng)
         controller.delete_topic("gone")
     for _ in range(rng.randint(0, 5)):
-        controller.advance()
+        epoch = controller.advance()
+        for topic in topics:
+            if rng.random() < 0.5:
+                land(cluster, topic, rng)
+            elif rng.random() < 0.7:
+                cluster.journal(rng.choice(topic.journals)).advance(epoch)
     state, layout = controller.snapshot(), controller.layout()
-    ids = [p for t in topics for p in t.ids() if rng.random() < 0.95]
-    for _ in range(rng.choice([1, 3, 40])):
-        some = rng.sample(ids, rng.randint(0, len(ids)))
-        publish_reports(
-            cluster.store, cluster.runtime, "upload", some_reports(rng, state.cluster_id, some, state.epoch - 1)
-        )
     for i in range(rng.randint(0, 60)):
         key = layout.format(rng.randrange(layout.shards), rng.randint(0, state.epoch), cluster.runtime.new_id())
         cluster.store.put(key if i % 7 else f"{layout.data_prefix}{i}/foreign", b"x" * rng.randrange(50))
+
+
+def land(cluster: Cluster, topic: Topic, rng: random.Random) -> None:
+    """An object of some partitions that one journal keeps."""
+    run = rng.choice(topic.runs())
+    some = rng.sample(range(run.first, run.first + run.count), rng.randint(1, run.count))
+    o = of_topic(topic, cluster.controller.snapshot().epoch, dict.fromkeys(some, 2))
+    assert cluster.journal(run.journal).append([o]).error is None
 
 
 @pytest.mark.slow
@@ -123,8 +136,9 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
 def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     """M and every sum, by Spark and by a plain script."""
     (m, gc_epochs), (rows, foreign) = plain_m(cluster), plain_histogram(cluster)
-    result = watermark_job.run(spark, cluster, store.config)
-    assert (result.watermark.watermark, result.watermark.partitions) == (m, len(gc_epochs))
+    fan_out = SparkFanOut(spark, store.config)
+    result = Pipeline(cluster, JournalSource(cluster, fan_out), ListingScan(fan_out)).run()
+    assert (result.watermark, result.partitions) == (m, len(gc_epochs))
     assert result.listing is not None
     assert result.listing.epochs == [ScanRow(e, *rows[e], *plain_holders(gc_epochs, e)) for e in sorted(rows)]
     totals = result.listing.totals
@@ -139,121 +153,67 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     assert totals.objects == sum(x[0] for x in rows.values()) + len(foreign)
     assert result.kept is not None
     assert read_scan(store, result.kept.key, totals.cluster_id) == result.listing
-    assert plain_m(cluster) == (m, gc_epochs)  # behind a compaction, too
+    local = LocalFanOut(store, cluster.parallel)
+    here = Pipeline(cluster, JournalSource(cluster, local), ListingScan(local)).run(dry_run=True)
+    assert here.listing is not None
+    assert (here.watermark, here.held_back_by, here.listing.rows) == (m, result.held_back_by, result.listing.rows)
 
 
 def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
-    one_spark: SparkSession, cluster: Cluster, store: S3Store, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:
-    layout, rounds = KeyLayout(shards=1000), list[list[KeyRange]]()
+    layout, rounds = KeyLayout(shards=1000), list[Sequence[object]]()
     keys = [layout.format(7, i % 6, cluster.runtime.new_id()) for i in range(2400)]
     foreign = {f"{k}.tmp" for k in keys[:6]}
     cluster.parallel.map(lambda k: store.put(k, b"xy"), [*keys[6:], *foreign])
-    once = listing._sums_of
 
-    def sums_of(spark: SparkSession, config: object, layout: KeyLayout, ranges: list[KeyRange], pages: int) -> object:
-        rounds.append(ranges)
-        return once(spark, store.config, layout, ranges, pages)
+    class Counting(SparkFanOut):
+        def reduce(self, work, items, merge):  # type: ignore[no-untyped-def]
+            rounds.append(items)
+            return super().reduce(work, items, merge)
 
-    monkeypatch.setattr(listing, "_sums_of", sums_of)
-    rows = listing.epoch_histogram(one_spark, store.config, layout, 8, lambda: 5, first_pages=1)
-    assert {r.epoch: (r.objects, r.bytes) for r in rows if r.epoch is not None} == dict.fromkeys(range(6), (399, 798))
-    assert [(r.objects, len(r.samples)) for r in rows if r.epoch is None] == [(6, 5)]
+    scan = ListingScan(Counting(one_spark, store.config), first_pages=1)
+    found = scan.read(layout, lambda: 5)
+    assert {r.epoch: (r.objects, r.bytes) for r in found.rows.values() if r.epoch is not None} == dict.fromkeys(
+        range(6), (399, 798)
+    )
+    assert (found.rows[None].objects, found.samples) == (6, sorted(foreign)[:5])
     assert len(rounds) > 1
-    assert sum("/007/" in r.start for r in rounds[1]) >= 8
+    assert sum("/007/" in cast(KeyRange, r).start for r in rounds[1]) >= 8
+    assert max(map(len, rounds)) > 16  # so many are merged on the executors
 
 
-def test_many_reports_become_one_file_and_m_is_what_it_was(
+def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
     one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:
-    lowest = fill(cluster, partitions=3000, files=50)
-    first = watermark_job.run(one_spark, cluster, store.config, scan=False)
-    assert first.watermark.watermark == lowest
-    assert first.compacted is not None
-    assert (first.compacted.files, first.compacted.rows, len(report_keys(store))) == (50, 3000, 1)
-    again = watermark_job.run(one_spark, cluster, store.config, scan=False)
-    assert (again.watermark, again.compacted) == (first.watermark, None)
+    topic, _ = cluster.controller.create_topic("wide", 100_000, 12)
+    run = topic.runs()[3]
+    at = cluster.controller.advance()
+    cluster.journal(run.journal).append([of_topic(topic, at, {run.first + 7: 3})])
+    for _ in range(2):
+        epoch = cluster.controller.advance()
+        for j in topic.journals:
+            cluster.journal(j).advance(epoch)
+    result = Pipeline(cluster, JournalSource(cluster, SparkFanOut(one_spark, store.config))).run()
+    assert (result.watermark, result.partitions) == (at - 1, 100_000)
+    assert [(h.name, h.unreconciled_records) for h in result.held_back_by] == [(f"wide/{run.first + 7}", 3)]
 
 
-def test_fresh_logs_move_m_where_reports_are_missing(one_spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
-    cluster.controller.create_topic("t", 70)
-    for _ in range(3):
-        housekeep(cluster, barrier=True)
-    store.delete(report_keys(store))
-    broken: list[str] = []
-    assert watermark_job.run(one_spark, cluster, store.config, scan=False, publish_it=False).watermark.watermark == 0
-    fresh = watermark_job.run(one_spark, cluster, store.config, scan=False, refresh=True, broken=broken.append)
-    assert (fresh.watermark.watermark, fresh.refreshed) == (cluster.controller.snapshot().epoch - 1, 70)
-    assert [k.split("/")[-2] for k in report_keys(store)] == ["refresh"]
-
-    store.put("l0gc/partition/t-1/00007/log/00000000000000000003.json", b"damaged")
-    store.delete(report_keys(store))
-    held = watermark_job.run(
-        one_spark, cluster, store.config, scan=False, refresh=True, publish_it=False, broken=broken.append
-    )
-    assert held.watermark.watermark == 0
-    assert len(broken) == 1
-    assert "00007" in broken[0]
-
-
-WRITER = """
-import os, random, sys, time
-from pathlib import Path
-from l0gc.streamlog.cluster import Cluster
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.s3 import S3Store
-from l0gc.watermark.reports import publish_reports
-from tests.support.reports import a_report
-number, highest, stop = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-store = S3Store(StoreConfig.from_url(os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"]))
-cluster = Cluster(store)
-state = cluster.controller.snapshot()
-mine = state.partitions()[number::8]
-rng = random.Random(number)
-gc_epoch = -1
-while not stop.exists():
-    gc_epoch = min(gc_epoch + 1, highest)
-    for p in rng.sample(mine, len(mine)):
-        publish_reports(store, cluster.runtime, "upload", [a_report(state.cluster_id, p, gc_epoch)])
-        time.sleep(rng.uniform(0.1, 0.4))
-sys.stdout.write(str(gc_epoch))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_eight_writers_lose_no_report_while_compactors_run_in_a_loop(
-    one_spark: SparkSession, cluster: Cluster, store: S3Store, tmp_path: Path
+def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
+    one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:
-    highest, stop = 40, tmp_path / "stop"
-    cluster.controller.create_topic("t", 16)
-    for _ in range(highest + 1):
-        cluster.controller.advance()
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(i), str(highest), str(stop)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for i in range(8)
-    ]  # fmt: skip
-    compactions, last = 0, -1
-    try:
-        while compactions < 4 and all(w.poll() is None for w in writers):
-            result = watermark_job.run(one_spark, cluster, store.config, scan=False)
-            compactions += result.compacted is not None
-            assert result.watermark.watermark >= last
-            last = result.watermark.watermark
-        stop.touch()
-        ended = [w.communicate() for w in writers]
-    finally:
-        for w in writers:
-            w.kill()
-    assert [w.returncode for w in writers] == [0] * 8, ended
-    told = [int(out) for out, _ in ended]
-    end = watermark_job.run(one_spark, cluster, store.config, scan=False)
-    assert end.watermark.watermark == min(told)
-    held = {h.partition for h in end.watermark.held_back_by}
-    assert held == set([p for p in range(16) if told[p % 8] == min(told)][:10])
+    topics = [cluster.controller.create_topic(name, 70)[0] for name in ("a", "b")]
+    for _ in range(2):
+        epoch = cluster.controller.advance()
+        for t in topics:
+            cluster.journal(t.journals[0]).advance(epoch)
+    source = JournalSource(cluster, SparkFanOut(one_spark, store.config))
+    assert Pipeline(cluster, source).run(dry_run=True).watermark == epoch - 2
+    broken = f"{journal_log(topics[1].journals[0])}log/{0:020}"
+    store.put(broken, b"damaged")
+    held = Pipeline(cluster, source).run()
+    assert held.watermark == topics[1].revision - 1
+    assert [(u.unit, broken in u.error) for u in held.unreadable] == [(f"journal {topics[1].journals[0]}", True)]
 
 
 def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_external_log(
@@ -305,5 +265,8 @@ def test_a_report_of_s3_is_read_from_s3(store: S3Store, bucket: object) -> None:
     place.put("partitions.csv", b"topic,partition,revision\nt,0,2\n")
     base = f"s3://{store.config.bucket}/theirs"
     flags = ["--reports", f"{base}/reports", "--partitions", f"{base}/partitions.csv", "--no-scan"]
+    refused = l0gc_process("compute-watermark", *flags, "--cluster-epoch", "9")
+    assert refused.code == 4
+    assert "reports is not finished" in refused.stderr
+    place.put("reports/_SUCCESS", b"")
     assert l0gc("compute-watermark", *flags, "--cluster-epoch", "9")["watermark"] == 7
-    assert report_keys(store) == []

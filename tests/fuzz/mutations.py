@@ -1,4 +1,5 @@
-"""Bytes that a bucket may come to hold: valid ones that were changed, cut, spliced, and valid JSON with other values.
+"""Bytes that a bucket may come to hold: valid ones that were changed, cut, spliced, and valid JSON or MessagePack with
+other values.
 
 `L0GC_FUZZ_EXAMPLES` sets how many examples each test tries, for a long run; those are drawn anew each time, the default
 ones are always the same.
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -117,6 +119,68 @@ def other_json(draw: st.DrawFn, body: bytes, *, deep: bool = True) -> bytes:
     return text.replace(b'"' + mark + b'"', raw).replace(mark, b"")
 
 
+_NUMBERS: Final = [
+    0,
+    1,
+    2,
+    3,
+    7,
+    -1,
+    -2,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53,
+    2**62,
+    2**62 + 1,
+    2**63 - 1,
+    2**64 - 1,
+    -(2**63),
+]
+_PACKED: Final = [
+    b"\xc0", b"\xc2", b"\xc3", b"\xa0", b"\xa1x", b"\xa2-1", b"\xa2\xff\xfe", b"\xc4\x00", b"\xc4\x01\xff",
+    b"\xc4\x04\x00\x00\x00\x00", b"\xc4\x04\xff\xff\xff\xff", b"\x90", b"\x80", b"\x91\x90", b"\x81\xa0\x90",
+    b"\xcb\x7f\xf8" + bytes(6),
+    b"\xcb\x40\x08" + bytes(6), b"\xd6\xff\x00\x00\x00\x00", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
+]  # fmt: skip
+_DEEP_PACKED: Final = [b"\x91" * 50_000, b"\x91" * 50_000 + b"\xc0", b"\x81\xa1a" * 50_000]
+
+
+@st.composite
+def other_msgpack(draw: st.DrawFn, body: bytes, *, deep: bool = True) -> bytes:
+    """`body`, which is MessagePack, with a value changed, an element removed, repeated or more; packed rows within it, too.
+
+    Args:
+        deep: also with values that are nested deeper than Python's stack.
+    """
+    tree = msgspec.msgpack.decode(body)
+    path = draw(st.sampled_from(_places(tree)))
+    numbers = st.one_of(st.sampled_from(_NUMBERS), st.integers(-5, 40)).map(msgspec.msgpack.encode)
+    raws = [st.sampled_from(_PACKED), numbers, numbers]
+    raw = msgspec.Raw(draw(st.one_of([*raws, st.sampled_from(_DEEP_PACKED)] if deep else raws)))
+
+    def change(value: Any) -> Any:
+        match draw(st.sampled_from(["inside", "inside", "value", "value", "drop", "repeat", "add"])):
+            case "inside" if isinstance(value, bytes) and value:
+                return draw(changed(value))
+            case "drop" if isinstance(value, list) and value:
+                at = draw(st.integers(0, len(value) - 1))
+                return value[:at] + value[at + 1 :]
+            case "drop" if isinstance(value, dict) and value:
+                gone = draw(st.sampled_from(list(value)))
+                return {k: v for k, v in value.items() if k != gone}
+            case "repeat" if isinstance(value, list | bytes):
+                return value * 2
+            case "add" if isinstance(value, list):
+                return [*value, raw]
+            case "add" if isinstance(value, dict):
+                return {**value, -1: raw}
+        return raw
+
+    return msgspec.msgpack.encode(_with(tree, path, change))
+
+
 def refusal(act: Callable[[], object]) -> str:
     """The message by which `act` refuses what it is given as corrupt; '' if it does not."""
     try:
@@ -126,9 +190,19 @@ def refusal(act: Callable[[], object]) -> str:
     return ""
 
 
-def hostile(body: bytes, other: bytes, *, is_json: bool, deep: bool = True) -> st.SearchStrategy[bytes]:
-    """Anything that `body` may have become; `other` is a valid object of the same kind."""
+JSON: Final = "json"
+MSGPACK: Final = "msgpack"
+
+
+def hostile(body: bytes, other: bytes, kind: str = "", *, deep: bool = True) -> st.SearchStrategy[bytes]:
+    """Anything that `body` may have become.
+
+    Args:
+        other: a valid object of the same kind.
+        kind: `JSON` or `MSGPACK` if it is one of these.
+    """
     kinds = [changed(body), spliced(body, other), spliced(other, body), st.just(other), st.binary(max_size=300)]
-    if is_json:
-        kinds += [other_json(body, deep=deep), other_json(body, deep=deep)]
+    if kind:
+        inside = other_json(body, deep=deep) if kind == JSON else other_msgpack(body, deep=deep)
+        kinds += [inside, inside, inside]
     return st.one_of(kinds)

@@ -1,46 +1,114 @@
-"""Extents of any bytes, even such that the log's checksum fits: refused by name, or read as so many records.
+"""Blocks of any bytes, even such that the log's checksum fits: refused by name, or read as so many records.
 
 In a process of its own, which must live on.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given
+from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
-from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.journal.entries import Placeholder
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, pack
+from l0gc.streamlog.journal.rows import EXTENT, Rows
+from l0gc.streamlog.journal.topic import Block
+from l0gc.streamlog.level_one.plan import Fault, ObjectRead
+from l0gc.streamlog.level_one.read import read_rows
 from tests.fuzz.mutations import changed, fuzzing, hostile
-from tests.fuzz.worker import RECORDS, Worker, chunk
+from tests.fuzz.worker import FEWER, KEY, READ, RECORDS, REFUSED, Worker, chunk
+from tests.support.memory_store import MemoryStore
 
-BODY, OTHER = extents.encode(chunk()), extents.encode(chunk(1000))
+
+def block_of(first: int) -> bytes:
+    """A block with the records of two partitions."""
+    return pack([[chunk(first), chunk(first, 1, FEWER)]], 1_700_000_000_000 + first).body
+
+
+BODY, OTHER = block_of(0), block_of(1000)
+EXTENTS = np.array([(0, 0, 0, RECORDS, 0), (1, 0, RECORDS, FEWER, 0)], EXTENT)
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker("extent") as started:
+    with Worker("block") as started:
         yield started
 
 
-def test_the_worker_reads_an_extent(worker: Worker) -> None:
-    assert worker.answer(BODY) == "read"
-
-
-@fuzzing(600)
-@given(hostile(BODY, OTHER, is_json=False))
-def test_an_extent_whose_checksum_fits_is_read_or_refused(worker: Worker, body: bytes) -> None:
-    assert worker.answer(body) in {"read", "refused"}
+def test_the_worker_reads_a_block(worker: Worker) -> None:
+    assert worker.answer(BODY) == READ
 
 
 @fuzzing(300)
+@given(hostile(BODY, OTHER))
+def test_a_block_whose_checksum_fits_is_read_or_refused(worker: Worker, body: bytes) -> None:
+    assert worker.answer(body) in {READ, REFUSED}
+
+
+@pytest.mark.thorough
+@fuzzing(6000)
+@given(hostile(BODY, OTHER))
+def test_any_block_whose_checksum_fits_is_read_or_refused(worker: Worker, body: bytes) -> None:
+    assert worker.answer(body) in {READ, REFUSED}
+
+
+@fuzzing(100)
 @given(changed(BODY))
-def test_an_extent_that_was_changed_is_refused(body: bytes) -> None:
-    extent = Placeholder("the/key", 0, len(BODY), RECORDS, crc32c(BODY), 0)
+def test_a_block_that_was_changed_is_refused(body: bytes) -> None:
     if body == BODY:
         return
-    with pytest.raises(CorruptObjectError, match="the/key"):
-        extents.decode(body, extent)
+    with pytest.raises(CorruptObjectError, match=KEY):
+        decode_block(body, KEY, Block(0, len(BODY), crc32c(BODY)))
+
+
+@fuzzing(150)
+@given(hostile(BODY, OTHER), st.sampled_from([0, 3, len(BODY)]))
+def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, before: int) -> None:
+    store = MemoryStore()
+    store.put(KEY, bytes(before) + body)
+    block = Block(before, len(BODY), crc32c(BODY))
+    read = ObjectRead(0, 3, KEY, 1, [block], EXTENTS)
+
+    def needed(journal: int, revision: int, extents: Rows) -> Rows:
+        return np.ones(len(extents), bool)
+
+    found = [row for _, row in read_rows(store, [read], 1, needed, Inline())]
+    assert sum(len(f.partitions) if isinstance(f, Fault) else f.num_rows for f in found) in {
+        len(EXTENTS),
+        RECORDS + FEWER,
+    }
+    for f in found:
+        if isinstance(f, Fault):
+            assert KEY in f.message
+        else:
+            assert f.column("value").to_pylist() == chunk().values + chunk(0, 1, FEWER).values  # type: ignore[operator]
+
+
+def stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+@pytest.mark.parametrize("told", [2**62, 2**40, -2, 3 << 30])
+def test_a_buffer_that_says_it_is_huge_takes_no_memory(worker: Worker, told: int) -> None:
+    """A compressed buffer begins with the number of bytes that it unpacks to."""
+    n = RECORDS + FEWER
+    values = pa.array([b"v" * 10] * n, pa.binary())
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([5] * n, SCHEMA.field("timestamp").type), pa.nulls(n, pa.binary()), values], schema=SCHEMA
+    )
+    body = stream(batch)
+    size = struct.pack("<q", 10 * n)
+    assert body.count(size) == 1
+    assert worker.answer(body) == READ
+    assert worker.answer(body.replace(size, struct.pack("<q", told))) == REFUSED

@@ -38,7 +38,7 @@ def edited(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> str:
     return text
 
 
-@fuzzing(1000)
+@fuzzing(400)
 @given(edited(KEYS) | st.text(CHARACTERS))
 def test_what_parses_is_exactly_what_would_be_written(key: str) -> None:
     parsed = LAYOUT.parse(key)
@@ -46,7 +46,7 @@ def test_what_parses_is_exactly_what_would_be_written(key: str) -> None:
         assert LAYOUT.format(parsed.shard, parsed.epoch, parsed.name) == key
 
 
-@fuzzing(300)
+@fuzzing(200)
 @given(edited(st.just(DEFAULT_TEMPLATE)) | TEMPLATES, st.integers(-1, 1001) | st.integers())
 def test_a_template_is_refused_or_writes_what_it_parses(template: str, shards: int) -> None:
     try:

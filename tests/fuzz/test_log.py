@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import random
+import resource
+import zlib
+from collections.abc import Callable
 
+import msgspec
 import pytest
+import zstandard
 from hypothesis import given
+from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
 from l0gc.runtime import Runtime
+from l0gc.storage.checksum import seal
+from l0gc.storage.entry import CHECKPOINT_LIMIT, ENTRY_LIMIT, Entry, decode_checkpoint, decode_entry
 from l0gc.storage.log import SharedLog
-from tests.fuzz.mutations import fuzzing, hostile, refusal
+from tests.fuzz.mutations import JSON, MSGPACK, fuzzing, hostile, refusal
 from tests.support.memory_store import MemoryStore
 
 ENTRIES = 5
-PAYLOADS = [b'{"type":"advance","epoch":%d}' % e for e in range(2, 2 + ENTRIES)]
-STATES = [b'{"revision":1,"min_epoch_lower_bound":%d}' % e for e in range(ENTRIES)]
+PAYLOADS = [msgspec.msgpack.encode(["a", e]) for e in range(2, 2 + ENTRIES)]
+STATES = [msgspec.msgpack.encode([1, e, "x" * 200]) for e in range(ENTRIES)]
+PLAIN, ZSTD = b"\x01", b"\x02"
 
 
 def a_log(store: MemoryStore) -> SharedLog:
@@ -29,7 +38,7 @@ def a_store() -> MemoryStore:
     for i, payload in enumerate(PAYLOADS):
         log.append(i, payload, time_ms=1000 + i, as_of_ms=store.clock.ms)
         if i in {1, 2}:
-            log.write_checkpoint(i, STATES[i])
+            log.write_checkpoint(i, STATES[i], 1000 + i)
         store.clock.sleep(1 if i > 1 else 1000)
     store.clock.sleep(15 * 60 - 10)
     log.truncate()
@@ -58,13 +67,13 @@ def unchanged_or_refused(key: str, body: bytes) -> None:
 
 
 @fuzzing(300)
-@given(hostile(body_of(LOG.entry_key(3)), body_of(LOG.entry_key(4)), is_json=True))
+@given(hostile(body_of(LOG.entry_key(3)), body_of(LOG.entry_key(4))))
 def test_a_log_entry_is_as_it_was_or_refused(body: bytes) -> None:
     unchanged_or_refused(LOG.entry_key(3), body)
 
 
 @fuzzing(200)
-@given(hostile(body_of(LOG.entry_key(4)), body_of(LOG.entry_key(3)), is_json=True))
+@given(hostile(body_of(LOG.entry_key(4)), body_of(LOG.entry_key(3))))
 def test_an_entry_that_is_read_behind_the_others_is_as_it_was_or_refused(body: bytes) -> None:
     store = a_store()
     store.put(LOG.entry_key(4), body)
@@ -77,19 +86,19 @@ def test_an_entry_that_is_read_behind_the_others_is_as_it_was_or_refused(body: b
 
 
 @fuzzing(300)
-@given(hostile(body_of(LOG.checkpoint_key(2)), body_of(LOG.checkpoint_key(1)), is_json=False))
+@given(hostile(body_of(LOG.checkpoint_key(2)), body_of(LOG.checkpoint_key(1))))
 def test_a_checkpoint_is_as_it_was_or_refused(body: bytes) -> None:
     unchanged_or_refused(LOG.checkpoint_key(2), body)
 
 
 @fuzzing(200)
-@given(hostile(body_of(LOG.boundary_key), b'{"boundary":3}\n{"crc32":0}\n', is_json=False))
+@given(hostile(body_of(LOG.boundary_key), b'{"boundary":3}\n{"crc32":0}\n'))
 def test_a_boundary_is_as_it_was_or_stops_the_truncation(body: bytes) -> None:
     store = a_store()
     store.put(LOG.boundary_key, body)
     before = set(store.objects)
     log = a_log(store)
-    log.write_checkpoint(4, STATES[4])
+    log.write_checkpoint(4, STATES[4], 1004)
     store.clock.sleep(15 * 60)
     refused = refusal(log.truncate)
     if refused:
@@ -101,7 +110,13 @@ def test_a_boundary_is_as_it_was_or_stops_the_truncation(body: bytes) -> None:
 
 def test_a_key_that_is_no_offset_is_left_alone() -> None:
     store = a_store()
-    for name in ("log/x.json", "log/00000000000000000001.json~", "log/-0000000000000000001.json", "checkpoint/9.json"):
+    for name in (
+        "log/x",
+        "log/00000000000000000001~",
+        "log/00000000000000000001.json",
+        "log/-0000000000000000001",
+        "checkpoint/9",
+    ):
         store.put(f"{LOG.folder}{name}", b"\xff")
     assert [e.offset for e in a_log(store).replay().entries] == [3, 4]
 
@@ -111,3 +126,69 @@ def test_an_offset_far_ahead_is_a_gap() -> None:
     store.put(LOG.entry_key(10**20 - 1), b"\xff")
     with pytest.raises(CorruptObjectError, match="is missing, though a later entry exists"):
         a_log(store).replay()
+
+
+# -- behind a seal that fits ----------------------------------------------------------------------------------------------
+
+
+def sealed(key: str, kind: bytes, content: bytes) -> bytes:
+    """As the log stores it: packed in this way, with a checksum that fits."""
+    packed = kind + content
+    return packed + zlib.crc32(packed, zlib.crc32(key.encode())).to_bytes(4, "little")
+
+
+@fuzzing(150)
+@given(hostile(b'{"boundary":3}', b"{}", JSON))
+def test_whatever_is_sealed_is_a_boundary_or_refused(content: bytes) -> None:
+    store = a_store()
+    store.put(LOG.boundary_key, seal(LOG.boundary_key, content))
+    refused = refusal(a_log(store).boundary.read)
+    assert LOG.boundary_key in refused if refused else a_log(store).boundary.read()[0] >= 0
+
+
+ENTRY = msgspec.msgpack.encode(Entry("id", 1, PAYLOADS[0]))
+FRAME = zstandard.ZstdCompressor(write_content_size=True).compress(ENTRY)
+
+
+@fuzzing(400)
+@given(
+    st.sampled_from([PLAIN, ZSTD, b"\x00", b"\x03", b""]), hostile(ENTRY, STATES[0], MSGPACK) | hostile(FRAME, ENTRY)
+)
+def test_whatever_is_sealed_is_an_entry_or_refused(kind: bytes, content: bytes) -> None:
+    refused = refusal(lambda: decode_entry("the/key", sealed("the/key", kind, content)))
+    assert not refused or "the/key" in refused
+    refused = refusal(lambda: decode_checkpoint("the/key", sealed("the/key", kind, content)))
+    assert not refused or "the/key" in refused
+
+
+REAL = 96 << 20
+
+
+def bomb(told: int | None) -> bytes:
+    """A frame that unpacks to so many zeros, and says that it is of `told` bytes (None: it does not say)."""
+    compressor = zstandard.ZstdCompressor(level=1, write_content_size=told is not None)
+    frame = bytearray(compressor.compress(bytes(REAL)))
+    if told is not None:
+        at = frame.index(REAL.to_bytes(4, "little"))
+        frame[at : at + 4] = told.to_bytes(4, "little")
+    return bytes(frame)
+
+
+@pytest.mark.parametrize(
+    ("decode", "told"),
+    [
+        (decode_entry, None),
+        (decode_entry, REAL),
+        (decode_entry, 10),
+        (decode_checkpoint, None),
+        (decode_checkpoint, CHECKPOINT_LIMIT + 1),
+        (decode_checkpoint, 10),
+    ],
+)
+def test_a_bomb_takes_no_memory(decode: Callable[[str, bytes], object], told: int | None) -> None:
+    body = sealed("the/key", ZSTD, bomb(told))
+    assert len(body) < 1 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CorruptObjectError, match="the/key"):
+        decode("the/key", body)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ENTRY_LIMIT >> 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
@@ -10,119 +12,139 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.keys import PartitionId
 from l0gc.storage.log import Landed
 from l0gc.storage.replica import StateMachine
-from l0gc.streamlog.controller.state import Bootstrap, ControllerMachine, CreateTopic, DeleteTopic, InitProducer, Tick
+from l0gc.streamlog.controller.entries import Bootstrap, CreateTopic, DeleteTopic, InitProducer, Tick
+from l0gc.streamlog.controller.state import ControllerMachine
+from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
+    IndexObject,
     InputSpan,
-    L1File,
-    Placeholder,
-    Placeholders,
-    ProducerBatch,
-    Reconciled,
+    JournalEntry,
+    ObjectExtents,
+    Objects,
 )
-from l0gc.streamlog.journal.state import (
-    PartitionMachine,
-    PartitionState,
-    decide_advance,
-    decide_barrier,
-    decide_placeholder,
-)
-from l0gc.streamlog.level_one.plan import make_plan
-from l0gc.watermark.reports import publish_reports, report_of
-from tests.fuzz.mutations import fuzzing, hostile, other_json, refusal
-from tests.support.memory_store import MemoryStore, memory_cluster
+from l0gc.streamlog.journal.state import JournalState, refusals
+from tests.fuzz.mutations import MSGPACK, fuzzing, hostile, other_msgpack, refusal
+from tests.support.journal import REVISION, batch, extents_of, landed, name_of, reconciled
 
-P = PartitionId("t", 1, 0)
 S = TypeVar("S")
+OTHER = REVISION + 2
+PARTITIONS = 4
 
 
-def extent(base: int, sequence: int) -> Placeholder:
-    batch = ProducerBatch(4, 2, sequence, [InputSpan("in", base, base + 5)])
-    return Placeholder("level_zero/data/000/000000000000000002/x", 0, 10, 5, 77, base, batch)
+def an_object(epoch: int, records: dict[int, int], sequence: int, revision: int = REVISION) -> ObjectExtents:
+    span = InputSpan("in", sequence * 10, sequence * 10 + 10)
+    producer = batch(sequence, producer_id=revision, inputs=[span])
+    return extents_of(epoch, records, revision=revision, topic_id=f"id-{revision}", producer=producer)
 
 
-PARTITION = [
-    msgspec.json.encode(e)
-    for e in (
-        Placeholders(2, [extent(0, 0)]),
-        Advance(3),
-        Placeholders(4, [extent(5, 1)]),
-        Reconciled(0, 4, 0, [L1File("level_one/x", 0, 4, 100)]),
-        Barrier(6),
-        Placeholders(7, [extent(10, 2)]),
-        Closed(),
-    )
-]
+def history() -> list[Landed]:
+    """Entries of every kind, each of which follows those before it."""
+    machine, state = JournalMachine(0), JournalState()
+    entries: list[Landed] = []
+
+    def land(entry: JournalEntry) -> None:
+        entries.append(landed(len(entries), entry, time_ms=1000 + len(entries)))
+        machine.apply(state, entries[-1])
+
+    land(Objects([an_object(4, {0: 2, 1: 3, 3: 1}, 0), an_object(4, {1: 5}, 1)]))
+    land(Advance(5))
+    land(Objects([an_object(6, {0: 1, 2: 7}, 0, OTHER), an_object(5, {0: 4}, 2)]))
+    commit = reconciled(state, {0: 1, 1: 7}, 0)
+    index = IndexObject(1, name_of(9), 3, 1, 7)
+    land(msgspec.structs.replace(commit, topics=[msgspec.structs.replace(commit.topics[0], indexes=[index])]))
+    land(Barrier(8))
+    land(Objects([extents_of(8, {2: 1}, revision=OTHER, topic_id=f"id-{OTHER}")]))
+    land(Closed(REVISION))
+    return entries
+
+
+JOURNAL = history()
 CONTROLLER = [
-    msgspec.json.encode(e)
+    msgspec.msgpack.encode(e)
     for e in (
-        Bootstrap("c", 4),
-        CreateTopic("a", 2),
+        Bootstrap("c", 4, journals=3),
+        CreateTopic("a", 2, 2, "id-a"),
         Tick(1, "me"),
-        InitProducer("p", -1, 0, -1),
-        CreateTopic("b", 1),
+        InitProducer("p", 4, 0, -1, "run-0"),
+        CreateTopic("b", 1, 1, "id-b"),
         DeleteTopic("a", 1),
-        InitProducer("p", 3, 1, 0),
+        InitProducer("p", 4, 1, 0, "run-1"),
     )
 ]
 
 
-def state_after(machine: StateMachine[S], payloads: list[bytes]) -> S:
+def state_after(machine: StateMachine[S], entries: list[Landed]) -> S:
     state = machine.initial()
-    for offset, payload in enumerate(payloads):
-        machine.apply(state, Landed(offset, 1000 + offset, payload, 0))
+    for e in entries:
+        machine.apply(state, e)
     return state
 
 
-def use(state: PartitionState) -> None:
+def controller_entry(offset: int, payload: bytes) -> Landed:
+    return Landed(offset, 1000 + offset, payload, 0)
+
+
+def use(state: JournalState) -> None:
     """What the rest of l0gc does with a state that it believes. Whatever is refused is refused by an error of l0gc's."""
-    store = MemoryStore()
-    cluster = memory_cluster(store)
-    for act in (
-        lambda: decide_placeholder(state, P, extent(0, 9), 9, 9),
-        lambda: decide_advance(state, 50),
-        lambda: decide_barrier(state, 50),
-        lambda: make_plan([(P, state)]),
-    ):
+    for revision in (REVISION, OTHER, *state.topics):
+        low = state.lowest(revision, 0, PARTITIONS, 2)
+        assert [x.gc_epoch for x in low] == sorted(x.gc_epoch for x in low)
+        assert state.totals(revision).unreconciled_records >= 0
+        for p in range(PARTITIONS):
+            view, extents, files = state.partition(revision, p), state.extents(revision, p), state.files(revision, p)
+            assert all(e.epoch > state.gc_epoch(revision, p) for e in extents)
+            assert all(a.last_offset < b.base_offset for a, b in pairwise(extents))
+            assert all(e.last_offset < view.next_offset for e in extents)
+            assert all(a.last_offset + 1 == b.base_offset for a, b in pairwise(files))
+    after = copy.deepcopy(state)
+    admission = Admission(state.window, state.topics, state.producers)
+    for o in (an_object(9, {0: 1}, 3), extents_of(9, {1: 1, 2: 2}, revision=OTHER, topic_id=f"id-{OTHER}")):
         try:
-            act()
+            admission.admit(o)
+            JournalMachine(0).apply(after, landed(50, Objects([o])))
         except L0gcError:
             continue
-    publish_reports(store, cluster.runtime, "fuzz", [report_of("c", P, state, 3)])
+    for revision in state.topics:
+        try:
+            refusals(state, reconciled(state, {0: 3}, 50, revision=revision).topics[0], 50)
+        except L0gcError:
+            continue
 
 
-@fuzzing(600)
-@given(st.data(), st.integers(0, len(PARTITION) - 1))
-def test_a_partition_entry_works_or_is_refused_without_any_change(data: st.DataObject, at: int) -> None:
-    machine = PartitionMachine(P)
-    state = state_after(machine, PARTITION[:at])
+@fuzzing(200)
+@given(st.data(), st.integers(0, len(JOURNAL) - 1))
+def test_a_journal_entry_works_or_is_refused_without_any_change(data: st.DataObject, at: int) -> None:
+    machine = JournalMachine(0)
+    state = state_after(machine, JOURNAL[:at])
     before = machine.encode(state)
-    body = data.draw(hostile(PARTITION[at], PARTITION[at - 1], is_json=True))
-    bound = state.min_epoch_lower_bound
+    body = data.draw(hostile(JOURNAL[at].payload, JOURNAL[at - 1].payload, MSGPACK))
+    bounds = [state.bound(r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
+    closed = [state.closed(r) for r in (REVISION, OTHER) for _ in range(PARTITIONS)]
     refused = refusal(lambda: machine.apply(state, Landed(at, 5000, body, 0)))
     if refused:
-        assert f"entry {at}" in refused
+        assert f"log/{at:020}" in refused
         assert machine.encode(state) == before
         return
-    assert machine.decode(machine.encode(state), "x") == state
-    assert state.min_epoch_lower_bound >= bound
-    assert all(u.epoch > state.gc_epoch for u in state.placeholders)
-    assert state.gc_epoch < state.previous_applied_epoch
+    assert machine.encode(machine.decode(machine.encode(state), "x")) == machine.encode(state)
+    after = [state.bound(r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
+    assert all(a >= b for a, b, gone in zip(after, bounds, closed, strict=True) if not gone)
+    assert state.previous_applied_epoch <= state.max_applied_epoch
     use(state)
 
 
-@fuzzing(400)
+@fuzzing(150)
 @given(st.data(), st.integers(0, len(CONTROLLER) - 1))
 def test_a_controller_entry_works_or_is_refused_without_any_change(data: st.DataObject, at: int) -> None:
     machine = ControllerMachine()
-    state = state_after(machine, CONTROLLER[:at])
+    state = state_after(machine, [controller_entry(i, p) for i, p in enumerate(CONTROLLER[:at])])
     before = machine.encode(state)
-    body = data.draw(hostile(CONTROLLER[at], CONTROLLER[at - 1], is_json=True))
+    body = data.draw(hostile(CONTROLLER[at], CONTROLLER[at - 1], MSGPACK))
     refused = refusal(lambda: machine.apply(state, Landed(at, 5000, body, 0)))
     if refused:
         assert f"entry {at}" in refused
@@ -132,41 +154,63 @@ def test_a_controller_entry_works_or_is_refused_without_any_change(data: st.Data
     assert state.epoch == at
 
 
-@fuzzing(500)
+@fuzzing(200)
 @given(st.data())
-def test_a_partition_checkpoint_works_or_is_refused(data: st.DataObject) -> None:
-    machine = PartitionMachine(P)
-    body = machine.encode(state_after(machine, PARTITION[:6]))
-    other = machine.encode(state_after(machine, PARTITION[:3]))
-    changed = data.draw(hostile(body, other, is_json=True) | other_json(body))
+def test_a_journal_checkpoint_works_or_is_refused(data: st.DataObject) -> None:
+    machine = JournalMachine(0)
+    body = machine.encode(state_after(machine, JOURNAL[:6]))
+    other = machine.encode(state_after(machine, JOURNAL[:3]))
+    changed = data.draw(hostile(body, other, MSGPACK) | other_msgpack(body))
     refused = refusal(lambda: machine.decode(changed, "the/key"))
     if refused:
         assert "the/key" in refused
         return
     state = machine.decode(changed, "the/key")
-    assert machine.decode(machine.encode(state), "x") == state
+    again = machine.encode(state)
+    assert machine.encode(machine.decode(again, "x")) == again
     use(state)
 
 
-@fuzzing(300)
+@fuzzing(120)
 @given(st.data())
 def test_a_controller_checkpoint_is_read_or_refused(data: st.DataObject) -> None:
     machine = ControllerMachine()
-    body = machine.encode(state_after(machine, CONTROLLER))
-    other = machine.encode(state_after(machine, CONTROLLER[:3]))
-    changed = data.draw(hostile(body, other, is_json=True))
+    entries = [controller_entry(i, p) for i, p in enumerate(CONTROLLER)]
+    body = machine.encode(state_after(machine, entries))
+    other = machine.encode(state_after(machine, entries[:3]))
+    changed = data.draw(hostile(body, other, MSGPACK))
     refused = refusal(lambda: machine.decode(changed, "the/key"))
     if refused:
         assert "the/key" in refused
         return
     state = machine.decode(changed, "the/key")
     assert machine.decode(machine.encode(state), "x") == state
+    assert state.partition_count >= 0
+    assert set(state.journals_in_use()) <= set(range(state.journals))
 
 
-@pytest.mark.parametrize("machine", [PartitionMachine(P), ControllerMachine()], ids=["partition", "controller"])
+@pytest.mark.parametrize("machine", [JournalMachine(0), ControllerMachine()], ids=["journal", "controller"])
 def test_what_is_nested_too_deep_is_refused(machine: StateMachine[object]) -> None:
-    deep = b'{"type":"tick","epoch":1,"more":' + b"[" * 100_000
+    deep = b"\x92\xa1a" + b"\x91" * 100_000
     with pytest.raises(CorruptObjectError):
         machine.apply(machine.initial(), Landed(0, 0, deep, 0))
     with pytest.raises(CorruptObjectError):
-        machine.decode(deep, "the/key")
+        machine.decode(b"\x91" * 100_000, "the/key")
+
+
+def test_a_checkpoint_of_another_journal_is_refused() -> None:
+    body = JournalMachine(1).encode(JournalState())
+    assert "the/key" in refusal(lambda: JournalMachine(0).decode(body, "the/key"))
+
+
+def test_numbers_at_their_ends_make_no_state_that_is_wrong() -> None:
+    """A partition, an offset or an epoch as large as it may be overflows nothing."""
+    machine, state = JournalMachine(0), JournalState()
+    most = 2**31 - 1
+    machine.apply(state, landed(0, Objects([extents_of(most, {most: most})])))
+    machine.apply(state, landed(1, Objects([extents_of(most, {0: 1, most: most - 1})])))
+    assert state.partition(REVISION, most).next_offset == 2 * most - 1
+    assert state.lowest(REVISION, most, 1, 1)[0].partition == most
+    assert machine.encode(machine.decode(machine.encode(state), "x")) == machine.encode(state)
+    with pytest.raises(CorruptObjectError):
+        machine.apply(state, landed(2, Objects([extents_of(most, {0: most, 1: most})])))

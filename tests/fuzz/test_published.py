@@ -11,7 +11,7 @@ from l0gc.errors import ClusterMismatchError, CorruptObjectError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.storage.checksum import seal
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
-from tests.fuzz.mutations import fuzzing, hostile
+from tests.fuzz.mutations import JSON, fuzzing, hostile
 from tests.support.memory_store import MemoryStore
 
 PUBLISHED = PublishedWatermark("this", 3, 9, 1_700_000_000_000, 12, 3456)
@@ -19,8 +19,8 @@ BODY = encode_published(PUBLISHED)
 OTHER = encode_published(PublishedWatermark("another", 7, 8, 0))
 
 
-@fuzzing(300)
-@given(hostile(BODY, OTHER, is_json=False))
+@fuzzing(200)
+@given(hostile(BODY, OTHER))
 def test_what_is_published_is_what_was_written_or_refused(body: bytes) -> None:
     store = MemoryStore()
     store.put(PUBLISHED_WATERMARK, body)
@@ -34,8 +34,8 @@ def test_what_is_published_is_what_was_written_or_refused(body: bytes) -> None:
     assert PUBLISHED_WATERMARK in message
 
 
-@fuzzing(300)
-@given(hostile(msgspec.json.encode(PUBLISHED), b"{}", is_json=True))
+@fuzzing(200)
+@given(hostile(msgspec.json.encode(PUBLISHED), b"{}", JSON))
 def test_whatever_is_sealed_is_this_clusters_or_refused(content: bytes) -> None:
     store = MemoryStore()
     store.put(PUBLISHED_WATERMARK, seal(PUBLISHED_WATERMARK, content))

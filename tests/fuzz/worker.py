@@ -1,7 +1,7 @@
 """Readers of bytes that may take the process down, in a process of their own: `python -m tests.fuzz.worker KIND`.
 
 Each body on standard input (its length in 8 bytes, then itself) is answered in one line: `read`, `refused`, or what else
-was raised. A process that died or does not answer is the test's finding, as is one that asks for too much memory.
+was raised. A process that died or does not answer is the test's finding, as is one that takes much memory.
 """
 
 from __future__ import annotations
@@ -10,51 +10,93 @@ import resource
 import select
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Self
 
+import numpy as np
 from crc32c import crc32c
 
-from l0gc.errors import CorruptObjectError
-from l0gc.streamlog import reader
-from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.extents import Chunk
-from l0gc.streamlog.journal.entries import L1File, Placeholder
-from l0gc.watermark.reports import read_report_file
-from tests.support.memory_store import MemoryStore
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.streamlog.ingest.extents import Chunk, decode_block, rows_of
+from l0gc.streamlog.journal.rows import BLOCK, EXTENT
+from l0gc.streamlog.journal.topic import Block, Extent, L1File, UnreconciledObject
+from l0gc.streamlog.level_one.parquet import read_l1
+from l0gc.streamlog.parts import FilePart, ObjectPart, RecordSlice, by_partition, load
+from l0gc.watermark.external_files import read_table
+from tests.fuzz.strict_store import StrictStore
 
 RECORDS: Final = 40
-_MEMORY: Final = 4 << 30
+FEWER: Final = 7
+"""So many records of another partition lie behind the first one's in a block."""
+KEY: Final = "the/key"
+READ, REFUSED = "read", "refused"
+_ADDRESSES: Final = 4 << 30
+_TAKEN: Final = 512 << 20
+"""What a body of some kilobytes may make the process grow by."""
 _ANSWER_S: Final = 20.0
 
 
-def chunk(first: int = 0) -> Chunk:
-    """What the extents of the tests hold."""
-    numbers = range(first, first + RECORDS)
-    keys = [None if i % 3 else b"key-%d" % i for i in numbers]
-    return Chunk(0, 1_700_000_000_000 + first, [b"value %d" % (i * i) for i in numbers], keys)
+def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
+    """What the objects of the tests hold."""
+    numbers = range(first, first + records)
+    return Chunk(
+        partition, [b"value %d" % (i * i) for i in numbers], [None if i % 3 else b"key-%d" % i for i in numbers]
+    )
 
 
-def read_extent(body: bytes) -> None:
-    """As a reader does, with a checksum in the log that fits: what is left when that has let it through."""
-    extent = Placeholder("the/key", 0, len(body), RECORDS, crc32c(body), 0)
-    unpacked = extents.unpack(body, extent, 0, [])
-    assert len(unpacked.values) == len(unpacked.keys) == RECORDS
-    assert all(isinstance(v, bytes) for v in unpacked.values)
+def read_block(body: bytes) -> None:
+    """As both readers of blocks do, with a checksum in the log that fits: what is left when that has let it through."""
+    block = Block(0, len(body), crc32c(body))
+    batch = decode_block(body, KEY, block)
+    for row, records in ((0, RECORDS), (RECORDS, FEWER)):
+        rows = rows_of(batch, Extent(KEY, 1, 0, 0, block, row, records, 0))
+        assert rows.num_rows == records
+        assert all(isinstance(v, bytes) for v in rows.column("value").to_pylist())
+        assert all(k is None or isinstance(k, bytes) for k in rows.column("key").to_pylist())
+    store = StrictStore()
+    store.put(KEY, body)
+    blocks = np.array([(len(body), crc32c(body), 2)], BLOCK)
+    extents = np.array([(0, 0, 0, RECORDS, 0), (1, 0, RECORDS, FEWER, 0)], EXTENT)
+    _check_slices(store, ObjectPart(UnreconciledObject(KEY, 1, 0, 0, blocks, extents), extents), RECORDS + FEWER)
 
 
-def read_report(body: bytes) -> None:
-    read_report_file(body, "the/key").to_pylist()
+def read_l1_object(body: bytes) -> None:
+    """At once, as a small one is read, and by ranges, as a large one."""
+    store = StrictStore()
+    store.put(KEY, body)
+    file = L1File(0, 0, RECORDS - 1, len(body), 3, str(uuid.UUID(int=1)))
+    for start in (0, RECORDS // 2):
+        _check_slices(store, FilePart(KEY, file, start), RECORDS)
+        assert sum(len(batch) for _, batch in read_l1(store, KEY, file, start)) == RECORDS
 
 
-def read_l1(body: bytes) -> None:
-    store = MemoryStore()
-    store.put("the/key", body)
-    batches = reader._l1_batches(store, L1File("the/key", 0, RECORDS - 1, len(body)))
-    assert len(list(reader._records(0, batches, 0, RECORDS))) == RECORDS
+def _check_slices(store: StrictStore, part: ObjectPart | FilePart, records: int) -> None:
+    found = 0
+    for s in by_partition(load(store, part)):
+        if not isinstance(s, RecordSlice):
+            raise s.error
+        assert s.batch.schema.names == ["timestamp", "key", "value"]
+        assert s.batch.column(0).null_count == 0
+        assert all(isinstance(v, bytes) for v in s.batch.column(2).to_pylist())
+        found += s.batch.num_rows
+    assert found == records
 
 
-READERS: Final[dict[str, Callable[[bytes], None]]] = {"extent": read_extent, "report": read_report, "l1": read_l1}
+def read_external(suffix: str, body: bytes) -> None:
+    """What is believed of a file of another system has a topic, a partition and a number in each row."""
+    for row in read_table(f"{KEY}.{suffix}", body, ("topic", "partition", "gc_epoch")).to_pylist():
+        assert isinstance(row["topic"], str)
+        assert isinstance(row["partition"], int)
+        assert isinstance(row["gc_epoch"], int)
+
+
+READERS: Final[dict[str, Callable[[bytes], None]]] = {
+    "block": read_block,
+    "l1": read_l1_object,
+    **{kind: partial(read_external, kind) for kind in ("parquet", "csv", "ndjson", "csv.gz")},
+}
 
 
 class Worker:
@@ -98,19 +140,29 @@ class Worker:
         return line
 
 
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _answer(read: Callable[[bytes], None], body: bytes) -> str:
+    before = _peak_bytes()
+    try:
+        read(body)
+        answer = READ
+    except (CorruptObjectError, UsageError) as e:
+        answer = REFUSED if KEY in str(e) else f"refused without the name: {e}"
+    except BaseException as e:  # noqa: BLE001
+        answer = f"{type(e).__name__}: {e}"
+    taken = _peak_bytes() - before
+    return answer if taken < _TAKEN else f"{answer}, and took {taken >> 20} MiB"
+
+
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
     read = READERS[sys.argv[1]]
     while size := sys.stdin.buffer.read(8):
         body = sys.stdin.buffer.read(int.from_bytes(size))
-        try:
-            read(body)
-            answer = "read"
-        except CorruptObjectError as e:
-            answer = "refused" if "the/key" in str(e) else f"refused without the name: {e}"
-        except BaseException as e:  # noqa: BLE001
-            answer = f"{type(e).__name__}: {e}"
-        sys.stdout.write(answer.replace("\n", " ") + "\n")
+        sys.stdout.write(_answer(read, body).replace("\n", " ") + "\n")
         sys.stdout.flush()
 
 

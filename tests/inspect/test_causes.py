@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +13,9 @@ from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.inspect import causes
 from l0gc.inspect.causes import CODES, DamagedObject, Facts, find_causes, find_warnings, next_step
-from l0gc.keys import KeyLayout, PartitionId
-from l0gc.watermark.compute import PartitionReport
-from tests.support.reports import a_report
+from l0gc.keys import KeyLayout
+from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 ROOT = Path(__file__).parents[2]
 LAYOUT = KeyLayout(shards=4)
@@ -27,7 +26,7 @@ POISONED = LAYOUT.format(1, 99, "3f1c0000-0000-4000-8000-000000000000")
 
 def facts(**changed: object) -> Facts:
     """All is well: epoch 9, M = 7, published; with what is changed."""
-    f = Facts(LAYOUT, NOW, NOW, 9, NOW - MINUTE, 10 * MINUTE, watermark=7, computable=7, reported=7, highest=(9, "M"))
+    f = Facts(LAYOUT, NOW, NOW, 9, NOW - MINUTE, 10 * MINUTE, watermark=7, computable=7, highest=(9, "M"))
     for name, value in changed.items():
         setattr(f, name, value)
     return f
@@ -41,20 +40,20 @@ def failed(command: str, error: str = "no space left", code: int = 1) -> dict[st
     return {command: Attempt(command, code, error, NOW - MINUTE)}
 
 
-def window(previous: int, newest: int, unreconciled: int | None = None) -> PartitionReport:
-    """Of a partition that M = 3 stands at."""
-    report = a_report("c", PartitionId("events", 1, 0), 3)
-    return msgspec.structs.replace(
-        report,
-        previous_applied_epoch=previous,
-        max_applied_epoch=newest,
-        lowest_unreconciled_epoch=unreconciled,
-        next_offset=0 if unreconciled is None else 10,
-    )
+def data(partition: int = 1) -> Holder:
+    """A partition that M = 3 stands at because of its data."""
+    return Holder("events", partition, 3, UNRECONCILED, "10 unreconciled records", 10, "level_zero/data/x")
 
 
-def held(*lowest: PartitionReport, **changed: object) -> Facts:
-    return facts(watermark=3, computable=3, reported=3, lowest=lowest, **changed)
+def idle(partition: int = 1) -> Holder:
+    return Holder("events", partition, 3, IDLE, "its window may still take epoch 4")
+
+
+def held(*holders: Holder, **changed: object) -> Facts:
+    given: dict[str, object] = {"held_partitions": len(holders)}
+    if any(h.kind == IDLE for h in holders):
+        given["windows"] = [EpochWindow(4, 8)]
+    return facts(**{"watermark": 3, "computable": 3, "holders": holders, **given, **changed})
 
 
 def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:
@@ -67,21 +66,20 @@ def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:
     [
         ("foreign_watermark", facts(watermark=-1, watermark_error=("foreign", "another's"))),
         ("damaged_watermark", facts(watermark=-1, watermark_error=("damaged", "unreadable"))),
-        ("old_controller", facts(highest=(12, "a report"))),
+        ("old_controller", facts(highest=(12, "journal 3"))),
+        ("old_controller", facts(forgotten="journal 3 holds a topic that the controller does not know")),
         ("poisoned_key", facts(attempts=failed("compute-watermark", f"object {POISONED} is at epoch 99, above", 4))),
-        ("broken_log", facts(broken=["key x is damaged"])),
+        ("damaged_journal", facts(damaged_journals=["journal 3 cannot be read: key x is damaged"])),
+        ("unreadable_journal", facts(unreadable_journals=["journal 3 cannot be read: access denied"])),
         ("damaged_object", facts(damaged=DamagedObject("key", "it is missing"))),
-        ("damaged_report", facts(damaged_report="key x is no report")),
         ("store_clock", facts(epoch_ms=NOW + 2 * MINUTE)),
         ("housekeep_overdue", facts(epoch_ms=NOW - 31 * MINUTE)),
         ("housekeep_failed", facts(attempts=failed("housekeep"))),
         ("reconcile_failed", facts(attempts=failed("reconcile"))),
-        ("reconcile_failed", held(window(8, 9, 4), attempts=failed("reconcile"))),
+        ("reconcile_failed", held(data(), attempts=failed("reconcile"))),
         ("compute_failed", facts(attempts=failed("compute-watermark"))),
-        ("unreconciled", held(window(8, 9, 4))),
-        ("idle_window", held(window(4, 8))),
-        ("no_report", facts(watermark=3, reported=3, unreported=["events/1"])),
-        ("stale_report", facts(watermark=3, reported=3, stale=["events/1"])),
+        ("unreconciled", held(data())),
+        ("idle_window", held(idle())),
         ("not_computed", facts(watermark=3)),
         ("paused", facts(pause=Pause("audit", "ann", NOW - MINUTE))),
         ("sweep_failed", facts(attempts=failed("sweep"))),
@@ -99,53 +97,77 @@ def test_every_code_is_in_the_operators_table_and_no_other() -> None:
 
 
 CODES_IN_ORDER = [
-    "foreign_watermark", "damaged_watermark", "old_controller", "poisoned_key", "broken_log", "damaged_object",
-    "damaged_report", "store_clock", "housekeep_overdue", "housekeep_failed", "unreconciled", "reconcile_failed",
-    "idle_window", "no_report", "stale_report", "not_computed", "compute_failed", "paused", "sweep_failed", "damaged_record",
-    "local_clock",
+    "foreign_watermark", "damaged_watermark", "old_controller", "poisoned_key", "damaged_journal", "unreadable_journal",
+    "damaged_object", "store_clock", "housekeep_overdue", "housekeep_failed", "unreconciled", "reconcile_failed",
+    "idle_window", "not_computed", "compute_failed", "paused", "sweep_failed", "damaged_record", "local_clock",
 ]  # fmt: skip
 
 
+def test_which_log_went_back_is_said_by_whoever_knows_more() -> None:
+    (cause,) = find_causes(facts(highest=(12, "journal 3")))
+    assert cause.detail.startswith("journal 3 is at epoch 12, above the cluster epoch 9: ")
+
+
 def test_a_window_that_housekeeping_slides_needs_no_barrier() -> None:
-    (cause,) = find_causes(held(window(4, 8)))
+    (cause,) = find_causes(held(idle()))
     assert cause.remedy == "l0gc housekeep && l0gc compute-watermark"
-    for closed in (window(4, 4), window(4, 9)):
-        (cause,) = find_causes(held(closed))
+    for closed in (EpochWindow(4, 4), EpochWindow(4, 9)):
+        (cause,) = find_causes(held(idle(), windows=[EpochWindow(4, 8), closed]))
         assert cause.remedy == "l0gc housekeep --barrier && l0gc compute-watermark"
-    (cause,) = find_causes(held(window(4, 9), epoch_ms=NOW - 10 * MINUTE))
+    (cause,) = find_causes(held(idle(), windows=[EpochWindow(4, 9)], epoch_ms=NOW - 10 * MINUTE))
     assert cause.remedy == "l0gc housekeep && l0gc compute-watermark"
+
+
+def test_a_window_below_a_young_topic_needs_a_barrier_where_a_slide_does_not_pass_the_topics_revision() -> None:
+    """The topic is of revision 4, and M stands at 3 while the window's newest epoch is not above that."""
+    (cause,) = find_causes(held(idle(), windows=[EpochWindow(1, 4)]))
+    assert "--barrier" in cause.remedy
 
 
 @given(st.lists(st.tuples(st.integers(4, 9), st.integers(4, 9), st.booleans()), min_size=1, max_size=4))
 def test_a_remedy_moves_every_partition_that_m_stands_at(rows: list[tuple[int, int, bool]]) -> None:
-    """By the rules of a partition's state: what the commands do to M(p), told anew here."""
-    lowest = [window(min(a, b), max(a, b), 4 if data or min(a, b) > 4 else None) for a, b, data in rows]
-    (remedy,) = {c.remedy for c in find_causes(held(*lowest))}
-    for r in lowest:
-        unreconciled = None if "l0gc reconcile" in remedy else r.lowest_unreconciled_epoch
-        previous = r.previous_applied_epoch
+    """By the rules of a journal's state: what the commands do to M(p), told anew here."""
+    windows = [EpochWindow(min(a, b), max(a, b)) for a, b, _ in rows]
+    with_data = [has or w.oldest > 4 for w, (_, _, has) in zip(windows, rows, strict=True)]
+    holders = [data(p) if has else idle(p) for p, has in enumerate(with_data)]
+    at = [w for w in windows if w.oldest == 4]
+    (remedy,) = {c.remedy for c in find_causes(held(*holders, windows=at))}
+    for window, has in zip(windows, with_data, strict=True):
+        unreconciled = 4 if has and "l0gc reconcile" not in remedy else 99
+        previous = window.oldest
         if "--barrier" in remedy:
             previous = 10
-        elif "housekeep" in remedy and r.max_applied_epoch < 9:
-            previous = r.max_applied_epoch
-        assert min(previous, 99 if unreconciled is None else unreconciled) - 1 > 3
+        elif "housekeep" in remedy and window.newest < 9:
+            previous = window.newest
+        assert min(previous, unreconciled) - 1 > 3
     assert remedy.endswith("l0gc compute-watermark")
 
 
+def test_partitions_that_are_not_named_are_counted() -> None:
+    (cause,) = find_causes(held(data(0), data(1), held_partitions=16_384))
+    assert cause.detail.startswith("events/0 and 16,383 more at 3: at least 20 records not in L1 yet; ")
+    texts = [c.detail for c in find_causes(held(data(0), data(1), idle(2), held_partitions=16_384))]
+    assert texts[0].startswith("events/0 and at least 1 more at 3: ")
+    assert texts[1].startswith("events/2 at 3: idle, but may still take epoch 4; ")
+    (cause,) = find_causes(held(data(0)))
+    assert cause.detail.startswith("events/0 at 3: 10 records not in L1 yet; ")
+
+
 def test_a_failure_that_a_better_cause_explains_is_not_told_twice() -> None:
-    assert codes(facts(broken=["x"], attempts=failed("housekeep"))) == ["broken_log"]
+    assert codes(facts(damaged_journals=["x"], attempts=failed("housekeep"))) == ["damaged_journal"]
+    assert codes(facts(unreadable_journals=["x"], attempts=failed("reconcile"))) == ["unreadable_journal"]
     damaged = DamagedObject("key", "it is missing")
-    assert codes(held(window(8, 9, 4), damaged=damaged, attempts=failed("reconcile"))) == ["damaged_object"]
+    assert codes(held(data(), damaged=damaged, attempts=failed("reconcile"))) == ["damaged_object"]
     assert codes(facts(highest=(99, "M"), attempts=failed("compute-watermark", f"{POISONED} is"))) == ["old_controller"]
 
 
 def test_a_key_that_the_epoch_has_caught_up_with_is_not_poisoned() -> None:
-    f = facts(epoch=100, watermark=98, computable=98, reported=98, attempts=failed("compute-watermark", POISONED))
+    f = facts(epoch=100, watermark=98, computable=98, attempts=failed("compute-watermark", POISONED))
     assert codes(f) == ["compute_failed"]
 
 
 def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> None:
-    f = facts(external_log=True, epoch=0, epoch_ms=NOW - 9**9, computable=None, reported=None, highest=(-1, ""))
+    f = facts(external_log=True, epoch=0, epoch_ms=NOW - 9**9, computable=None, highest=(-1, ""))
     assert codes(f) == []
     assert next_step(f, []) == causes.THEIR_COMPUTE
     f.eligible_objects = 3
@@ -157,8 +179,7 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
 @pytest.mark.parametrize(
     ("expected", "f"),
     [
-        ("l0gc compute-watermark", facts(computable=8, reported=8)),
-        ("l0gc compute-watermark --refresh", facts(computable=8)),
+        ("l0gc compute-watermark", facts(computable=8)),
         ("l0gc reconcile", facts(unreconciled_records=1)),
         ("l0gc sweep", facts(eligible_objects=1)),
     ],

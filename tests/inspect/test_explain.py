@@ -2,151 +2,110 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from l0gc.collect.local import LocalSweep
-from l0gc.errors import ExternalLogError, NotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
-from l0gc.keys import PartitionId
-from l0gc.storage.parallel import Inline
+from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark import external_log, job
-from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.reports import report_of
-from tests.support.ingest import upload
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
-from tests.support.reconcile import reconcile
+from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.source import IDLE, UNRECONCILED
+from tests.support.memory_store import Call, memory_cluster
+from tests.support.verify import handle_of, lift, put, store_of
 
 
 @pytest.fixture
-def needed(tmp_path: Path) -> tuple[Cluster, str]:
+def needed() -> tuple[Cluster, str]:
     """A cluster with one topic of two partitions, and one object that both refer to."""
     cluster = memory_cluster()
-    cluster.controller.create_topic("t", 2)
-    lines = tmp_path / "lines"
-    lines.write_bytes(b"a\nb\n")
-    return cluster, upload(cluster, "t", [lines]).placeholders[0].key
+    cluster.controller.create_topic("events", 2)
+    return cluster, put(cluster, {0: 1, 1: 3})
 
 
 def compute_m(cluster: Cluster) -> int:
-    snapshot = cluster.controller.snapshot()
-
-    def reports() -> list[PartitionReport]:
-        handles = [cluster.partition(p) for p in snapshot.partitions()]
-        return [report_of(snapshot.cluster_id, h.partition, h.catch_up(), h.replica.offset) for h in handles]
-
-    return job.run(cluster, reports, None).watermark.watermark
+    return Pipeline(cluster, JournalSource(cluster)).run().watermark
 
 
-def test_an_object_that_a_placeholder_names_is_needed_and_reconcile_moves_it(needed: tuple[Cluster, str]) -> None:
+def spoil(cluster: Cluster) -> str:
+    """Damage the journal of the topic; returns the key of the entry."""
+    key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
+    store_of(cluster).put(key, b"nonsense")
+    return key
+
+
+def fresh(cluster: Cluster) -> Cluster:
+    return memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+
+
+# -- a key --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed: tuple[Cluster, str]) -> None:
     cluster, key = needed
+    for _ in range(2):
+        housekeep(cluster, barrier=True)
     e = explain_key(cluster, key)
     assert (e.verdict, e.next_step, e.held_by) == ("needed", "l0gc reconcile", 2)
-    assert "Partition t/0 needs it: log entry 0 refers to it for the records 0 to 0" in e.sentences[0]
-    reconcile(cluster)
+    assert [h.key for h in e.holders] == [key, key]
+    assert e.sentences[1] == (
+        "Partition events/1 needs it: entry 0 of journal 0 refers to it for the records 0 to 2, which are not in L1 yet."
+    )
+    lift(cluster)
+    assert explain_key(cluster, key).verdict == "releasable"
+
+
+def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    lift(cluster)
     e = explain_key(cluster, key)
-    assert e.verdict == "held"
-    assert "No partition's log refers to it any more" in e.sentences[0]
-    assert "its window is" in e.sentences[1]
+    assert (e.verdict, e.held_by) == ("held", 2)
+    assert "No journal refers to it any more" in e.sentences[0]
+    assert "of its journal may still take epoch 1" in e.sentences[1]
     assert e.next_step.startswith("l0gc housekeep")
 
 
-def test_what_no_partition_needs_is_released_by_a_new_watermark_and_deleted_by_a_sweep(
-    needed: tuple[Cluster, str],
-) -> None:
+def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Cluster, str]) -> None:
     cluster, key = needed
-    reconcile(cluster)
+    lift(cluster)
     housekeep(cluster, barrier=True)
-    assert explain_key(cluster, key).verdict == "releasable"
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.next_step) == ("releasable", "l0gc compute-watermark")
     compute_m(cluster)
     e = explain_key(cluster, key)
     assert (e.verdict, e.next_step) == ("eligible", "l0gc sweep")
-    LocalSweep(cluster).run(Inline())
+    cluster.store.delete([key])
     assert explain_key(cluster, key).verdict == "gone"
-
-
-def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Cluster, str]) -> None:
-    cluster, key = needed
-    epoch = cluster.controller.layout().parse(key)
-    assert epoch is not None
-    e = explain_epoch(cluster, epoch.epoch)
-    assert (e.verdict, e.held_by, e.next_step) == ("held", 2, "l0gc reconcile")
-    assert [h.partition for h in e.holders] == [0, 1]
-    assert e.holders[0].placeholder == key
-    assert explain_epoch(cluster, cluster.controller.epoch() + 5).verdict == "above the cluster epoch"
-
-
-def test_a_partition_tells_what_it_holds(needed: tuple[Cluster, str]) -> None:
-    cluster, key = needed
-    e = explain_partition(cluster, "t/1")
-    assert (e.verdict, e.holders[0].placeholder, e.next_step) == ("holds", key, "l0gc reconcile")
-    reconcile(cluster)
-    p = PartitionId("t", cluster.controller.snapshot().topic("t").revision, 1)
-    cluster.partition(p).barrier(cluster.controller.advance())
-    e = explain_partition(cluster, "t/1")
-    assert e.verdict == "does not hold M"
-
-
-@pytest.mark.parametrize(("name", "error"), [("t", UsageError), ("t/x", UsageError), ("t/9", NotFoundError)])
-def test_a_partition_that_is_none_is_refused(needed: tuple[Cluster, str], name: str, error: type[Exception]) -> None:
-    cluster, _ = needed
-    with pytest.raises(error):
-        explain_partition(cluster, name)
 
 
 def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Cluster, str]) -> None:
     cluster, _ = needed
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
-    store.put("level_zero/data/README", b"x")
+    cluster.store.put("level_zero/data/README", b"x")
     assert explain_key(cluster, "level_zero/data/README").verdict == "foreign"
-    with pytest.raises(NotFoundError):
-        explain_key(cluster, "nonsense")
+    assert explain_key(cluster, f"{CONTROLLER_LOG}log/{0:020}").sentences == [
+        "It is not an L0 object: no sweep ever looks there."
+    ]
+    for unknown in ("nonsense", "", "level_zero/data/"):
+        with pytest.raises(NotFoundError):
+            explain_key(cluster, unknown)
 
 
-def test_a_log_that_cannot_be_read_is_named(needed: tuple[Cluster, str]) -> None:
-    cluster, key = needed
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
-    entry = next(k for k in store.objects if k.startswith("l0gc/partition/") and "/00001/log/" in k)
-    store.put(entry, b"nonsense")
-    fresh = memory_cluster(store, bootstrap=False)
-    e = explain_epoch(fresh, 1)
-    assert len(e.broken) == 1
-    assert entry in e.broken[0]
-    assert e.next_step.startswith("restore")
-    assert explain_key(fresh, key).verdict == "needed"
-
-
-def test_while_a_log_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Cluster, str]) -> None:
-    cluster, key = needed
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
-    for entry in [k for k in store.objects if k.startswith("l0gc/partition/") and "/log/" in k]:
-        store.put(entry, b"nonsense")
-    e = explain_key(memory_cluster(store, bootstrap=False), key)
-    assert (e.verdict, len(e.broken)) == ("held", 2)
-    assert not [s for s in e.sentences if "No partition's log" in s]
-
-
-def test_an_object_that_is_reconciled_and_swept_behind_the_look_at_the_logs_is_not_missing(
+def test_an_object_that_is_reconciled_and_swept_behind_the_look_at_the_journals_is_not_missing(
     needed: tuple[Cluster, str],
 ) -> None:
     cluster, key = needed
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
+    store = store_of(cluster)
 
     def collect(call: Call) -> None:
-        if call.kind in {"list", "scan"} and call.key == key:
+        if call.kind == "head" and call.key == key:
             store.fault = lambda call: None
-            other = memory_cluster(store, seed=1, bootstrap=False)
-            reconcile(other)
+            other = fresh(cluster)
+            lift(other)
             housekeep(other, barrier=True)
             compute_m(other)
-            assert LocalSweep(other).run(Inline()).deleted == 1
+            other.store.delete([key])
 
     store.fault = collect
     assert explain_key(cluster, key).verdict == "gone"
@@ -161,19 +120,86 @@ def test_an_object_that_is_lost_is_missing(needed: tuple[Cluster, str]) -> None:
     assert e.next_step.startswith("restore it")
 
 
-def test_a_folder_is_no_object_and_one_page_tells(needed: tuple[Cluster, str]) -> None:
+def test_of_many_partitions_that_need_an_object_the_first_are_named_and_all_counted() -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 40)
+    key = put(cluster, dict.fromkeys(range(40), 1))
+    e = explain_key(cluster, key)
+    assert (e.held_by, len(e.holders), e.sentences[-1]) == (40, 10, "So do 30 more partitions.")
+    e = explain_epoch(cluster, 1)
+    assert (e.held_by, len(e.holders), e.sentences[-1]) == (40, 10, "So do 30 more partitions.")
+
+
+# -- an epoch -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Cluster, str]) -> None:
     cluster, key = needed
-    store, folder = cluster.store, key.rpartition("/")[0] + "/"
-    assert isinstance(store, MemoryStore)
-    store.page_size = 1
-    store.put(f"{key}.tmp", b"x")
-    asked: list[Call] = []
-    store.fault = asked.append
-    with pytest.raises(NotFoundError, match="no L0 key"):
-        explain_key(cluster, folder)
-    assert [c.kind for c in asked if c.key == folder] == ["scan"]
-    assert explain_key(cluster, key).verdict == "needed"
-    assert explain_key(cluster, f"{key}.tmp").verdict == "foreign"
+    cluster.controller.create_topic("younger", 2)
+    for _ in range(2):
+        handle_of(cluster).advance(cluster.controller.advance())
+    e = explain_epoch(cluster, 3)
+    assert (e.verdict, e.held_by, e.next_step) == ("held", 4, "l0gc reconcile")
+    assert [(h.name, h.gc_epoch, h.kind) for h in e.holders] == [
+        ("events/0", 0, UNRECONCILED),
+        ("events/1", 0, UNRECONCILED),
+        ("younger/0", 1, IDLE),
+        ("younger/1", 1, IDLE),
+    ]
+    assert e.holders[0].key == key
+    assert explain_epoch(cluster, 1).held_by == 2
+    assert explain_epoch(cluster, cluster.controller.epoch() + 5).verdict == "above the cluster epoch"
+
+
+# -- a partition --------------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_tells_what_it_holds(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    handle_of(cluster).barrier(cluster.controller.advance())
+    e = explain_partition(cluster, "events/1")
+    assert (e.verdict, e.holders[0].key, e.next_step) == ("holds", key, "l0gc reconcile")
+    assert "3 unreconciled records from epoch 1 on" in e.sentences[0]
+    lift(cluster)
+    cluster.controller.create_topic("another", 1)
+    handle_of(cluster).barrier(cluster.controller.advance())
+    e = explain_partition(cluster, "events/1")
+    assert (e.verdict, e.next_step.split(",")[0]) == ("does not hold M", "l0gc housekeep")
+    e = explain_partition(cluster, "another/0")
+    assert "--barrier" in e.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("events", UsageError), ("events/x", UsageError), ("events/9", NotFoundError)]
+)
+def test_a_partition_that_is_none_is_refused(needed: tuple[Cluster, str], name: str, error: type[Exception]) -> None:
+    cluster, _ = needed
+    with pytest.raises(error):
+        explain_partition(cluster, name)
+
+
+# -- what is broken -----------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Cluster, str]) -> None:
+    cluster, _ = needed
+    cluster.controller.create_topic("other", 2)
+    other = put(cluster, {0: 1}, "other")
+    entry = spoil(cluster)
+    e = explain_epoch(fresh(cluster), 2)
+    assert [entry in b for b in e.broken] == [True]
+    assert e.next_step.startswith("restore")
+    assert explain_key(fresh(cluster), other).verdict == "needed"
+    with pytest.raises(CorruptObjectError, match="journal 0 cannot be read"):
+        explain_partition(fresh(cluster), "events/0")
+
+
+def test_while_a_journal_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    spoil(cluster)
+    e = explain_key(fresh(cluster), key)
+    assert (e.verdict, len(e.broken)) == ("held", 1)
+    assert not [s for s in e.sentences if "No journal refers" in s]
 
 
 def test_of_another_systems_log_only_m_is_known() -> None:
@@ -184,10 +210,11 @@ def test_of_another_systems_log_only_m_is_known() -> None:
     e = explain_key(cluster, key)
     assert (e.verdict, e.watermark, e.cluster_epoch, e.sentences[1:]) == ("held", -1, -1, [])
     assert e.next_step.startswith("l0gc compute-watermark --reports")
-    external_log.publish(cluster, cluster_epoch=50, partitions={("t", 0): 1}, gc_epochs={("t", 0): 40})
+    cluster_id = cluster.controller.snapshot().cluster_id
+    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, 40, 50, 0))
     assert explain_key(cluster, key).verdict == "held"
     assert explain_epoch(cluster, 51).verdict == "held"
     e = explain_epoch(cluster, 40)
     assert (e.verdict, e.cluster_epoch) == ("eligible", 50)
-    with pytest.raises(ExternalLogError, match="t/0 is another system's"):
-        explain_partition(cluster, "t/0")
+    with pytest.raises(ExternalLogError, match="events/0 is another system's"):
+        explain_partition(cluster, "events/0")

@@ -1,25 +1,29 @@
-"""Status: what M is, what it could be, what holds it back, and what to do next; from the logs, and without a change."""
+"""Status: what M is, what holds it back, and what to do next; from the journals, and without a change."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import RunSummary, write_summary
-from l0gc.errors import NotInitialisedError
+from l0gc.errors import AccessDeniedError, NotInitialisedError
 from l0gc.inspect.status import Garbage, status
-from l0gc.keys import partition_log
+from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark import external_log
+from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.ingest import upload
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
-from tests.support.reconcile import reconcile
+from l0gc.watermark.source import IDLE, UNREADABLE, UNRECONCILED
+from tests.support.journal import extents_of
+from tests.support.memory_store import Call, memory_cluster
+from tests.support.verify import another_process, handle_of, lift, object_of, put, store_of, topic_of
+
+EACH = {0: 2, 1: 2}
 
 
 def new_cluster() -> Cluster:
@@ -28,18 +32,12 @@ def new_cluster() -> Cluster:
     return cluster
 
 
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+def publish_m(cluster: Cluster) -> int:
+    return Pipeline(cluster, JournalSource(cluster)).run().watermark
 
 
-def put(cluster: Cluster, tmp_path: Path, records: int = 4) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"".join(b"%d\n" % n for n in range(records)))
-    upload(cluster, "events", [path])
-
-
-def publish_now(cluster: Cluster, *, cluster_id: str = "", objects: int = -1) -> None:
+def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "") -> None:
+    """Publish M with what a listing found."""
     s = status(cluster)
     assert s.computable is not None
     at = cluster.store.now_ms()
@@ -47,90 +45,73 @@ def publish_now(cluster: Cluster, *, cluster_id: str = "", objects: int = -1) ->
     publish(cluster.store, cluster.runtime, new)
 
 
-def test_the_next_step_leads_from_an_upload_to_an_empty_l0(tmp_path: Path) -> None:
+def causes(cluster: Cluster) -> list[str]:
+    return [c.cause for c in status(cluster).causes]
+
+
+# -- M, what holds it, and what to do -----------------------------------------------------------------------------------
+
+
+def test_the_next_step_leads_from_an_upload_to_an_empty_l0() -> None:
     cluster = new_cluster()
-    publish_now(cluster)
+    publish_m(cluster)
     assert status(cluster).next_step.startswith("nothing")
-    put(cluster, tmp_path)
+    put(cluster, EACH)
     assert status(cluster).next_step.startswith("l0gc reconcile")
-    reconcile(cluster)
+    lift(cluster)
     for _ in range(3):
         cluster.controller.advance()
     assert status(cluster).next_step.startswith("l0gc housekeep")
     housekeep(cluster)
     housekeep(cluster, barrier=True)
     assert status(cluster).next_step.startswith("l0gc compute-watermark")
-    publish_now(cluster)
+    publish_m(cluster)
     s = status(cluster)
     assert s.next_step.startswith("nothing")
-    assert s.watermark == s.computable == s.reported == s.cluster_epoch - 1
+    assert s.watermark == s.computable == s.cluster_epoch - 1
 
 
-def test_counts_come_from_the_logs_and_not_from_reports(tmp_path: Path) -> None:
+def test_counts_come_from_the_journals() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path, 7)
-    reconcile(cluster)
-    put(cluster, tmp_path, 4)
-    s = status(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
-    assert (s.topics, s.records, s.unreconciled_records, s.cluster_epoch) == (1, 11, 4, 1)
-    assert (s.watermark, s.garbage.objects) == (-1, -1)
-    assert [(h.topic, h.partition, h.gc_epoch, h.kind, h.unreconciled_records) for h in s.held] == [
-        ("events", 0, 0, "unreconciled", 2),
-        ("events", 1, 0, "unreconciled", 2),
+    put(cluster, {0: 3, 1: 4})
+    lift(cluster)
+    put(cluster, EACH)
+    s = status(another_process(cluster))
+    assert (s.topics, s.partitions, s.journals) == (1, 2, 1)
+    assert (s.records, s.unreconciled_records, s.cluster_epoch) == (11, 4, 1)
+    assert (s.watermark, s.garbage.objects, s.held_partitions) == (-1, -1, 2)
+    assert [(h.holder.name, h.holder.gc_epoch, h.holder.kind, h.holder.unreconciled_records) for h in s.held] == [
+        ("events/0", 0, UNRECONCILED, 2),
+        ("events/1", 0, UNRECONCILED, 2),
     ]
     assert s.held[0].oldest_ms == store_of(cluster).clock.ms
 
 
-def test_what_the_last_listing_found_is_repeated() -> None:
+def test_what_holds_m_is_what_m_is_computed_from() -> None:
     cluster = new_cluster()
-    publish_now(cluster, objects=17)
-    store_of(cluster).clock.sleep(60)
-    s = status(cluster)
-    assert s.garbage == Garbage(17, 17, s.as_of_ms - 60_000)
-    deleted = RunSummary("", 0, 0, 0, "local", "off", False, 0, 4, 0, "done", deleted=5, bytes=5)
-    for seconds in (-60, 60):
-        name = f"{datetime.fromtimestamp(s.as_of_ms / 1000 + seconds, UTC):%Y%m%dT%H%M%SZ}-0123abcd"
-        write_summary(cluster.store, msgspec.structs.replace(deleted, run_id=name))
-    s = status(cluster)
-    assert (s.garbage.deleted_objects, s.garbage.left_bytes, len(s.runs)) == (10, 7, 2)
+    cluster.controller.create_topic("quiet", 3, 2)
+    put(cluster, {1: 2})
+    for _ in range(2):
+        cluster.journal(0).advance(cluster.controller.advance())
+    s, computed = status(cluster), Pipeline(cluster, JournalSource(cluster)).run()
+    assert (s.computable, s.partitions) == (computed.watermark, computed.partitions)
+    assert [h.holder for h in s.held] == computed.held_back_by
+    assert {h.holder.kind for h in s.held} == {IDLE, UNRECONCILED}
 
 
 def test_without_topics_m_is_the_epoch() -> None:
     cluster = memory_cluster()
     cluster.controller.advance()
     s = status(cluster)
-    assert (s.computable, s.cluster_epoch, s.held) == (1, 1, [])
+    assert (s.computable, s.cluster_epoch, s.held, s.held_partitions) == (1, 1, [], 0)
 
 
-def test_a_damaged_partition_comes_first_and_holds_m_at_its_revision(tmp_path: Path) -> None:
+def test_a_deleted_topic_holds_nothing() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
-    reconcile(cluster)
-    folder = partition_log(cluster.controller.snapshot().topic("events").ids()[1])
-    key = min(k for k in store_of(cluster).objects if k.startswith(folder))
-    store_of(cluster).objects[key].body = b"not an entry"
-    s = status(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
-    assert [key in e for e in s.errors] == [True]
-    assert s.computable == 0
-    assert [c.cause for c in s.causes] == ["broken_log"]
-    assert "restore" in s.next_step
-
-
-def test_looking_changes_nothing(tmp_path: Path) -> None:
-    cluster = new_cluster()
-    put(cluster, tmp_path)
-    before = dict(store_of(cluster).objects)
-    status(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
-    assert store_of(cluster).objects == before
-
-
-def test_another_clusters_watermark_is_a_cause() -> None:
-    """Hazard 11: commands refuse it; status says so, and tells the rest."""
-    cluster = new_cluster()
-    publish_now(cluster, cluster_id="somebody else's")
+    put(cluster, EACH)
+    cluster.controller.delete_topic("events")
     s = status(cluster)
-    assert [c.cause for c in s.causes] == ["foreign_watermark"]
-    assert (s.watermark, s.computable) == (-1, 0)
+    assert (s.computable, s.records, s.held, s.errors) == (2, 0, [], [])
 
 
 def test_the_age_of_m_is_that_of_the_epoch_behind_it() -> None:
@@ -140,7 +121,7 @@ def test_the_age_of_m_is_that_of_the_epoch_behind_it() -> None:
         store.clock.sleep(600)
         cluster.controller.advance()
         housekeep(cluster)
-    publish_now(cluster)
+    publish_m(cluster)
     store.clock.sleep(60)
     s = status(cluster)
     # M is 2 at epoch 4: epoch 3 began one tick and a minute ago.
@@ -152,21 +133,179 @@ def test_the_age_of_m_is_that_of_the_epoch_behind_it() -> None:
 
 def test_where_m_is_the_epoch_it_has_no_age() -> None:
     cluster = memory_cluster()
-    publish_now(cluster)
+    publish_m(cluster)
     assert status(cluster).lag_ms == 0
 
 
-def external_log_cluster() -> Cluster:
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=True)
-    return cluster
+def test_looking_changes_nothing() -> None:
+    cluster = new_cluster()
+    put(cluster, EACH)
+    before = dict(store_of(cluster).objects)
+    status(another_process(cluster))
+    assert store_of(cluster).objects == before
+
+
+def test_without_a_cluster_there_is_no_status() -> None:
+    with pytest.raises(NotInitialisedError, match="l0gc init"):
+        status(memory_cluster(bootstrap=False))
+
+
+@pytest.mark.parametrize("partitions", [2, 100_000])
+def test_the_cost_goes_with_the_journals(partitions: int) -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", partitions, 2)
+    put(cluster, {0: 1, partitions // 2 - 1: 1})
+    process = another_process(cluster)
+    store_of(cluster).requests.clear()
+    s = status(process)
+    assert (s.partitions, s.journals) == (partitions, 2)
+    assert store_of(cluster).requests.total() <= 3 * 16 + 20  # all 16 journals are looked at
+
+
+# -- garbage ------------------------------------------------------------------------------------------------------------
+
+
+def deleted_by(cluster: Cluster, name_ms: int, swept_ms: int, objects: int) -> None:
+    """The record of a run that began at `name_ms`, and swept at `swept_ms`."""
+    name = f"{datetime.fromtimestamp(name_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{objects:08x}"
+    some = RunSummary("", swept_ms, 0, 0, "local", "off", False, 0, 4, 0, "done", deleted=objects, bytes=objects)
+    write_summary(cluster.store, msgspec.structs.replace(some, run_id=name))
+
+
+def test_what_the_last_listing_found_is_repeated_and_what_was_deleted_since_is_not_garbage() -> None:
+    cluster = new_cluster()
+    publish_counts(cluster, 17)
+    store_of(cluster).clock.sleep(60)
+    s = status(cluster)
+    published_ms = s.as_of_ms - 60_000
+    assert s.garbage == Garbage(17, 17, published_ms)
+    deleted_by(cluster, published_ms - 60_000, published_ms - 50_000, 3)  # before anybody counted
+    deleted_by(cluster, published_ms + 30_000, published_ms + 30_000, 5)
+    s = status(cluster)
+    assert (s.garbage.deleted_objects, s.garbage.left_bytes, len(s.runs)) == (5, 12, 2)
+
+
+def test_what_gc_deletes_behind_its_own_scan_is_not_garbage_any_more() -> None:
+    """Issue 15.1: a run of `gc` has its name from before it computes M."""
+    cluster = new_cluster()
+    publish_counts(cluster, 17)
+    published_ms = store_of(cluster).clock.ms
+    deleted_by(cluster, published_ms - 40_000, published_ms, 17)
+    s = status(cluster)
+    assert (s.garbage.deleted_objects, s.garbage.left_bytes, s.next_step) == (17, 0, "nothing")
+
+
+# -- what is broken -----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_journal_comes_first_and_holds_m_at_its_topics_revision() -> None:
+    cluster = new_cluster()
+    put(cluster, EACH)
+    lift(cluster)
+    key = min(k for k in store_of(cluster).objects if k.startswith(journal_log(0)))
+    store_of(cluster).objects[key].body = b"not an entry"
+    s = status(another_process(cluster))
+    assert [key in e for e in s.errors] == [True]
+    assert (s.computable, [h.holder.kind for h in s.held]) == (0, [UNREADABLE])
+    assert [c.cause for c in s.causes] == ["damaged_journal"]
+    assert s.causes[0].detail.startswith("journal 0 cannot be read: ")
+    assert "restore" in s.next_step
+
+
+def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("other", 3)
+    put(cluster, EACH)
+
+    def refuse(call: Call) -> None:
+        if call.key.startswith(journal_log(1)):
+            raise AccessDeniedError("not yours")
+
+    store_of(cluster).fault = refuse
+    s = status(another_process(cluster))
+    assert (s.records, s.errors) == (4, ["journal 1 cannot be read: not yours"])
+    assert s.causes[0].cause == "unreadable_journal"
+    assert "restore" not in s.next_step
+
+
+def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back() -> None:
+    """Hazard 10."""
+    cluster = new_cluster()
+    for _ in range(3):
+        cluster.controller.advance()
+    put(cluster, EACH)
+    store = store_of(cluster)
+    for key in [k for k in store.objects if k.startswith(CONTROLLER_LOG) and k[-20:].isdigit() and int(k[-20:]) > 1]:
+        del store.objects[key]
+    (cause,) = status(another_process(cluster)).causes
+    assert cause.cause == "old_controller"
+    assert cause.detail.startswith("journal 0 is at epoch 4, above the cluster epoch 1: ")
+
+
+def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> None:
+    """Hazard 10: the epoch has caught up since, so it alone tells nothing."""
+    cluster = new_cluster()
+    assert cluster.journal(5).append([extents_of(1, revision=1, topic_id="lost")]).error is None
+    (cause,) = status(another_process(cluster)).causes
+    assert cause.cause == "old_controller"
+    assert cause.detail.startswith("journal 5 holds a topic of revision 1 that the controller does not know")
+
+
+def test_another_clusters_watermark_is_a_cause() -> None:
+    """Hazard 11: commands refuse it; status says so, and tells the rest."""
+    cluster = new_cluster()
+    publish_counts(cluster, cluster_id="somebody else's")
+    s = status(cluster)
+    assert [c.cause for c in s.causes] == ["foreign_watermark"]
+    assert (s.watermark, s.computable) == (-1, 0)
+
+
+@pytest.mark.parametrize("how", ["missing", "short", "changed"])
+def test_an_object_that_is_not_what_the_log_says_is_a_cause(how: str) -> None:
+    cluster = new_cluster()
+    key = put(cluster, EACH)
+    write_attempt(cluster.store, Attempt("reconcile", 4, f"{key} is damaged"))
+    store, body = store_of(cluster), cluster.store.get(key).body
+    changed = {"short": body[:-1], "changed": bytes([body[0] ^ 1]) + body[1:]}
+    if how == "missing":
+        store.delete([key])
+    else:
+        store.put(key, changed[how])
+    (cause,) = [c for c in status(cluster).causes if c.cause == "damaged_object"]
+    told = {"missing": "it is missing", "short": "it is too short", "changed": "it does not match the checksum"}
+    assert f"reconcile fails on object {key}: {told[how]}" in cause.detail
+
+
+def test_an_object_that_was_swept_since_the_look_is_not_called_missing() -> None:
+    """Another process reconciles and sweeps while status looks."""
+    cluster = new_cluster()
+    put(cluster, EACH)
+    for _ in range(3):
+        cluster.controller.advance()
+        housekeep(cluster)
+    store, other, key = store_of(cluster), another_process(cluster), object_of(cluster).key
+
+    def gone(call: Call) -> None:
+        if call.kind == "head" and call.key == key and call.when == "before":
+            store.fault = lambda call: None
+            lift(other)
+            del store.objects[key]
+
+    store.fault = gone
+    assert "damaged_object" not in causes(cluster)
+    assert key not in store.objects
+    assert not handle_of(cluster).catch_up().extents(topic_of(cluster).revision, 0)
+
+
+# -- another system's log -------------------------------------------------------------------------------------------------
 
 
 def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_published() -> None:
-    cluster = external_log_cluster()
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=True)
     s = status(cluster)
     assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.computable, s.lag_ms) == (-1, -1, 0, None, None)
-    external_log.publish(cluster, cluster_epoch=12, partitions={("clicks", 0): 0}, gc_epochs={("clicks", 0): 7})
+    publish(cluster.store, cluster.runtime, PublishedWatermark(s.cluster_id, 7, 12, s.as_of_ms))
     store_of(cluster).clock.sleep(86_400)
     s = status(cluster)
     assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.lag_ms) == (12, 7, 5, None)
@@ -174,48 +313,3 @@ def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_publish
     set_pause(cluster.store, "disk audit", "ann")
     s = status(cluster)
     assert ([c.cause for c in s.causes], s.next_step) == (["paused"], "l0gc resume")
-
-
-def test_more_reports_than_anybody_waits_for_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = new_cluster()
-    housekeep(cluster)
-    assert status(cluster).reported == 0
-    monkeypatch.setattr("l0gc.inspect.status.MOST_REPORT_FILES", 0)
-    assert status(cluster).reported is None
-
-
-def test_a_damaged_report_is_a_cause() -> None:
-    cluster = new_cluster()
-    housekeep(cluster)
-    cluster.store.put("l0gc/watermarks/reports/housekeep/bad.parquet", b"x")
-    s = status(cluster)
-    assert s.reported is None
-    assert [c.cause for c in s.causes] == ["damaged_report"]
-    assert "bad.parquet" in s.causes[0].detail
-
-
-def test_an_object_that_was_swept_since_the_look_is_not_called_missing(tmp_path: Path) -> None:
-    """Another process reconciles and sweeps while status looks."""
-    cluster = new_cluster()
-    put(cluster, tmp_path)
-    for _ in range(3):
-        cluster.controller.advance()
-        housekeep(cluster)
-    store = store_of(cluster)
-    other = memory_cluster(store, seed=1, bootstrap=False)
-    (key,) = [k for k in store.objects if k.startswith("level_zero/")]
-
-    def gone(call: Call) -> None:
-        if call.kind == "scan" and call.key == key and call.when == "before":
-            store.fault = lambda call: None
-            reconcile(other)
-            del store.objects[key]
-
-    store.fault = gone
-    assert "damaged_object" not in {c.cause for c in status(cluster).causes}
-    assert key not in store.objects
-
-
-def test_without_a_cluster_there_is_no_status() -> None:
-    with pytest.raises(NotInitialisedError, match="l0gc init"):
-        status(memory_cluster(bootstrap=False))

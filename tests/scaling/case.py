@@ -11,7 +11,8 @@ from typing import Final
 
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import PAGE_SIZE
-from l0gc.storage.replica import CHECKPOINT_EVERY
+from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY
+from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
 from tests.scaling import model
 from tests.scaling.model import Log, Requests
 
@@ -21,10 +22,12 @@ DAY_S: Final = 86_400
 
 OBJECTS: Final = 10**9
 PARTITIONS: Final = 10**5
+JOURNALS: Final = 100
+"""Each holds a topic of 1,000 partitions."""
 PER_S: Final = 10**4
 """New objects a second."""
 PER_OBJECT: Final = 10
-"""Partitions in one object, so placeholders for it."""
+"""Partitions in one object, all of one journal."""
 OBJECT_BYTES: Final = 100_000
 SHARDS: Final = 1000
 
@@ -64,32 +67,47 @@ STEADY: Final = PER_S * SWEEP_S
 """Garbage for each sweep, whatever M's lag."""
 BACKLOG: Final = OBJECTS - KEPT_UP
 """Garbage for the first sweep when M has caught up."""
-APPENDS: Final = PER_S * PER_OBJECT / PARTITIONS
-"""Entries a second in each partition's log."""
-CONTROLLER: Final = Log(behind=25, covered=TRUNCATE_MIN_AGE_MS / 1000 / EPOCH_S, checkpoints=2)
-"""The controller's log: housekeeping checkpoints at 50 entries."""
+PER_JOURNAL: Final = PER_S / JOURNALS
+"""Objects a second in each journal."""
+APPENDS: Final = min(PER_JOURNAL, 1 / APPEND_INTERVAL_S)
+"""Entries a second in each journal: busy writers share a pace, and what comes meanwhile goes into the next entry."""
+ENTRY_BYTES: Final = PER_JOURNAL / APPENDS * (model.ENTRY_OBJECT_BYTES + PER_OBJECT * model.ENTRY_EXTENT_BYTES)
+UNRECONCILED: Final = PER_JOURNAL * RECONCILE_S
+"""Objects in a journal that are not in L1, before a run of reconcile."""
+L1_ROWS: Final = 64 * PARTITIONS / JOURNALS
+"""L1 rows of a journal: at most 64 of each partition; older ones are in index objects."""
+CHECKPOINT: Final = (
+    UNRECONCILED * (model.CHECKPOINT_OBJECT_BYTES + PER_OBJECT * model.CHECKPOINT_EXTENT_BYTES)
+    + L1_ROWS * model.L1_ROW_BYTES
+)
+"""Bytes of a journal's checkpoint."""
+ENTRY_CHARGE: Final = max(ENTRY_BYTES, CHECKPOINT_BYTES / CHECKPOINT_EVERY)
+CHECKPOINT_ENTRIES: Final = 2 * CHECKPOINT / ENTRY_CHARGE
+"""Entries behind a checkpoint when the next one is due: they weigh twice as much."""
+CONTROLLER: Final = Log(behind=4, covered=TRUNCATE_MIN_AGE_MS / 1000 / EPOCH_S, checkpoints=2)
+"""The controller's log: housekeeping checkpoints at 4 entries."""
 
 
-def partition_log(period_s: float) -> Log:
-    """A busy partition's log if housekeeping truncates it once in so many seconds."""
-    return Log(CHECKPOINT_EVERY / 2, APPENDS * (TRUNCATE_MIN_AGE_MS / 1000 + period_s), checkpoints=2)
+def journal_log(period_s: float = HOUSEKEEP_S) -> Log:
+    """A busy journal if housekeeping truncates it once in so many seconds."""
+    covered = APPENDS * (TRUNCATE_MIN_AGE_MS / 1000 + period_s)
+    return Log(CHECKPOINT_ENTRIES / 2, covered, checkpoints=2)
 
 
-IDLE_LOG: Final = Log(behind=25, covered=25, checkpoints=2)
-"""That of a partition whose window slides with each tick, and nothing else happens."""
+IDLE_LOG: Final = Log(behind=3, covered=4, checkpoints=2)
+"""That of a journal whose window slides with each tick, and nothing else happens."""
 
 
-def housekeep(partitions: float = PARTITIONS, period_s: float = HOUSEKEEP_S) -> Requests:
-    """A run of housekeeping where all partitions are busy, and the last run was so long ago."""
-    each = model.read_log(partition_log(period_s)) + model.checkpoint_and_truncate(
-        partition_log(period_s), APPENDS * period_s
-    )
-    return model.ONCE["housekeep"] + model.read_log(CONTROLLER) + partitions * each
+def housekeep() -> Requests:
+    """A run of housekeeping where all journals are busy."""
+    each = model.housekeep_log(journal_log(), slide=False, due=False, old=APPENDS * HOUSEKEEP_S)
+    return model.ONCE["housekeep"] + model.read_log(CONTROLLER) + JOURNALS * each
 
 
 def housekeep_idle() -> Requests:
-    """The same for a partition where nothing happens but ticks."""
-    return model.read_log(IDLE_LOG) + Requests(puts=HOUSEKEEP_S / EPOCH_S)
+    """The same where nothing happens but ticks."""
+    each = model.housekeep_log(IDLE_LOG, slide=True, due=True, old=4)
+    return model.ONCE["housekeep"] + model.read_log(CONTROLLER) + JOURNALS * each
 
 
 def in_threads(requests: Requests) -> float:
@@ -97,46 +115,36 @@ def in_threads(requests: Requests) -> float:
     return requests.total * REQUEST_S / THREADS
 
 
-def housekeep_seconds() -> float:
-    """How long a run takes if it begins when the one before has ended: longer runs leave longer logs to the next."""
-    seconds = float(HOUSEKEEP_S)
-    for _ in range(50):
-        seconds = max(HOUSEKEEP_S, in_threads(housekeep(period_s=seconds)))
-    return seconds
-
-
-def reconcile_plan() -> Requests:
-    """What one process of reconcile does for a partition: its log, a look before the commit, the commit."""
-    return model.read_log(partition_log(HOUSEKEEP_S)) + model.look() + Requests(puts=1)
+def reconcile_journal() -> Requests:
+    """What a run of reconcile asks of a journal: its log for the plan, for each reading task and for the commit."""
+    return (2 + CORES / JOURNALS) * model.read_log(journal_log()) + model.look() + Requests(puts=1)
 
 
 def reconcile() -> Requests:
     """A run of reconcile: beside that, an L1 object for each partition and the objects since the last run."""
-    objects = Requests(gets=PER_S * RECONCILE_S)
-    return model.read_log(CONTROLLER) + PARTITIONS * (reconcile_plan() + Requests(puts=1)) + objects + Requests(puts=1)
+    objects = Requests(gets=PER_S * RECONCILE_S, puts=PARTITIONS)
+    return model.read_log(CONTROLLER) + JOURNALS * reconcile_journal() + objects
+
+
+def metadata_per_s() -> Requests:
+    """What the journals cost all uploads of a second: entries, and checkpoints now and then."""
+    return JOURNALS * Requests(puts=APPENDS + APPENDS / CHECKPOINT_ENTRIES)
+
+
+def looks_per_s(writers: int) -> Requests:
+    """What so many writers for each journal add: each reads what the others append."""
+    return JOURNALS * APPENDS * Requests(gets=writers - 1)
 
 
 def uploads_per_s() -> Requests:
-    """All uploads of a second, where each partition has one writer."""
-    placeholders = PER_S * PER_OBJECT
-    return Requests(puts=PER_S + placeholders + placeholders / CHECKPOINT_EVERY)
-
-
-def uploads_spread_per_s(writers: int) -> Requests:
-    """The same where each partition has so many writers in turn: each reads what the others have appended."""
-    spread = model.append_behind(writers - 1, idle=False)
-    return uploads_per_s() + PER_S * PER_OBJECT * Requests(gets=spread.gets, puts=spread.puts - 1)
-
-
-def upload_processes() -> int:
-    """How many uploads it takes: the placeholders of a batch are appended at once, batches one after another."""
-    return ceil(PER_S * ceil(PER_OBJECT / THREADS) * REQUEST_S)
+    """All uploads of a second."""
+    return Requests(puts=PER_S) + metadata_per_s()
 
 
 def compute_watermark(*, scan: bool) -> Requests:
-    """A run over 16 report files or fewer."""
+    """A run over all journals."""
     lists = model.pages(OBJECTS) + 4 * CORES if scan else 0
-    return model.compute_watermark(CONTROLLER, files=8, listing=lists)
+    return model.compute_watermark(CONTROLLER, journal_log(), journals=JOURNALS, listing=lists)
 
 
 def sweep(garbage: int) -> Requests:
@@ -149,27 +157,38 @@ def prefixes(writes_per_s: float) -> int:
     return ceil(writes_per_s / model.WRITES_PER_S)
 
 
+DELETE_PREFIXES: Final = prefixes(2 * PER_S)
+"""Uploads and deletes count as writes of the same prefixes."""
+
+
 # -- limits -----------------------------------------------------------------------------------------------------------------
 
 
-def partitions_in_time(each: Requests, seconds: float) -> float:
-    """How many partitions one process gets through in so long."""
-    return seconds / in_threads(each)
+def journals_in_time(requests: Requests, seconds: float) -> float:
+    """How many journals one process gets through in so long, if `requests` are those of all of the case's."""
+    return JOURNALS * seconds / in_threads(requests)
 
 
-def each_of(requests: Requests) -> Requests:
-    """The part of one partition."""
-    return (1 / PARTITIONS) * requests
+def journals_in_memory() -> float:
+    """How many journals' states a process can hold."""
+    extents = UNRECONCILED * (model.STATE_OBJECT_BYTES + PER_OBJECT * model.STATE_EXTENT_BYTES)
+    return MEMORY_BYTES / (extents + L1_ROWS * 52)
 
 
-def partitions_in_memory() -> float:
-    """How many partitions' states a process can hold: what was not reconciled since the last run."""
-    return MEMORY_BYTES / (APPENDS * RECONCILE_S * model.STATE_BYTES)
+def appends_possible() -> float:
+    """Entries a second that a journal takes: one round trip for each, and a look where writers take turns."""
+    return 1 / (2 * REQUEST_S)
+
+
+def objects_possible() -> float:
+    """Objects a second that a journal takes: entries hold about 1 MiB, and come at the pace of busy writers."""
+    each = 200 + 2 * 4 * PER_OBJECT + 12
+    return (1 << 20) / each / APPEND_INTERVAL_S
 
 
 def keys_in_time() -> float:
-    """How many keys Spark lists within `compute-watermark`'s period, a page at a time on each core."""
-    return WATERMARK_S / PAGE_S * CORES * PAGE_SIZE
+    """How many keys Spark lists in a day, a page at a time on each core: M needs no listing, so once a day is enough."""
+    return DAY_S / PAGE_S * CORES * PAGE_SIZE
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Final
 from l0gc.collect.record import SEGMENT_OBJECTS
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.ranges import FIRST_PAGES, GROWTH
-from l0gc.storage.replica import CHECKPOINT_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +47,19 @@ class Requests:
 
 NOTHING: Final = Requests()
 ONCE: Final = {
-    # two looks at the controller, the published M; the report
-    "upload": Requests(gets=3, puts=1),
-    # two looks at the controller; the report, how it ended
-    "housekeep": Requests(gets=2, puts=2),
-    # two looks at the controller, M before and while it is published, the time; M, how it ended
-    "compute-watermark": Requests(gets=5, puts=2),
-    # old ones; the new one
-    "scan snapshot": Requests(lists=1, puts=1),
-    # with --producer: a look at the controller; its new epoch
-    "upload --producer": Requests(gets=1, puts=1),
-    # unfinished uploads, old records; its name, M, versioning, the pause, the time; 1 GET and 2 PUTs when it ends
-    "sweep": Requests(lists=2, gets=6, puts=2),
+    # three reads of the controller, the published M
+    "upload": Requests(gets=4),
+    # with --producer: a read of the controller, M; the new epoch
+    "upload --producer": Requests(gets=2, puts=1),
+    # three reads of the controller, the published M; how the run ended
+    "housekeep": Requests(gets=4, puts=1),
+    # two reads of the controller, M before and while it is published, the time; M, how the run ended
+    "compute-watermark": Requests(gets=6, puts=2),
+    # the epoch; old ones; the new one
+    "scan snapshot": Requests(lists=1, gets=1, puts=1),
+    # unfinished uploads, old records; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it
+    # ends
+    "sweep": Requests(lists=2, gets=7, puts=2),
 }
 """What a run of a command asks once, beside the logs that it reads and what grows with its work."""
 
@@ -76,16 +76,20 @@ INVENTORY_DOLLARS: Final = 0.0025 / 1_000_000
 WRITES_PER_S: Final = 3500
 """Writes a second that S3 promises for one partitioned prefix; each key of a DELETE counts as one."""
 
-ENTRY_BYTES: Final = 320
-"""A log entry with one placeholder."""
-PLACEHOLDER_BYTES: Final = 220
-"""An unreconciled placeholder in a checkpoint."""
-L1_ROW_BYTES: Final = 180
-"""An L1 object in a checkpoint, for good."""
-STATE_BYTES: Final = 380
-"""An unreconciled placeholder in the memory of a process that holds its partition."""
-REPORT_ROW_BYTES: Final = 126
-"""A partition's report in the memory of whoever computes M."""
+ENTRY_EXTENT_BYTES: Final = 4.5
+"""An extent in a journal's entry."""
+ENTRY_OBJECT_BYTES: Final = 55
+"""An object in an entry, beside its extents."""
+CHECKPOINT_EXTENT_BYTES: Final = 8.0
+"""An unreconciled extent in a journal's checkpoint."""
+CHECKPOINT_OBJECT_BYTES: Final = 40
+"""An unreconciled object there, beside its extents."""
+L1_ROW_BYTES: Final = 20
+"""An L1 object in a journal's checkpoint, as long as it is among its partition's newest."""
+STATE_EXTENT_BYTES: Final = 33
+"""An unreconciled extent in the memory of a process that holds its journal."""
+STATE_OBJECT_BYTES: Final = 390
+"""An unreconciled object there, beside its extents."""
 
 
 # -- logs -----------------------------------------------------------------------------------------------------------------
@@ -125,27 +129,15 @@ def look(new: float = 0) -> Requests:
     return Requests(gets=new + 1)
 
 
-def append_behind(new: float, *, idle: bool) -> Requests:
-    """Appending when others have appended `new` entries since the last look.
-
-    Args:
-        idle: whether that look is more than a minute ago; else the writer learns of the entries by losing the offset.
-    """
-    if idle:
-        return look(new) + Requests(puts=1)
-    return Requests(gets=1, puts=2) + look(new) if new else Requests(puts=1)
+def lost_race() -> Requests:
+    """An append that another writer was ahead of: the refusal, and the read of the winner's entry."""
+    return Requests(gets=1, puts=1)
 
 
-def checkpoint_and_truncate(log: Log, old: float) -> Requests:
-    """Keeping the state, and deleting `old` entries that it covers.
-
-    Args:
-        log: as it was before.
-    """
-    new = Requests(lists=pages(log.objects + 1), puts=1)
-    if old:
-        new += Requests(gets=2, puts=1, deletes=batches(old))
-    return new + Requests(deletes=log.checkpoints + 1 > 2)
+def truncation(old: float, checkpoints: int = 2) -> Requests:
+    """Deleting `old` entries that a checkpoint covers, and the checkpoints before the last two: behind a raised boundary."""
+    deleted = batches(old + max(0, checkpoints - 2))
+    return Requests(gets=1 if old else 0, puts=1 if old else 0, deletes=deleted)
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------
@@ -153,48 +145,55 @@ def checkpoint_and_truncate(log: Log, old: float) -> Requests:
 
 def upload(
     controller: Log,
-    partition: Log,
+    journal: Log,
     *,
-    partitions: int,
+    journals: int,
     objects: int,
-    placeholders: int,
+    entries: int,
     tick: bool = False,
     producer: bool = False,
 ) -> Requests:
-    """An upload of one input into `partitions` partitions, whose logs are alike and whose only writer it is."""
-    new = [(placeholders + i) // partitions for i in range(partitions)]
-    checkpoints = sum(int(partition.behind + n) // CHECKPOINT_EVERY for n in new)
+    """An upload into a topic of so many journals, whose logs are alike and whose only writer it is.
+
+    Args:
+        entries: how many of each journal; a batch is at most one, and batches that wait for each other share one.
+    """
     return (
         ONCE["upload"]
         + read_log(controller)
-        + partitions * read_log(partition)
-        + Requests(puts=objects + placeholders + checkpoints + tick)
-        + (ONCE["upload --producer"] + partitions * look() if producer else NOTHING)
+        + journals * read_log(journal)
+        + Requests(puts=objects + journals * entries + tick)
+        + (ONCE["upload --producer"] + journals * look() if producer else NOTHING)
     )
 
 
-def housekeep(
-    controller: Log, partition: Log, *, partitions: int, slide: bool, due: bool, old: float, tick: bool = False
-) -> Requests:
-    """Housekeeping of partitions whose logs are alike.
+def housekeep_log(log: Log, *, slide: bool, due: bool, old: float = 0) -> Requests:
+    """Housekeeping of one journal.
 
     Args:
-        slide: whether each window slides, which is an entry.
-        due: whether each log gets a checkpoint.
-        old: entries that each truncation deletes.
+        slide: whether its window slides, which is an entry.
+        due: whether a checkpoint is written.
+        old: entries that are truncated.
     """
-    each = read_log(partition) + Requests(puts=slide)
-    if due:
-        each += checkpoint_and_truncate(Log(partition.behind + slide, partition.covered, partition.checkpoints), old)
-    return ONCE["housekeep"] + read_log(controller) + Requests(puts=tick) + partitions * each
+    spent = log.checkpoints + due > 2
+    return (
+        read_log(log)
+        + look()
+        + Requests(puts=slide + due)
+        + (truncation(old, log.checkpoints + due) if old or spent else NOTHING)
+    )
 
 
-def compute_watermark(controller: Log, *, files: int, listing: float = 0, compact: bool = False) -> Requests:
-    """A run over `files` report files, with a listing of so many LIST requests (none with `--no-scan`)."""
-    reports = Requests(lists=2 * pages(files), gets=files) if files else Requests(lists=1)
-    compaction = Requests(puts=1, deletes=batches(files)) if compact else NOTHING
+def housekeep(controller: Log, journal: Log, *, journals: int, tick: bool = False, slide: bool, due: bool) -> Requests:
+    """Housekeeping of journals whose logs are alike; partitions cost nothing."""
+    each = housekeep_log(journal, slide=slide, due=due)
+    return ONCE["housekeep"] + read_log(controller) + Requests(puts=tick) + journals * each
+
+
+def compute_watermark(controller: Log, journal: Log, *, journals: int, listing: float = 0) -> Requests:
+    """A run over so many journals, with a listing of so many LIST requests (none with `--no-scan`)."""
     scan = Requests(lists=listing) + ONCE["scan snapshot"] if listing else NOTHING
-    return ONCE["compute-watermark"] + read_log(controller) + reports + scan + compaction
+    return ONCE["compute-watermark"] + read_log(controller) + journals * read_log(journal) + scan
 
 
 def listing(keys: float, readers: int) -> float:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from l0gc.storage.replica import CHECKPOINT_EVERY
+from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
 from tests.scaling import case, model
 from tests.scaling.case import DAY_S, SweepCase
 from tests.scaling.model import Requests
@@ -97,7 +97,12 @@ def _assumed() -> str:
     rows = [
         ("L0 objects in the bucket", number(case.OBJECTS), f"of {size(case.OBJECT_BYTES)}"),
         ("partitions", number(case.PARTITIONS), "all of them busy"),
-        ("new objects", f"{number(case.PER_S)} a second", f"each with records of {case.PER_OBJECT} partitions"),
+        ("journals", number(case.JOURNALS), "each holds a topic of 1,000 partitions"),
+        (
+            "new objects",
+            f"{number(case.PER_S)} a second",
+            f"each with records of {case.PER_OBJECT} partitions of a topic",
+        ),
         ("shards", number(case.SHARDS), "the default"),
         ("a tick", duration(case.EPOCH_S), "the default"),
         ("`housekeep` every", duration(case.HOUSEKEEP_S), ""),
@@ -117,8 +122,8 @@ def _follows() -> str:
         ("garbage for each sweep, however far M is behind", number(case.STEADY)),
         ("its share of the bucket", f"{100 * case.STEADY / case.OBJECTS:.1f} %"),
         ("garbage for the first sweep when M has caught up", number(case.BACKLOG)),
-        ("entries in each partition's log", f"{case.APPENDS:g} a second"),
-        ("processes that upload, at one round trip for a batch's placeholders", number(case.upload_processes())),
+        ("objects for each journal", f"{case.PER_JOURNAL:g} a second"),
+        ("entries in each journal, at the pace of busy writers", f"{case.APPENDS:g} a second"),
     ]
     return table(["what follows", ""], rows)
 
@@ -126,8 +131,10 @@ def _follows() -> str:
 def _runs() -> list[tuple[str, Requests, float]]:
     """Each command with what a run asks and how many runs there are in a day."""
     return [
-        ("uploads of a day", DAY_S * case.uploads_per_s(), 1),
-        ("`housekeep`, nonstop", case.housekeep(period_s=case.housekeep_seconds()), 0),
+        ("L0 objects of a day", DAY_S * Requests(puts=case.PER_S), 1),
+        ("journal entries and checkpoints of a day", DAY_S * case.metadata_per_s(), 1),
+        ("the same, read by a second writer of each journal", DAY_S * case.looks_per_s(2), 1),
+        ("`housekeep`", case.housekeep(), DAY_S / case.HOUSEKEEP_S),
         ("`reconcile`", case.reconcile(), DAY_S / case.RECONCILE_S),
         ("`compute-watermark`", case.compute_watermark(scan=True), DAY_S / case.WATERMARK_S),
         ("`compute-watermark --no-scan`", case.compute_watermark(scan=False), DAY_S / case.WATERMARK_S),
@@ -139,11 +146,16 @@ def _runs() -> list[tuple[str, Requests, float]]:
 def _requests() -> str:
     rows = []
     for name, run, times in _runs():
-        a_day = times or DAY_S / case.housekeep_seconds()
         cells = [number(n) for n in (run.lists, run.gets, run.puts, run.deletes)]
-        rows.append([name, *cells, dollars(run.dollars), f"{a_day:.0f}" if times else f"{a_day:.1f}"])
-        rows[-1].append(dollars(a_day * run.dollars))
-    return table(["one run", "LIST", "GET", "PUT", "DELETE", "$", "runs a day", "$ a day"], rows)
+        rows.append([name, *cells, dollars(run.dollars), f"{times:.0f}", dollars(times * run.dollars)])
+    data = DAY_S * Requests(puts=case.PER_S).dollars
+    journals = DAY_S * (case.metadata_per_s() + case.looks_per_s(2)).dollars
+    upkeep = DAY_S / case.HOUSEKEEP_S * case.housekeep().dollars
+    note = wrapped_below(
+        f"The journals cost {dollars(journals)} a day with what a second writer reads, and {dollars(upkeep)} to housekeep: "
+        f"together {100 * (journals + upkeep) / data:.0f} % of the PUTs of the data itself."
+    )
+    return table(["one run", "LIST", "GET", "PUT", "DELETE", "$", "runs a day", "$ a day"], rows) + note
 
 
 def _beside() -> str:
@@ -217,56 +229,60 @@ def _processor() -> str:
 
 def _logs() -> str:
     entries = case.APPENDS * DAY_S
-    runs = DAY_S / case.RECONCILE_S
-    kept = [case.partition_log(s).objects for s in (case.HOUSEKEEP_S, case.housekeep_seconds())]
-    checkpoint = case.APPENDS * case.RECONCILE_S * model.PLACEHOLDER_BYTES
-    per_day = entries / CHECKPOINT_EVERY * checkpoint
-    everywhere = case.PARTITIONS
+    kept = case.journal_log().objects
+    checkpoints = entries / case.CHECKPOINT_ENTRIES
+    state = case.UNRECONCILED * (model.STATE_OBJECT_BYTES + case.PER_OBJECT * model.STATE_EXTENT_BYTES)
 
     def row(what: str, one: float, unit: Callable[[float], str] = size) -> list[str]:
-        return [what, unit(one), unit(everywhere * one)]
+        return [what, unit(one), unit(case.JOURNALS * one)]
 
     return table(
-        ["", "a partition", "all partitions"],
+        ["", "a journal", "all journals"],
         [
             row("entries a day", entries, number),
-            row("their bytes", entries * model.ENTRY_BYTES),
-            row("objects in the log, housekeeping every 5 minutes", kept[0], number),
-            row(f"the same, housekeeping every {duration(case.housekeep_seconds())}", kept[1], number),
-            row("a checkpoint: placeholders of 10 minutes", checkpoint),
-            row("checkpoints that writers write in a day", per_day),
-            row("rows for L1 objects, more each day, for ever", runs * model.L1_ROW_BYTES),
-            row("the same after a year, in every checkpoint", 365 * runs * model.L1_ROW_BYTES),
-            row("the state in memory", case.APPENDS * case.RECONCILE_S * model.STATE_BYTES),
-            row("its report, in the driver of `compute-watermark`", model.REPORT_ROW_BYTES),
+            row("their bytes", entries * case.ENTRY_BYTES),
+            row("objects in the log, housekeeping every 5 minutes", kept, number),
+            row("a checkpoint: extents of 10 minutes, 64 L1 rows for each partition", case.CHECKPOINT),
+            row("checkpoints that writers write in a day", checkpoints, number),
+            row("their bytes", checkpoints * case.CHECKPOINT),
+            row("unreconciled extents in memory", state),
         ],
     ) + wrapped_below(
-        f"The controller's log gets {DAY_S / case.EPOCH_S:.0f} ticks a day of about 150 bytes, and an entry for each "
-        "topic and each run of a producer."
+        f"The controller's log gets {DAY_S / case.EPOCH_S:.0f} ticks a day, and an entry for each topic and each run of a "
+        f"producer. A busy writer appends once in {APPEND_INTERVAL_S * 1000:.0f} ms for each writer that it sees in a "
+        "journal; an idle one at once."
     )
 
 
 def _limits() -> str:
-    busy = case.partitions_in_time(case.each_of(case.housekeep()), case.HOUSEKEEP_S)
-    idle = case.partitions_in_time(case.housekeep_idle(), case.HOUSEKEEP_S)
-    plan = case.partitions_in_time(case.reconcile_plan(), case.RECONCILE_S)
-    logs = case.prefixes(2 * case.PER_S * case.PER_OBJECT)
+    keep = case.journals_in_time(case.housekeep(), case.HOUSEKEEP_S)
+    idle = case.journals_in_time(case.housekeep_idle(), case.HOUSEKEEP_S)
+    plan = case.journals_in_time(case.JOURNALS * case.reconcile_journal(), case.RECONCILE_S)
     rows = [
-        ("`housekeep` in 5 minutes, busy partitions", f"{number(busy)} partitions", busy / case.PARTITIONS),
-        ("the same, partitions that only tick", f"{number(idle)} partitions", idle / case.PARTITIONS),
-        ("`reconcile` plans and commits in 10 minutes", f"{number(plan)} partitions", plan / case.PARTITIONS),
+        ("`housekeep` in 5 minutes, busy journals", f"{number(keep)} journals", keep / case.JOURNALS),
+        ("the same, journals that only tick", f"{number(idle)} journals", idle / case.JOURNALS),
+        ("`reconcile` plans and commits in 10 minutes", f"{number(plan)} journals", plan / case.JOURNALS),
         (
-            "`compute-watermark` lists all in 20 minutes",
+            "objects a second in one journal",
+            number(case.objects_possible()),
+            case.objects_possible() / case.PER_JOURNAL,
+        ),
+        (
+            f"`compute-watermark` lists all in a day, {case.CORES} cores",
             f"{number(case.keys_in_time())} keys",
             case.keys_in_time() / case.OBJECTS,
         ),
         (
-            f"the states fit {size(case.MEMORY_BYTES)} of memory",
-            f"{number(case.partitions_in_memory())} partitions",
-            case.partitions_in_memory() / case.PARTITIONS,
+            f"the journals' states fit {size(case.MEMORY_BYTES)} of memory",
+            f"{number(case.journals_in_memory())} journals",
+            case.journals_in_memory() / case.JOURNALS,
         ),
-        ("deletes in one S3 prefix", f"{number(model.WRITES_PER_S)} a second", model.WRITES_PER_S / case.PER_S),
-        ("one topic", "100,000 partitions", 1.0),
+        (
+            f"deletes in the {case.DELETE_PREFIXES} S3 prefixes that they need",
+            f"{number(case.DELETE_PREFIXES * model.WRITES_PER_S - case.PER_S)} a second",
+            (case.DELETE_PREFIXES * model.WRITES_PER_S - case.PER_S) / case.PER_S,
+        ),
+        ("one topic", "1,000,000 partitions", 10**6 / case.PARTITIONS),
         (
             "one sweeping process, by its processor",
             f"{number(case.DELETED_PER_CPU_S)} deletes a second",
@@ -274,26 +290,7 @@ def _limits() -> str:
         ),
     ]
     rows.sort(key=lambda r: r[2])
-    head = ["what", "holds up to", "share of the case"]
-    spread = case.uploads_spread_per_s(case.upload_processes())
-    return table(head, ([a, b, f"{100 * c:.0f} %"] for a, b, c in rows)) + wrapped_below(
-        f"The logs want {logs} S3 prefixes of their own ({number(case.PER_S * case.PER_OBJECT)} entries a second, each "
-        f"written and truncated), and one writer for each partition. If all {case.upload_processes()} uploads wrote to all "
-        f"partitions, each would read what the others append: {number(spread.gets)} GETs a second, "
-        f"{dollars(DAY_S * spread.dollars)} a day in place of {dollars(DAY_S * case.uploads_per_s().dollars)}."
-    )
-
-
-def _housekeep() -> str:
-    each = case.each_of(case.housekeep()).total
-    once = case.in_threads(case.housekeep())
-    return wrapped(
-        f"A busy partition's log takes {each:.0f} requests: two listings of its folder, the checkpoint and on average 50 "
-        "entries behind it, a new checkpoint, the boundary, the DELETEs. At "
-        f"{case.REQUEST_S * 1000:.0f} ms each over {case.THREADS} threads that is {duration(once)} for "
-        f"{number(case.PARTITIONS)} partitions, and the logs have grown meanwhile: it settles at "
-        f"{duration(case.housekeep_seconds())}, where {duration(case.HOUSEKEEP_S)} were planned."
-    )
+    return table(["what", "holds up to", "share of the case"], ([a, b, f"{100 * c:.0f} %"] for a, b, c in rows))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -306,7 +303,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "processor": _processor,
     "logs": _logs,
     "limits": _limits,
-    "housekeep": _housekeep,
 }
 
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import gc
+import random
 import tracemalloc
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from l0gc.collect.attempts import Noted
-from l0gc.keys import REPORTS
+from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
-from l0gc.storage.replica import CHECKPOINT_EVERY, LOOK_AGAIN_S
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal.entries import Placeholder
-from l0gc.streamlog.journal.handle import PartitionHandle
-from l0gc.watermark import job
-from l0gc.watermark.compact import COMPACT_FILES, ReportFolder
-from l0gc.watermark.reports import publish_reports, read_report_file, report_of
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.watermark.pipeline import Pipeline
 from tests.scaling import model
 from tests.scaling.counted import counted
 from tests.scaling.model import Log, Requests
 from tests.support.generated_store import PagedStore
 from tests.support.ingest import producer_session, upload
+from tests.support.journal import key_of, of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.reconcile import reconcile
 
@@ -35,9 +33,9 @@ LINE = b"0123456789"
 COUNTED_BYTES = len(LINE) + 16
 
 
-def new_cluster(partitions: int = PARTITIONS) -> Cluster:
+def new_cluster(partitions: int = PARTITIONS, journals: int = 1) -> Cluster:
     cluster = memory_cluster(PagedStore())
-    cluster.controller.create_topic("events", partitions)
+    cluster.controller.create_topic("events", partitions, journals)
     return cluster
 
 
@@ -50,14 +48,13 @@ def store_of(cluster: Cluster) -> MemoryStore:
     return cluster.store
 
 
-def partition_of(cluster: Cluster, number: int = 0) -> PartitionHandle:
-    return cluster.partition(cluster.controller.snapshot().topic("events").ids()[number])
-
-
-def append(handle: PartitionHandle, epoch: int, entries: int = 1) -> None:
+def append(cluster: Cluster, entries: int = 1, records: dict[int, int] | None = None) -> JournalHandle:
+    topic, handle = cluster.controller.snapshot().topic("events"), cluster.journal(0)
+    epoch = cluster.controller.epoch()
     for _ in range(entries):
-        key = f"level_zero/data/000/{epoch:018}/00000000-0000-4000-8000-000000000000"
-        handle.append_placeholder(Placeholder(key, 0, 100, 10, 0, 0), epoch)
+        key = key_of(epoch, cluster.runtime.random.getrandbits(64))
+        assert handle.append([of_topic(topic, epoch, records, key=key, per_block=100)]).error is None
+    return handle
 
 
 def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PARTITIONS, *, producer: str = "") -> None:
@@ -67,89 +64,6 @@ def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PAR
     session = producer_session(cluster, producer) if producer else None
     result = upload(cluster, "events", [file], batch_bytes=partitions * COUNTED_BYTES, session=session)
     assert (len(result.objects), len(result.placeholders)) == (batches, batches * partitions)
-    report_all(cluster, "upload", partitions)
-
-
-def report_all(cluster: Cluster, reporter: str, partitions: int) -> None:
-    state = cluster.controller.replica.state
-    handles = [cluster.partition(p) for p in state.topic("events").ids()[:partitions]]
-    publish_reports(
-        cluster.store,
-        cluster.runtime,
-        reporter,
-        [report_of(state.cluster_id, h.partition, h.state, h.replica.offset) for h in handles],
-    )
-
-
-# -- logs -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("new", [0, 1, 7])
-@pytest.mark.parametrize("idle", [False, True])
-def test_a_writer_that_is_behind_reads_each_entry_that_others_appended(new: int, idle: bool) -> None:
-    cluster = new_cluster(1)
-    ours, theirs = partition_of(cluster), partition_of(another_process(cluster, 2))
-    append(ours, 1)
-    append(theirs, 1, new)
-    store_of(cluster).clock.ms += int(LOOK_AGAIN_S * 1000) + 1 if idle else 0
-    cluster.controller.epoch()
-    theirs.catch_up()
-    assert counted(store_of(cluster), lambda: append(ours, 1)) == model.append_behind(new, idle=idle)
-
-
-@pytest.mark.parametrize("entries", [0, 5, CHECKPOINT_EVERY - 1, CHECKPOINT_EVERY, 3 * CHECKPOINT_EVERY + 20])
-def test_reading_a_log_takes_its_checkpoint_and_what_is_behind_it(entries: int) -> None:
-    cluster = new_cluster(1)
-    append(partition_of(cluster), 1, entries)
-    checkpoints, behind = divmod(entries, CHECKPOINT_EVERY)
-    reader = another_process(cluster, 2)
-    handle = partition_of(reader)
-    log = Log(behind, entries - behind, checkpoints)
-    assert counted(store_of(cluster), handle.replica.replay) == model.read_log(log)
-
-
-# -- upload and housekeep -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batches", [1, 3])
-def test_an_upload(tmp_path: Path, batches: int) -> None:
-    cluster = new_cluster()
-    for seed, before in enumerate((0, batches)):
-        process = another_process(cluster, seed)
-        found = counted(store_of(cluster), partial(run_upload, process, tmp_path / "lines", batches))
-        assert found == model.upload(
-            CONTROLLER, Log(before), partitions=PARTITIONS, objects=batches, placeholders=batches * PARTITIONS
-        )
-
-
-def test_an_upload_with_a_producer_asks_the_controller_about_it_for_each_partition(tmp_path: Path) -> None:
-    process = another_process(new_cluster(), 1)
-    found = counted(store_of(process), lambda: run_upload(process, tmp_path / "lines", 3, producer="nightly"))
-    assert found == model.upload(
-        CONTROLLER, Log(0), partitions=PARTITIONS, objects=3, placeholders=3 * PARTITIONS, producer=True
-    )
-
-
-def test_an_upload_keeps_the_state_of_each_log_that_gets_long(tmp_path: Path) -> None:
-    cluster, few = new_cluster(4), 4
-    batches = CHECKPOINT_EVERY + 3
-    found = counted(store_of(cluster), lambda: run_upload(cluster, tmp_path / "lines", batches, few))
-    expected = model.upload(CONTROLLER, Log(0), partitions=few, objects=batches, placeholders=batches * few)
-    # this process has read the controller's log already; it looks instead
-    assert found == expected + Requests(lists=-1, gets=1 - CONTROLLER.behind)
-
-
-@pytest.mark.parametrize(("batches", "due", "old"), [(3, False, False), (60, True, False), (60, True, True)])
-def test_housekeeping(tmp_path: Path, batches: int, due: bool, old: bool) -> None:
-    cluster, partitions = new_cluster(20), 20
-    run_upload(cluster, tmp_path / "lines", batches, partitions)
-    store_of(cluster).clock.ms += TRUNCATE_MIN_AGE_MS if old else 0
-    process = another_process(cluster, 2)
-    found = counted(store_of(cluster), lambda: run_housekeep(process))
-    # with the 15 minutes an epoch has passed: a tick, and each window slides to it
-    assert found == model.housekeep(
-        CONTROLLER, Log(batches), partitions=partitions, slide=old, due=due, old=batches if old else 0, tick=old
-    )
 
 
 def run_housekeep(cluster: Cluster) -> None:
@@ -158,89 +72,143 @@ def run_housekeep(cluster: Cluster) -> None:
         housekeep(cluster)
 
 
-def test_housekeeping_removes_the_checkpoint_before_the_last_two(tmp_path: Path) -> None:
-    cluster, partitions, batches = new_cluster(5), 5, 60
-    for _ in range(2):
-        run_upload(cluster, tmp_path / "lines", batches, partitions)
-        housekeep(cluster)
+def run_compute_watermark(cluster: Cluster) -> None:
+    """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
+    with Noted(cluster, "compute-watermark"):
+        Pipeline(cluster, JournalSource(cluster)).run()
+
+
+# -- logs -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [0, 5, 30])
+@pytest.mark.parametrize("kept", [False, True])
+def test_reading_a_log_takes_its_checkpoint_and_what_is_behind_it(entries: int, kept: bool) -> None:
+    cluster = new_cluster()
+    append(cluster, 7)
+    if kept:
+        cluster.journal(0).replica.write_checkpoint()
+    append(cluster, entries)
+    handle = another_process(cluster, 2).journal(0)
+    log = Log(entries, 7, 1) if kept else Log(entries + 7)
+    assert counted(store_of(cluster), handle.replica.replay) == model.read_log(log)
+
+
+def test_a_lost_race_takes_the_refusal_and_the_read_of_the_winners_entry() -> None:
+    cluster = new_cluster()
+    theirs = another_process(cluster, 2)
+    for process in (cluster, theirs):
+        process.controller.epoch()
+        process.journal(0).catch_up()
+    append(cluster, 1)
+    topic, epoch = theirs.controller.snapshot().topic("events"), theirs.controller.epoch()
+    found = counted(store_of(cluster), lambda: theirs.journal(0).append([of_topic(topic, epoch)]))
+    assert found.puts == (model.lost_race() + Requests(puts=1)).puts
+    assert found.gets <= (model.lost_race() + model.look(1)).gets  # where others are seen, a writer looks first
+
+
+# -- commands -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("journals", [1, 4])
+@pytest.mark.parametrize("partitions", [4, PARTITIONS])
+def test_an_upload_costs_by_the_object_and_the_journal_and_never_by_the_partition(
+    tmp_path: Path, partitions: int, journals: int
+) -> None:
+    cluster, batches = new_cluster(partitions, journals), 3
+    for seed, before in enumerate((0, batches)):
+        process = another_process(cluster, seed)
+        found = counted(store_of(cluster), partial(run_upload, process, tmp_path / "lines", batches, partitions))
+        expected = model.upload(CONTROLLER, Log(before), journals=journals, objects=batches, entries=batches)
+        assert found == expected
+
+
+def test_an_upload_with_a_producer_looks_at_each_journal_once_more(tmp_path: Path) -> None:
+    process = another_process(new_cluster(), 1)
+    found = counted(store_of(process), lambda: run_upload(process, tmp_path / "lines", 3, producer="nightly"))
+    # the journal does not know the producer, so the controller is asked about it
+    expected = model.upload(CONTROLLER, Log(0), journals=1, objects=3, entries=3, producer=True) + model.look()
+    assert found == expected
+
+
+@pytest.mark.parametrize(("batches", "due"), [(3, False), (30, True)])
+@pytest.mark.parametrize("partitions", [8, 800])
+def test_housekeeping_costs_by_the_journal_and_never_by_the_partition(
+    tmp_path: Path, partitions: int, batches: int, due: bool
+) -> None:
+    cluster, journals = new_cluster(partitions, 4), 4
     run_upload(cluster, tmp_path / "lines", batches, partitions)
     process = another_process(cluster, 2)
     found = counted(store_of(cluster), lambda: run_housekeep(process))
-    log = Log(batches, 2 * batches, checkpoints=2)
-    assert found == model.housekeep(CONTROLLER, log, partitions=partitions, slide=False, due=True, old=0)
+    assert found == model.housekeep(CONTROLLER, Log(batches), journals=journals, slide=False, due=due)
 
 
-# -- compute-watermark ----------------------------------------------------------------------------------------------------
+def test_an_idle_cluster_with_a_tick_due_takes_a_dozen_requests_for_each_journal(tmp_path: Path) -> None:
+    cluster, journals = new_cluster(1_024, 4), 4
+    run_upload(cluster, tmp_path / "lines", 3, 1_024)
+    for seed in range(2, 8):
+        store_of(cluster).clock.ms += TRUNCATE_MIN_AGE_MS
+        found = counted(store_of(cluster), lambda seed=seed: run_housekeep(another_process(cluster, seed)))  # type: ignore[misc]
+        assert found.total <= 12 * journals + 20
 
 
-@pytest.mark.parametrize("files", [0, 1, COMPACT_FILES - 1, COMPACT_FILES, 1100])
-def test_computing_m(files: int) -> None:
-    cluster = new_cluster(1)
-    partition_of(cluster).catch_up()
-    for _ in range(files):
-        report_all(cluster, "housekeep", 1)
+@pytest.mark.parametrize("journals", [1, 4])
+def test_computing_m_costs_by_the_journal(journals: int) -> None:
+    cluster = new_cluster(PARTITIONS, journals)
+    append(cluster, 3)
     process = another_process(cluster, 2)
     found = counted(store_of(cluster), lambda: run_compute_watermark(process))
-    assert found == model.compute_watermark(CONTROLLER, files=files, compact=files >= COMPACT_FILES)
-    left = sum(k.startswith(REPORTS) for k in store_of(cluster).objects)
-    assert left == (1 if files >= COMPACT_FILES else files)
+    unused = cluster.controller.snapshot().journals - 1
+    expected = model.compute_watermark(CONTROLLER, Log(3), journals=1) + unused * model.read_log(Log(0))
+    assert found == expected
 
 
-def run_compute_watermark(cluster: Cluster, histogram: job.ReadHistogram | None = None) -> None:
-    """What `l0gc compute-watermark` does, with loops in the place of Spark."""
-    store = store_of(cluster)
-    folder = ReportFolder(
-        store,
-        cluster.runtime,
-        lambda keys: pa.concat_tables([read_report_file(store.get(k).body, k) for k in keys]),
-    )
-    with Noted(cluster, "compute-watermark"):
-        cluster.controller.snapshot()
-        job.run(cluster, folder.read, histogram, compact=folder.compact)
+# -- what journals hold ---------------------------------------------------------------------------------------------------
 
 
-# -- what logs hold -------------------------------------------------------------------------------------------------------
-
-
-def test_the_sizes_that_growth_is_worked_out_with(tmp_path: Path) -> None:
-    """Within a tenth: they grow by a byte with each digit of an offset."""
-    cluster, entries = new_cluster(1), 400
-    run_upload(cluster, tmp_path / "lines", entries, 1)
-    folder = f"l0gc/partition/{partition_of(cluster).partition.path}/"
-    sizes = [len(o.body) for k, o in store_of(cluster).objects.items() if k.startswith(f"{folder}log/")]
-    assert sum(sizes) / len(sizes) == pytest.approx(model.ENTRY_BYTES, rel=0.1)
-    assert checkpoint_bytes(cluster, folder) / entries == pytest.approx(model.PLACEHOLDER_BYTES, rel=0.1)
+@pytest.mark.parametrize(("objects", "extents", "together"), [(3000, 10, 10), (60, 500, 1)])
+def test_the_sizes_that_growth_is_worked_out_with(objects: int, extents: int, together: int) -> None:
+    """Within a quarter: compression depends on what the numbers are."""
+    cluster = new_cluster(10_000)
+    chance, topic, handle = random.Random(1), cluster.controller.snapshot().topic("events"), cluster.journal(0)
+    for _ in range(objects // together):
+        offered = [
+            of_topic(
+                topic,
+                1,
+                {p: chance.randrange(1, 20) for p in chance.sample(range(10_000), extents)},
+                key=key_of(1, chance.getrandbits(128)),
+                per_block=extents,
+            )
+            for _ in range(together)
+        ]
+        assert handle.append(offered).error is None
+    sizes = [len(o.body) for k, o in store_of(cluster).objects.items() if k.startswith(f"{journal_log(0)}log/")]
+    entry = model.ENTRY_OBJECT_BYTES + extents * model.ENTRY_EXTENT_BYTES
+    assert sum(sizes) / objects == pytest.approx(entry, rel=0.25)
+    handle.replica.write_checkpoint()
+    kept = model.CHECKPOINT_OBJECT_BYTES + extents * model.CHECKPOINT_EXTENT_BYTES
+    assert handle.replica.checkpoint_weight / objects == pytest.approx(kept, rel=0.25)
+    reader = another_process(cluster, 2)
     gc.collect()
     tracemalloc.start()
-    reader = another_process(cluster, 2)
-    assert len(partition_of(reader).catch_up().placeholders) == entries
+    assert len(reader.journal(0).catch_up().topics[1].objects) == objects
     gc.collect()
-    assert tracemalloc.get_traced_memory()[0] / entries == pytest.approx(model.STATE_BYTES, rel=0.1)
+    held = tracemalloc.get_traced_memory()[0] / objects
     tracemalloc.stop()
-    del reader
+    assert held == pytest.approx(model.STATE_OBJECT_BYTES + extents * model.STATE_EXTENT_BYTES, rel=0.25)
 
 
-def test_the_size_of_a_report_in_memory() -> None:
-    cluster, partitions = new_cluster(1000), 1000
-    report_all(cluster, "housekeep", partitions)
-    (key,) = (k for k in store_of(cluster).objects if k.startswith(REPORTS))
-    rows = read_report_file(store_of(cluster).get(key).body, key)
-    assert rows.nbytes / partitions == pytest.approx(model.REPORT_ROW_BYTES, rel=0.1)
-
-
-def checkpoint_bytes(cluster: Cluster, folder: str) -> int:
-    found = [k for k in store_of(cluster).objects if k.startswith(f"{folder}checkpoint/")]
-    return len(store_of(cluster).objects[max(found)].body)
-
-
-def test_each_reconcile_run_leaves_a_row_for_its_l1_object(tmp_path: Path) -> None:
-    cluster, runs = new_cluster(1), 50
-    for _ in range(runs):
-        run_upload(cluster, tmp_path / "lines", 1, 1)
+def test_an_l1_row_in_a_checkpoint(tmp_path: Path) -> None:
+    cluster, partitions = new_cluster(500), 500
+    for _ in range(4):
+        run_upload(cluster, tmp_path / "lines", 1, partitions)
         reconcile(cluster)
-    partition_of(cluster).replica.write_checkpoint()
-    folder = f"l0gc/partition/{partition_of(cluster).partition.path}/"
-    assert checkpoint_bytes(cluster, folder) / runs == pytest.approx(model.L1_ROW_BYTES, rel=0.15)
+    handle = cluster.journal(0)
+    handle.replica.write_checkpoint()
+    rows = len(handle.state.topics[1].l1)
+    assert rows == 4 * partitions
+    assert handle.replica.checkpoint_weight / rows == pytest.approx(model.L1_ROW_BYTES, rel=0.25)
 
 
 def test_a_listing_of_a_folder_counts_as_many_requests_as_s3_takes() -> None:

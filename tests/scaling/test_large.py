@@ -5,24 +5,19 @@ The keys are made up as they are listed; everything else is l0gc's own code.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-
 import pytest
 
 from l0gc.collect.attempts import Noted
 from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions, run_id
 from l0gc.collect.runs import expire
-from l0gc.keys import KeyLayout
+from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Inline
-from l0gc.storage.ranges import KeyRange, RangeReader, read_in_rounds
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark import job
-from l0gc.watermark.job import EpochRow, WatermarkResult
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.watermark.listing import ListingScan
+from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, publish
-from l0gc.watermark.scans import keep_scan
 from tests.scaling import model
 from tests.scaling.case import SWEEPS, SweepCase
 from tests.scaling.counted import counted
@@ -84,23 +79,6 @@ def test_a_sweep(case: SweepCase) -> None:
         assert (store.gone, store.wronged) == (case.garbage, [])
 
 
-def histogram(store: GeneratedStore, layout: KeyLayout) -> Iterable[EpochRow]:
-    """What Spark's executors do, in a loop: each range listed by itself, and what is left of it in further rounds."""
-    counts: Counter[str] = Counter()
-    first = len(layout.shard_prefix(0)) + 1
-
-    def read(ranges: Sequence[KeyRange], pages: int) -> Iterator[KeyRange]:
-        for keys in ranges:
-            reader = RangeReader(store, layout, keys, pages)
-            for page in reader.read():
-                counts.update(k[first : first + 18] for k in page.keys)
-            if reader.rest is not None:
-                yield reader.rest
-
-    read_in_rounds(layout, READERS, lambda: EPOCH, read)
-    return [EpochRow(int(epoch), n, n, "") for epoch, n in counts.items()]
-
-
 @pytest.mark.parametrize(
     ("keys", "garbage", "shards"),
     [
@@ -115,15 +93,15 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
 
     def run() -> None:
         with Noted(cluster, "compute-watermark"):
-            cluster.controller.snapshot()
-            store.list("l0gc/watermarks/reports/")
-            keep = partial(keep_scan, store, cluster.runtime)
-            results.append(job.run(cluster, list, lambda layout: histogram(store, layout), keep=keep))
+            scan = ListingScan(LocalFanOut(store, Inline(), READERS))
+            results.append(Pipeline(cluster, JournalSource(cluster), scan).run())
 
     found = counted(store, run)
-    lists = found.lists - model.compute_watermark(CONTROLLER, files=0, listing=1).lists + 1
+    journals = cluster.controller.snapshot().journals
+    without = model.compute_watermark(CONTROLLER, Log(0), journals=journals)
+    lists = found.lists - without.lists - model.ONCE["scan snapshot"].lists
     assert model.pages(keys) <= lists <= model.listing(keys, READERS)
-    assert found == model.compute_watermark(CONTROLLER, files=0, listing=lists)
+    assert found == model.compute_watermark(CONTROLLER, Log(0), journals=journals, listing=lists)
     scan = results[0].listing
     assert scan is not None
     assert scan.totals.objects == keys

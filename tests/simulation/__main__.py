@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; what a seed does is the same")
     options = parser.parse_args()
     started = told = time.monotonic()
-    steps = crashes = faults = records = swept = violations = 0
+    steps = crashes = faults = records = swept = grouped = late = violations = 0
     states: set[int] = set()
     attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds))
     for done, (seed, outcome) in enumerate(attempts, 1):
@@ -54,6 +54,7 @@ def main() -> int:
         else:
             steps, crashes, faults = steps + outcome.steps, crashes + outcome.crashes, faults + outcome.faults
             records, swept = records + outcome.records, swept + outcome.swept
+            grouped, late = grouped + outcome.grouped, late + outcome.late
             states |= outcome.states
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
@@ -62,7 +63,8 @@ def main() -> int:
     sys.stdout.write(
         f"{options.seeds} seeds, {steps:,} steps in {seconds:.0f} s ({steps / seconds:,.0f} a second, "
         f"{options.jobs} processes), {len(states):,} distinct states, {faults:,} faults, {crashes:,} crashes, "
-        f"{records:,} records acknowledged, {swept:,} objects swept in the end, violations: {violations or 'none'}\n"
+        f"{late:,} writes landed late, {grouped:,} entries of several objects, {records:,} records acknowledged, "
+        f"{swept:,} objects swept in the end, violations: {violations or 'none'}\n"
     )
     return 1 if violations else 0
 

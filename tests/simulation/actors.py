@@ -7,36 +7,39 @@ a job is told as done, it tells the watch.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-
-import msgspec
+from typing import Any, TypeVar
 
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import SweepOptions
-from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
-from l0gc.keys import REPORTS, KeyLayout, PartitionId
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError, PartitionClosedError
+from l0gc.storage.fan_out import LocalFanOut
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline, InlineExecutor
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import InTurn
-from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader, UploadResult
-from l0gc.streamlog.level_one.commit import commit_run, plan_run
-from l0gc.streamlog.reader import read_partition
+from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import create_topic, delete_topic
-from l0gc.watermark import job
-from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.job import EpochRow
-from l0gc.watermark.reports import publish_reports, read_report_file, report_of
+from l0gc.watermark.listing import ListingScan
+from l0gc.watermark.pipeline import Pipeline
+from tests.simulation.weather import Shape
 from tests.simulation.world import Process, World
-from tests.support.reconcile import write_plan
 
 TOPICS = ("a", "b", "c")
 """Of which the last one does not exist at first."""
-PARTITIONS = 2
+JOB_RECORDS = 12
 Body = Callable[[Process], Callable[[], None]]
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,14 @@ class Job:
 
     @property
     def lines(self) -> list[bytes]:
-        return [f"{self.producer}-{self.number}-{i}".encode() for i in range(12)]
+        return [f"{self.producer}-{self.number}-{i}".encode() for i in range(JOB_RECORDS)]
 
 
 @dataclass
 class Finished:
-    """The jobs that somebody was told are done, and in which incarnation of their topic."""
+    """The jobs that somebody was told are done, and in which incarnation of their topic, by its id."""
 
-    jobs: set[tuple[int, Job]] = field(default_factory=set)
+    jobs: set[tuple[str, Job]] = field(default_factory=set)
 
 
 def repeat(world: World, times: int, once: Callable[[Process], None]) -> Body:
@@ -76,17 +79,56 @@ def repeat(world: World, times: int, once: Callable[[Process], None]) -> Body:
     return of
 
 
+def shape_of(world: World, topic: str) -> Shape:
+    """A topic's partitions and journals, in this seed."""
+    return world.weather.shapes[TOPICS.index(topic) if topic in TOPICS else 0]
+
+
+def found_topic(world: World, cluster: Cluster, name: str) -> Topic:
+    """The topic, created if there is none."""
+    shape = shape_of(world, name)
+    return create_topic(cluster, name, shape.partitions, shape.journals)[0]
+
+
 # -- uploads --------------------------------------------------------------------------------------------------------------
 
 
-def _report(cluster: Cluster, kind: str, ids: list[PartitionId]) -> None:
-    cluster_id = cluster.controller.snapshot().cluster_id
-    handles = [cluster.partition(p) for p in ids]
-    reports = []
-    for h in handles:
-        with h.replica.lock:
-            reports.append(report_of(cluster_id, h.partition, h.state, h.replica.offset))
-    publish_reports(cluster.store, cluster.runtime, kind, reports)
+class Batched(Executor):
+    """Does what is submitted when so many tasks have come together, or when somebody asks for a result."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._tasks: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., B], /, *args: Any, **kwargs: Any) -> Future[B]:
+        future: Future[B] = _Asked(self)
+        self._tasks.append((future, lambda: fn(*args, **kwargs)))
+        if len(self._tasks) >= self._size:
+            self.work()
+        return future
+
+    def work(self) -> None:
+        while self._tasks:
+            future, task = self._tasks.pop(0)
+            try:
+                future.set_result(task())
+            except Exception as e:  # noqa: BLE001 - handed to whoever asks for the result
+                future.set_exception(e)
+            except BaseException as e:  # the process dies
+                for left, _ in [(future, task), *self._tasks]:
+                    left.set_exception(e)
+                self._tasks.clear()
+                raise
+
+
+class _Asked(Future[B]):
+    def __init__(self, executor: Batched) -> None:
+        super().__init__()
+        self._executor = executor
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._executor.work()
+        return super().exception(timeout)
 
 
 def upload(
@@ -96,29 +138,45 @@ def upload(
     lines: list[bytes],
     input_id: str = "",
     session: ProducerSession | None = None,
-) -> UploadResult:
-    """Upload the lines, and tell the watch what was acknowledged."""
-    if world.thread is not None:
-        world.thread.append_began = world.steps
+) -> Topic:
+    """Upload the lines, and tell the watch what was acknowledged, also by an upload that then failed."""
     target = cluster.controller.snapshot().topic(topic)
     spread = InTurn(target.partitions)
-    inline = InlineExecutor()
-    uploader = Uploader(cluster, target, spread, packers=inline, committer=inline, batch_bytes=90, producer=session)
+    committer = Batched(world.random.randrange(1, 5))
+    uploader = Uploader(
+        cluster,
+        target,
+        spread,
+        packers=InlineExecutor(),
+        committer=committer,
+        batch_bytes=world.random.choice([90, 90, 200]),
+        producer=session,
+    )
     source = Input(topic, input_id, lambda: io.BytesIO(b"".join(line + b"\n" for line in lines)))
-    result = uploader.run([source])
-    place = spread.start("x")
-    by_partition: dict[int, list[bytes]] = {}
-    for line in lines:
-        by_partition.setdefault(place(line)[0], []).append(line)
-    for p, mine in by_partition.items():
-        landings = sorted((x for x in result.placeholders if x.partition == p), key=lambda x: x.base_offset)
-        at = len(mine) - sum(x.last_offset - x.base_offset + 1 for x in landings)
-        for x in landings:
-            n = x.last_offset - x.base_offset + 1
-            world.watch.acknowledge(PartitionId(topic, target.revision, p), x.base_offset, n, mine[at : at + n])
+    done = False
+    try:
+        uploader.run([source])
+        done = True
+    finally:
+        if done or session is None:
+            _acknowledge(world, target, lines, uploader, done=done)
+    return target
+
+
+def _acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploader, *, done: bool) -> None:
+    """What landed is in order; all but what had landed before if it is done, and the first records if it is not."""
+    landed: dict[int, list[tuple[int | None, int]]] = {}
+    for e in uploader.result.placeholders._extents:
+        bases: Sequence[int | None] = [None] * len(e.partitions) if e.bases is None else e.bases.tolist()
+        for p, base, n in zip(e.partitions.tolist(), bases, e.records.tolist(), strict=True):
+            landed.setdefault(p, []).append((base, n))
+    for p, batches in landed.items():
+        mine = lines[p :: target.partitions]
+        at = len(mine) - sum(n for _, n in batches) if done else 0
+        for base, n in batches:
+            if base is not None:
+                world.watch.acknowledge(target, p, base, n, mine[at : at + n])
             at += n
-    _report(cluster, "upload", list(uploader.touched))
-    return result
 
 
 def new_lines(world: World, name: str) -> list[bytes]:
@@ -128,7 +186,8 @@ def new_lines(world: World, name: str) -> list[bytes]:
 
 
 @contextmanager
-def _in_flight(process: Process) -> Iterator[None]:
+def in_flight(process: Process) -> Iterator[None]:
+    """While this holds, the process has something under way."""
     generation = process.generation
     process.in_flight += 1
     try:
@@ -146,7 +205,7 @@ def uploader(world: World, times: int, cache_s: float) -> Body:
             process.kept = world.cluster(process, epoch_cache_s=cache_s)
         cluster = process.kept
         try:
-            with _in_flight(process):
+            with in_flight(process):
                 upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
         finally:
             if process.in_flight == 0 and process.kept is cluster:
@@ -157,11 +216,13 @@ def uploader(world: World, times: int, cache_s: float) -> Body:
 
 def check_fences(world: World, cluster: Cluster) -> None:
     """With no append under way, a fence refuses nothing that the log would take."""
-    for p, shadow in world.watch.shadows.items():
-        oldest = cluster.partition(p).fence.window.oldest
-        if not shadow.state.closed and oldest > shadow.state.previous_applied_epoch:
+    for handle in cluster.touched():
+        shadow = world.watch.shadow(handle.journal)
+        oldest = handle.fence.window.oldest
+        if oldest > shadow.previous:
             raise world.violation(
-                f"{p}: a fence refuses what is below {oldest}, its log {shadow.state.window} does not"
+                f"journal {handle.journal}: a fence refuses what is below {oldest}, its log [{shadow.previous}, "
+                f"{shadow.newest}] does not"
             )
 
 
@@ -169,48 +230,62 @@ def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
     """Uploads each job's input again and again under its producer's name until it is told that all of it landed."""
 
     def of(process: Process) -> Callable[[], None]:
-        todo = list(jobs)
-
         def run() -> None:
-            while todo:
-                doing = todo[0]
+            while jobs:
+                doing = jobs[0]
                 with suppress(L0gcError):
                     cluster = world.cluster(process)
                     try:
-                        revision = cluster.controller.snapshot().topic(doing.topic).revision
-                        p = cluster.controller.init_producer(doing.producer)
-                        session = ProducerSession(doing.producer, p.producer_id, p.epoch)
-                        upload(world, cluster, doing.topic, doing.lines, f"{doing.producer}-{doing.number}.0", session)
+                        session = ProducerSession.begin(cluster, doing.producer)
+                        topic = cluster.controller.snapshot().topic(doing.topic)
+                        # What identifies it: its content, and where it goes, as `open_upload` has it.
+                        input_id = f"{doing.producer}-{doing.number}-{topic.topic_id}.0"
+                        topic = upload(world, cluster, doing.topic, doing.lines, input_id, session)
+                        finished.jobs.add((topic.topic_id, doing))
                     except NotFoundError:
-                        todo.pop(0)
+                        pass  # the topic is gone, and with it the job
+                    if jobs and jobs[0] == doing:
+                        jobs.pop(0)
                         continue
-                    finished.jobs.add((revision, doing))
-                    todo.pop(0)
+                world.sleep(world.weather.epoch_interval_s)
 
         return run
 
     return of
 
 
+def duo(world: World, times: int) -> Body:
+    """Uploads under a producer's name that another thread of this process uses, too: each run fences the other's."""
+
+    def once(process: Process) -> None:
+        if process.kept is None:
+            process.kept = world.cluster(process, epoch_cache_s=5.0)
+        cluster = process.kept
+        name = f"duo-{process.name}"
+        for _ in range(2):
+            with in_flight(process):
+                session = ProducerSession.begin(cluster, name)
+                lines = new_lines(world, process.name)
+                upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)
+
+    return repeat(world, times, once)
+
+
 # -- upkeep ---------------------------------------------------------------------------------------------------------------
 
 
 def reconciler(world: World, times: int) -> Body:
+    """Lifts everything, in rounds that are large or tiny."""
+
     def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        plan, _ = plan_run(cluster, None)
-        if plan.partitions:
-            commit_run(cluster, plan, write_plan(cluster, plan), lambda text: None)
-            _report(cluster, "reconcile", [p.id for p in plan.partitions])
+        reconcile(world.cluster(process), round_bytes=world.random.choice([1, 2_000, 1 << 20]))
 
     return repeat(world, times, once)
 
 
 def housekeeper(world: World, times: int) -> Body:
-    """Truncates hard: a checkpoint every three entries."""
-
     def once(process: Process) -> None:
-        housekeep(world.cluster(process), barrier=world.random.random() < 0.15, checkpoint_entries=3)
+        housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
 
     return repeat(world, times, once)
 
@@ -224,47 +299,39 @@ def topic_keeper(world: World, times: int) -> Body:
         if world.random.random() < 0.4:
             delete_topic(cluster, name)
         else:
-            create_topic(cluster, name, PARTITIONS)
+            found_topic(world, cluster, name)
 
     return repeat(world, times, once)
 
 
-def watermark_job(world: World, times: int, *, whole: bool = False) -> Body:
-    """compute-watermark without Spark; sometimes it reads only some of the reports, as if they were not there yet."""
+class _Executors(LocalFanOut):
+    """Spark without Spark: it takes its time between its tasks."""
 
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        super().__init__(cluster.store, Inline(), 2)
+        self._world, self._store_of = world, cluster.store
+
+    def map(self, work: Callable[[ObjectStore, A], B], items: Sequence[A]) -> list[B]:
+        done = []
+        for item in items:
+            if self._world.thread is not None and self._world.random.random() < 0.25:
+                self._world.sleep(self._world.random.choice([2.0, 8.0, 32.0, 120.0]))
+            done.append(work(self._store_of, item))
+        return done
+
+
+def watermark_job(world: World, times: int) -> Body:
     def once(process: Process) -> None:
-        share = 1.0 if whole else world.random.choice([1.0, 0.5])
-        compute_watermark(world, world.cluster(process), share=share)
+        compute_watermark(world, world.cluster(process))
 
     return repeat(world, times, once)
 
 
-def compute_watermark(world: World, cluster: Cluster, *, share: float = 1.0) -> int:
-    def reports() -> list[PartitionReport]:
-        rows: list[PartitionReport] = []
-        if world.thread is not None and world.random.random() < 0.3:
-            world.sleep(world.random.choice([2.0, 8.0, 32.0]))  # Spark takes its time
-        for key in cluster.store.list(REPORTS).modified_ms:
-            if share == 1.0 or world.random.random() < share:
-                body = cluster.store.get(key).body
-                known = world.watch.rows.get(key)  # what is in a file was read when it was written
-                rows += (
-                    known
-                    if known is not None
-                    else msgspec.convert(read_report_file(body, key).to_pylist(), list[PartitionReport])
-                )
-        return rows
-
-    return job.run(cluster, reports, lambda layout: _histogram(cluster, layout)).watermark.watermark
-
-
-def _histogram(cluster: Cluster, layout: KeyLayout) -> list[EpochRow]:
-    rows: dict[int | None, list[str]] = {}
-    for page in cluster.store.scan(layout.data_prefix):
-        for key in page.keys:
-            parsed = layout.parse(key)
-            rows.setdefault(None if parsed is None else parsed.epoch, []).append(key)
-    return [EpochRow(epoch, len(keys), 0, min(keys)) for epoch, keys in rows.items()]
+def compute_watermark(world: World, cluster: Cluster) -> int:
+    """M, computed and published by the pipeline that the command runs."""
+    executors = _Executors(world, cluster)
+    pipeline = Pipeline(cluster, JournalSource(cluster, executors), ListingScan(executors, first_pages=2))
+    return pipeline.run().watermark
 
 
 def sweeper(world: World, times: int) -> Body:
@@ -288,8 +355,7 @@ def cron(world: World, times: int) -> Body:
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
-        plan, _ = plan_run(cluster, None)
-        commit_run(cluster, plan, write_plan(cluster, plan), lambda text: None)
+        reconcile(cluster)
         housekeep(cluster, barrier=True)
         compute_watermark(world, cluster)
         sweep(cluster)
@@ -305,32 +371,37 @@ def reader(world: World, times: int) -> Body:
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
-        for p in cluster.controller.snapshot().partitions():
-            check_partition(world, cluster, p, complete=False)
+        for topic in cluster.controller.snapshot().topics.values():
+            check_topic(world, cluster, topic, complete=False)
 
     return repeat(world, times, once)
 
 
-def check_partition(world: World, cluster: Cluster, p: PartitionId, *, complete: bool) -> list[bytes]:
-    """Read a partition, and hold it against what was acknowledged before the reading began."""
-    handle = cluster.partition(p)
-    told = dict(world.watch.acknowledged.get(p, {}))
-    values: list[bytes] = []
+def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
+    """Read a topic, and hold it against what was acknowledged before the reading began."""
+    told = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
+    values: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
     try:
-        for r in read_partition(cluster.store, handle):
-            if r.offset != len(values):
-                raise world.violation(f"{p}: record {r.offset} came where {len(values)} is next")
-            if told.get(r.offset, r.value) != r.value:
-                raise world.violation(f"{p}: record {r.offset} is {r.value!r}, not the acknowledged one")
-            values.append(r.value)
+        for r in read_topic(cluster, topic):
+            mine = values[r.partition]
+            if r.offset != len(mine):
+                raise world.violation(f"{topic.name}/{r.partition}: record {r.offset} came where {len(mine)} is next")
+            if told[r.partition].get(r.offset, r.value) != r.value:
+                raise world.violation(
+                    f"{topic.name}/{r.partition}: record {r.offset} is {r.value!r}, not the acknowledged one"
+                )
+            mine.append(r.value)
             if world.thread is not None and world.random.random() < 0.15:
                 world.sleep(5.0)  # a slow reader: what it has yet to read may move meanwhile
-    except (CorruptObjectError, ObjectNotFoundError) as e:
-        if p not in world.watch.partitions():
-            raise  # its objects may go before its logs are closed
-        raise world.violation(f"{p}: {e}") from e
-    if (complete or p in world.watch.partitions()) and told and max(told) >= len(values):
-        raise world.violation(f"{p}: acknowledged record {max(told)} is not there")
-    if len(set(values)) != len(values):
-        raise world.violation(f"{p}: a record is there twice")
+    except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
+        if not world.watch.is_live(topic):
+            raise  # its objects may go before its journals are closed
+        raise world.violation(f"{topic.name}: {e}") from e
+    for p, mine in values.items():
+        if (complete or world.watch.is_live(topic)) and told[p] and max(told[p]) >= len(mine):
+            raise world.violation(f"{topic.name}/{p}: acknowledged record {max(told[p])} is not there")
+    every = [v for mine in values.values() for v in mine]
+    if len(set(every)) != len(every):
+        twice = sorted(v for v in set(every) if every.count(v) > 1)
+        raise world.violation(f"{topic.name}: {twice[0]!r} is there twice")
     return values

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, REPORTS
+from dataclasses import dataclass, field
+
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.topics import create_topic
-from l0gc.watermark.compute import PartitionReport
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from l0gc.watermark.reports import publish_reports
 from tests.simulation import actors, strangers
 from tests.simulation.actors import Finished, Job
+from tests.simulation.strangers import Session
 from tests.simulation.watch import LAYOUT
-from tests.simulation.weather import DAY_MS, FOREIGN_REPORT, FOREIGN_WATERMARK, LONG_BREAK, OLD_BACKUP
-from tests.simulation.world import World
+from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP
+from tests.simulation.world import LATEST_MS, World
 from tests.support.memory_store import _Object
-from tests.support.reconcile import reconcile
 
 ANOTHER = "another"
-_REPORT = f"{REPORTS}housekeep/foreign.parquet"
 FOREIGN_KEYS = (
     "README",
     "000/000000000000000001/not-a-uuid",
-    "000/0000000000000001/00000000-0000-4000-8000-000000000000",
     "000/0000000000000000001/00000000-0000-4000-8000-000000000000",
+    "000/00000000000000001/00000000-0000-4000-8000-000000000000",
     "000/-00000000000000001/00000000-0000-4000-8000-000000000000",
     "001/00000000000000000x/00000000-0000-4000-8000-000000000000",
     "001/000000000000000001/00000000-0000-4000-8000-00000000000A",
@@ -34,6 +34,24 @@ FOREIGN_KEYS = (
     "03/000000000000000001/00000000-0000-4000-8000-000000000000",
 )
 """Keys that look like L0 keys, more or less, and are none of this cluster's."""
+PRODUCERS = ("p", "q")
+
+
+@dataclass
+class Work:
+    """What outlives the processes that do it: producers' jobs, and sessions that zombies go on with."""
+
+    finished: Finished = field(default_factory=Finished)
+    jobs: dict[str, list[Job]] = field(default_factory=lambda: {name: [] for name in PRODUCERS})
+    zombies: list[Session] = field(default_factory=list)
+    numbers: int = 0
+
+    def more_jobs(self, world: World) -> None:
+        """Two more jobs for each producer."""
+        for name in PRODUCERS:
+            for _ in range(2):
+                self.numbers += 1
+                self.jobs[name].append(Job(name, self.numbers, world.random.choice(actors.TOPICS)))
 
 
 class Backup:
@@ -71,15 +89,17 @@ def plant_foreign_keys(world: World) -> None:
         plant(world, key, b"foreign")
 
 
-def usual(world: World, finished: Finished, phase: str, zombies: list[tuple[int, int]]) -> None:
+def usual(world: World, work: Work, phase: str) -> None:
     """Everybody who is at work on any day, strangers included."""
-    jobs = [Job(f"p{phase}", n, world.random.choice(actors.TOPICS)) for n in range(2)]
+    work.more_jobs(world)
     pair = actors.uploader(world, 3, 10.0)
-    world.spawn(f"uploader-{phase}1", pair, actors.uploader(world, 3, 10.0))
+    world.spawn(f"uploader-{phase}1", pair, actors.uploader(world, 3, 10.0), actors.uploader(world, 2, 10.0))
     world.spawn(f"uploader-{phase}2", actors.uploader(world, 3, 3600.0), actors.uploader(world, 3, 3600.0))
     world.spawn(f"uploader-{phase}3", actors.uploader(world, 4, 60.0))
-    world.spawn(f"producer-{phase}1", actors.producer(world, jobs, finished))
-    world.spawn(f"producer-{phase}2", actors.producer(world, jobs, finished))
+    for name in PRODUCERS:
+        for n in (1, 2):  # two runs of the same jobs
+            world.spawn(f"producer-{phase}{name}{n}", actors.producer(world, work.jobs[name], work.finished))
+    world.spawn(f"duo-{phase}", actors.duo(world, 2), actors.duo(world, 2))
     world.spawn(f"reconciler-{phase}1", actors.reconciler(world, 3))
     world.spawn(f"reconciler-{phase}2", actors.reconciler(world, 3))
     world.spawn(f"housekeeper-{phase}", actors.housekeeper(world, 5))
@@ -89,91 +109,128 @@ def usual(world: World, finished: Finished, phase: str, zombies: list[tuple[int,
     world.spawn(f"sweeper-{phase}", actors.sweeper(world, 6))
     world.spawn(f"cron-{phase}", actors.cron(world, 2))
     world.spawn(f"reader-{phase}", actors.reader(world, 3))
-    world.spawn(f"zombie-{phase}", strangers.zombie(world, 3, zombies))
+    world.spawn(f"zombie-{phase}", strangers.zombie(world, 3, work.zombies))
     world.spawn(f"repeater-{phase}", strangers.repeater(world, 2))
     world.spawn(f"poisoner-{phase}", strangers.poisoner(world, 1))
     world.spawn(f"stranger-{phase}", strangers.stranger(world, 1))
+    world.spawn(f"elder-{phase}", strangers.elder(world, 1))
 
 
-def happen(world: World, event: str, steps: int, backup: Backup | None) -> None:
+def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> None:
     """Something happens to the cluster, while nobody or only some are at work."""
     if event == LONG_BREAK:
-        world.clock.ms += 8 * DAY_MS
-    elif event == OLD_BACKUP and backup is not None:
-        _restored(world, steps, backup)
-    elif event in (FOREIGN_WATERMARK, FOREIGN_REPORT):
-        _beside_another_cluster(world, event, steps)
+        world.clock.ms += 22 * DAY_MS
+        for jobs in work.jobs.values():  # nobody may count on a journal to know by then how far they got
+            jobs.clear()
+    elif event == OLD_BACKUP:
+        _restored_for_a_while(world, steps, backup)
+    elif event in (FOR_GOOD, NOTICED):
+        _restored_for_good(world, steps, backup, work, noticed=event == NOTICED)
+    elif event == FOREIGN_WATERMARK:
+        _beside_another_cluster(world, steps)
 
 
-def _restored(world: World, steps: int, backup: Backup) -> None:
-    """Housekeeping has reported everything, then the log is set back. Who does not know goes on; uploads do not."""
+def _set_back(world: World, backup: Backup) -> Backup:
+    """Set the controller log back, once everything that was on its way is there; returns the newest one."""
+    world.clock.ms += LATEST_MS + 1
+    world.land_late(world.clock.ms)
+    newest = Backup(world)
+    backup.restore(world)
+    world.watch.highest_epoch = max(world.watch.highest_epoch, newest.state.epoch)
+    world.note(f"the controller log is set back from epoch {newest.state.epoch} to {backup.state.epoch}")
+    return newest
+
+
+def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
+    """The log is set back. Who does not know goes on; uploads do not."""
     with world.quietly():
         cluster = world.cluster()
         if world.random.random() < 0.5:  # a topic that the backup does not know
-            create_topic(cluster, "young", actors.PARTITIONS)
+            create_topic(cluster, "young", world.weather.journals, world.weather.journals)
             actors.upload(world, cluster, "young", actors.new_lines(world, "young"))
-        housekeep(cluster, checkpoint_entries=3)
         if world.random.random() < 0.7:  # so that some topics, or even M, are above the epoch of the backup
             for name in sorted(world.watch.controller.topics):
                 if world.random.random() < 0.7:
                     reconcile(cluster, name)
             for _ in range(2):
                 world.clock.ms += 60_000
-                housekeep(cluster, checkpoint_entries=3)
+                housekeep(cluster)
             actors.compute_watermark(world, cluster)
-    newest = Backup(world)
-    world.watch.truth = copy_of(newest.state)
-    backup.restore(world)
-    world.note(f"the controller log is set back from epoch {newest.state.epoch} to {backup.state.epoch}")
-    world.spawn("watermark-r1", actors.watermark_job(world, 5, whole=True))
-    world.spawn("watermark-r2", actors.watermark_job(world, 5, whole=True))
+    newest = _set_back(world, backup)
+    world.watch.newest = copy_of(newest.state)
+    world.spawn("watermark-r1", actors.watermark_job(world, 5))
+    world.spawn("watermark-r2", actors.watermark_job(world, 5))
     world.spawn("sweeper-r", actors.sweeper(world, 3))
     world.spawn("reader-r", actors.reader(world, 1))
+    world.spawn("housekeeper-r", actors.housekeeper(world, 2))
     world.spawn("founder-r", strangers.founder(world, world.random.choice([0, 2])))
     world.spawn("advancer-r", strangers.advancer(world, world.random.choice([0, 1, 3])))
     world.run(steps)
     world.stop()
     newest.restore(world)
-    world.watch.truth = None
+    world.watch.newest = None
     world.note("the newest controller log is back")
     with world.quietly():
-        controller = world.cluster().controller
-        while controller.advance() <= world.watch.watermark:
-            pass
+        world.cluster().controller.advance_above(world.watch.epoch)
 
 
-def _beside_another_cluster(world: World, event: str, steps: int) -> None:
+def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, noticed: bool) -> None:
+    """The log is set back for good. Everybody goes on until somebody notices, and does what docs/operations.md says."""
+    newest = _set_back(world, backup)
+    for process in world.processes:  # nobody may go on with what he knows of the newer log
+        process.crash()
+    watch = world.watch
+    lost = [t for name, t in newest.state.topics.items() if backup.state.topics.get(name) != t]
+    watch.forget([*lost, *(d.topic for d in newest.state.deleted)])
+    if not noticed:
+        usual(world, work, "u")
+        world.run(steps)
+        world.stop()
+        world.clock.ms += LATEST_MS + 1
+        world.land_late(world.clock.ms)
+    with world.quietly():
+        _recover(world)
+    world.note("somebody has noticed, and the epoch is above all that there ever were")
+
+
+def _recover(world: World) -> None:
+    """What an operator is told to do where the newer controller log is gone for good."""
+    cluster, watch = world.cluster(), world.watch
+    cluster.controller.advance_above(watch.epoch)
+    for name, topic in sorted(cluster.controller.snapshot().topics.items()):
+        others = [
+            j
+            for j in topic.journals
+            if (t := watch.shadow(j).topics.get(topic.revision)) and t.topic_id != topic.topic_id
+        ]
+        if others or topic.topic_id in watch.gone:  # listed again though it was deleted, or its revision is another's
+            delete_topic(cluster, name)
+    state = cluster.controller.snapshot()
+    for journal, shadow in sorted(watch.shadows.items()):
+        for t in list(shadow.topics.values()):
+            if not t.closed and not state.knows(t.revision, t.topic_id):
+                cluster.journal(journal).close(t.revision)
+    for name in actors.TOPICS[:-1]:
+        if name not in state.topics:
+            actors.found_topic(world, cluster, name)
+
+
+def _beside_another_cluster(world: World, steps: int) -> None:
     watch = world.watch
     epoch = watch.controller.epoch
     published = world.store.objects.get(PUBLISHED_WATERMARK)
-    if event == FOREIGN_WATERMARK:
-        plant(world, PUBLISHED_WATERMARK, encode_published(PublishedWatermark(ANOTHER, epoch, epoch, 0)))
-    else:
-        rows = [
-            PartitionReport(ANOTHER, p.topic, p.revision, p.partition, epoch, epoch, epoch, 0, -1, None, 0, 0)
-            for p in watch.controller.partitions()
-        ]
-        if not rows:
-            return
-        watch.looking = False
-        with world.quietly():
-            key = publish_reports(world.store, world.cluster().runtime, "housekeep", rows)
-        watch.looking = True
-        assert key is not None
-        world.store.objects[_REPORT] = world.store.objects.pop(key)
-    watch.foreign_watermark, watch.foreign_report = event == FOREIGN_WATERMARK, event == FOREIGN_REPORT
-    world.note(event)
-    world.spawn("watermark-f1", actors.watermark_job(world, 3, whole=True))
-    world.spawn("watermark-f2", actors.watermark_job(world, 3, whole=True))
+    plant(world, PUBLISHED_WATERMARK, encode_published(PublishedWatermark(ANOTHER, epoch, epoch, 0)))
+    watch.foreign_watermark = True
+    world.note(FOREIGN_WATERMARK)
+    world.spawn("watermark-f1", actors.watermark_job(world, 3))
+    world.spawn("watermark-f2", actors.watermark_job(world, 3))
     world.spawn("sweeper-f", actors.sweeper(world, 3))
     world.spawn("uploader-f", actors.uploader(world, 2, 10.0))
     world.spawn("housekeeper-f", actors.housekeeper(world, 2))
     world.run(steps)
     world.stop()
-    watch.foreign_watermark = watch.foreign_report = False
-    if event == FOREIGN_REPORT:
-        del world.store.objects[_REPORT]
-    elif published is None:
+    watch.foreign_watermark = False
+    if published is None:
         world.store.objects.pop(PUBLISHED_WATERMARK, None)
     else:
         world.store.objects[PUBLISHED_WATERMARK] = published

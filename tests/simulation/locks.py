@@ -19,11 +19,13 @@ import l0gc.storage.replica
 import l0gc.streamlog.cluster
 import l0gc.streamlog.ingest.uploader
 import l0gc.streamlog.journal.fence
+import l0gc.streamlog.journal.handle
 
 _SHARED: tuple[ModuleType, ...] = (
     l0gc.streamlog.cluster,
     l0gc.streamlog.ingest.uploader,
     l0gc.streamlog.journal.fence,
+    l0gc.streamlog.journal.handle,
     l0gc.storage.replica,
 )
 """The modules whose locks several threads of one simulated process share."""

@@ -10,25 +10,28 @@ from dataclasses import dataclass
 from l0gc.errors import L0gcError, NotFoundError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.topics import create_topic, delete_topic
-from tests.simulation import actors, events
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.topics import delete_topic
+from tests.simulation import actors, events, hooks
 from tests.simulation.actors import Finished
 from tests.simulation.locks import instead_of_threads
 from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import Faults, Weather
-from tests.simulation.world import Process, World
-from tests.support.reconcile import reconcile
+from tests.simulation.world import DATE_JUMPS_MS, LATEST_MS, Process, World
 
 MAX_STEPS = 1500
 """Of each of the two busy phases of a seed; the event between them has a third as many."""
 
-RETRIES = 3
-"""How often an upload may be refused in the quiet end: once for each partition that its process has slept on."""
+RETRIES = 8
+"""How often an upload may be refused in the quiet end: a few times for each journal that its process has slept on."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a seed did; `states` are the distinct states that it came through, and `digest` is over all that is left."""
+    """What a seed did; `states` are the distinct states that it came through, and `digest` is over all that is left.
+
+    `grouped` counts entries of several objects, `late` writes that took effect after their caller had given them up.
+    """
 
     seed: int
     steps: int
@@ -36,6 +39,8 @@ class Outcome:
     faults: int
     records: int
     swept: int
+    grouped: int
+    late: int
     states: frozenset[int]
     digest: str
 
@@ -46,45 +51,49 @@ def simulate(seed: int) -> Outcome:
     weather = Weather.draw(chance)
     with instead_of_threads(), weather.applied():
         world = World(seed, chance, weather, Faults().times(weather.trouble))
-        try:
-            return _run(world)
-        except L0gcError as e:  # of the operator's own doings, which never fail
-            raise world.violation(f"{type(e).__name__}: {e}") from e
-        finally:
-            if world.failed is not None:
-                world.threads = []
+        with hooks.installed(world):
+            try:
+                return _run(world)
+            except L0gcError as e:  # of the operator's own doings, which never fail
+                raise world.violation(f"{type(e).__name__}: {e}") from e
+            finally:
+                if world.failed is not None:
+                    world.threads = []
 
 
 def _run(world: World) -> Outcome:
     cluster = world.cluster()
-    cluster.controller.bootstrap(shards=LAYOUT.shards)
+    cluster.controller.bootstrap(shards=LAYOUT.shards, journals=world.weather.journals)
     for name in actors.TOPICS[:-1]:
-        create_topic(cluster, name, actors.PARTITIONS)
+        actors.found_topic(world, cluster, name)
+    for name in events.PRODUCERS:  # so that every backup knows them
+        cluster.controller.init_producer(name)
     events.plant_foreign_keys(world)
-    finished, zombies = Finished(), list[tuple[int, int]]()
+    work = events.Work()
 
-    events.usual(world, finished, "a", zombies)
+    events.usual(world, work, "a")
     world.run(world.random.randrange(MAX_STEPS))
     backup = events.Backup(world)
     world.run(world.random.randrange(MAX_STEPS // 2))
     world.stop()
-    events.happen(world, world.weather.event, MAX_STEPS // 3, backup)
-    events.usual(world, finished, "b", zombies)
+    events.happen(world, world.weather.event, MAX_STEPS // 3, backup, work)
+    events.usual(world, work, "b")
     world.run(MAX_STEPS)
     survivors = _survivors(world)
     world.stop()
 
     world.faults = Faults.none()
     swept = _drain(world, survivors)
-    _check_all(world, finished)
-    records = sum(map(len, world.watch.acknowledged.values()))
+    _check_all(world, work.finished)
     return Outcome(
         world.seed,
         world.steps,
         world.crashes,
         world.struck,
-        records,
+        sum(map(len, world.watch.acknowledged.values())),
         swept,
+        world.watch.grouped,
+        world.landed_late,
         frozenset(world.watch.states),
         hashlib.md5("\n".join(sorted(world.store.objects)).encode(), usedforsecurity=False).hexdigest(),
     )
@@ -99,6 +108,8 @@ def _survivors(world: World) -> list[Process]:
 def _drain(world: World, survivors: list[Process]) -> int:
     """Liveness: once faults stop, everybody can upload, and nothing that nobody needs is left, without a barrier."""
     cluster = world.cluster()
+    world.clock.ms += LATEST_MS + 1
+    world.land_late(world.clock.ms)
     for process in survivors:
         assert process.kept is not None
         for topic in actors.TOPICS:
@@ -106,7 +117,9 @@ def _drain(world: World, survivors: list[Process]) -> int:
     if world.weather.all_topics_go:
         for name in sorted(world.watch.controller.topics):
             delete_topic(cluster, name)
-    _later(world, lambda: housekeep(cluster, checkpoint_entries=3))
+    if world.date_jumped:
+        world.clock.ms += DATE_JUMPS_MS  # until then no tick is due
+    _later(world, lambda: housekeep(cluster))
     reconcile(cluster)
     _later(world, lambda: housekeep(cluster))
     needed = set(world.store.objects)
@@ -119,7 +132,7 @@ def _drain(world: World, survivors: list[Process]) -> int:
     for key in sorted(world.store.objects):
         if key.startswith(LAYOUT.data_prefix) and key not in world.watch.foreign and key not in needed:
             raise world.violation(f"{key}, which nothing needs, is left over at M = {m}")
-    for key in sorted(world.watch.foreign.keys() | world.watch.live.keys() | world.watch.l1):
+    for key in sorted(world.watch.foreign.keys() | world.watch.live.keys() | world.watch.l1.keys()):
         if key not in world.store.objects:
             raise world.violation(f"{key} is gone")
     return swept
@@ -146,14 +159,12 @@ def _later(world: World, do: Callable[[], object]) -> None:
 def _check_all(world: World, finished: Finished) -> None:
     """Every acknowledged record can be read; every finished job's records are there once, in order."""
     cluster = world.cluster()
-    there = {}
-    for p in cluster.controller.snapshot().partitions():
-        there[p] = actors.check_partition(world, cluster, p, complete=True)
-    for revision, job in sorted(finished.jobs, key=lambda x: (x[0], x[1].producer, x[1].number)):
-        for p, values in there.items():
-            if (p.topic, p.revision) != (job.topic, revision):
-                continue
-            want = [line for i, line in enumerate(job.lines) if i % actors.PARTITIONS == p.partition]
-            got = [v for v in values if v in set(want)]
-            if got != want:
-                raise world.violation(f"{p} has {got} of a finished job, not {want}")
+    for topic in sorted(cluster.controller.snapshot().topics.values(), key=lambda t: t.name):
+        there = actors.check_topic(world, cluster, topic, complete=True)
+        jobs = [job for topic_id, job in finished.jobs if topic_id == topic.topic_id]
+        for job in sorted(jobs, key=lambda j: (j.producer, j.number)):
+            for p, values in there.items():
+                want = job.lines[p :: topic.partitions]
+                got = [v for v in values if v in set(want)]
+                if got != want:
+                    raise world.violation(f"{topic.name}/{p} has {got} of a finished job, not {want}")

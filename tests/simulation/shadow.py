@@ -1,106 +1,306 @@
-"""One partition as the world sees it written: its log replayed entry by entry, and what it may still need by its own count.
+"""One journal as the world sees it written: its log replayed entry by entry, and what its partitions may still need.
 
-`needs` is computed here, from the window and the unreconciled placeholders alone, and not taken from the state's bound: an
-error in the bound is to be found, not repeated.
+Everything that is checked is counted here, by rules of its own: the window, the offsets, what is unreconciled, how far each
+producer and each input has got. l0gc's state machine runs beside it, for what it is compared with, and is believed nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from l0gc.errors import L0gcError
-from l0gc.keys import PartitionId
+from l0gc.keys import PartitionId, journal_log, level_one, level_one_index
+from l0gc.storage.entry import decode_entry
 from l0gc.storage.log import Landed
-from l0gc.streamlog.journal.entries import Advance, Barrier, PartitionEntry, Placeholders, Reconciled
-from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
+from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import (
+    Advance,
+    Barrier,
+    Closed,
+    JournalEntry,
+    ObjectExtents,
+    Objects,
+    ProducerBatch,
+    Reconciled,
+)
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE, unpack
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import l1_file
 
-_PARTITION_ENTRY = msgspec.json.Decoder(PartitionEntry)
+_ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 
 
-class Logged(msgspec.Struct, frozen=True):
-    """What an entry of any log holds, as far as the watch looks."""
+@dataclass(frozen=True)
+class Live:
+    """An unreconciled extent."""
 
+    key: str
+    epoch: int
+    base: int
+    records: int
+    log_offset: int
+
+
+@dataclass
+class Part:
+    """A partition; `batches` has the number of records that landed at each first offset."""
+
+    next_offset: int = 0
+    reconciled: int = -1
+    live: list[Live] = field(default_factory=list)
+    batches: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class TopicShadow:
+    """One incarnation of a topic, as far as it lies in this journal."""
+
+    revision: int
+    topic_id: str
+    closed: bool = False
+    parts: dict[int, Part] = field(default_factory=dict)
+    l1: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Run:
+    """A producer's newest run here; `inputs` has how far each input got, and when."""
+
+    epoch: int
+    run: str
+    next_sequence: int
     time_ms: int
-    entry: msgspec.Raw
+    inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-_LOGGED = msgspec.json.Decoder(Logged)
+class Wrong(Exception):
+    """What does not hold."""
 
 
-def logged(body: bytes) -> Logged:
-    return _LOGGED.decode(content(body))
-
-
-def content(body: bytes) -> bytes:
-    """An object without its checksum, which stands on a line of its own where it is not part of the content."""
-    return body.split(b"\n", 1)[0]
+def fingerprint(state: JournalState) -> int:
+    """The same for two states that say the same, as far as anybody could tell."""
+    topics = [
+        (
+            t.revision,
+            t.topic_id,
+            t.closed,
+            t.partitions.tobytes(),
+            t.next_offsets.tobytes(),
+            t.reconciled.tobytes(),
+            tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
+            t.l1.tobytes(),
+            tuple(t.indexes.items()),
+        )
+        for t in state.topics.values()
+    ]
+    producers = tuple((p, s.epoch, s.run, s.next_sequence) for p, s in state.producers.items())
+    window = (state.previous_applied_epoch, state.max_applied_epoch, state.window_offset)
+    return hash((window, tuple(topics), producers, state.time_ms))
 
 
 @dataclass
 class Shadow:
-    """What a partition's log says. `batches` maps the first offset of a batch to its number of records."""
+    """What a journal's log says. `prints` has a fingerprint of the state behind each entry."""
 
-    partition: PartitionId
-    state: PartitionState
+    journal: int
+    state: JournalState = field(default_factory=JournalState)
     offset: int = -1
-    batches: dict[int, int] = field(default_factory=dict)
+    previous: int = 0
+    newest: int = 0
+    topics: dict[int, TopicShadow] = field(default_factory=dict)
+    producers: dict[int, Run] = field(default_factory=dict)
+    landed: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    prints: list[int] = field(default_factory=list)
 
-    @property
-    def needs(self) -> int:
-        """The lowest epoch that something unreconciled has, or that may still land."""
-        s = self.state
-        lowest = s.previous_applied_epoch
-        for u in s.placeholders:
-            lowest = min(lowest, u.epoch)
-        return lowest
+    # -- what may still be needed ---------------------------------------------------------------------------------------
+
+    def needs(self, revision: int, partition: int) -> int:
+        """The lowest epoch that something unreconciled in a partition has, or that may still land in it."""
+        topic = self.topics.get(revision)
+        part = topic.parts.get(partition) if topic is not None else None
+        live = [x.epoch for x in part.live] if part is not None else []
+        return min([max(self.previous, revision), *live])
+
+    def keys(self, topic_id: str) -> Iterator[str]:
+        """The L0 objects that hold unreconciled records of a topic, one for each extent."""
+        for topic in self.topics.values():
+            if topic.topic_id == topic_id and not topic.closed:
+                for part in topic.parts.values():
+                    yield from (x.key for x in part.live)
 
     def abstract(self, epoch: int) -> tuple[int, ...]:
-        """The partition, as far as the rules tell one from another: distances between epochs, and small counts."""
-        s = self.state
+        """The journal, as far as the rules tell one from another: distances between epochs, and small counts."""
+        parts = [p for t in self.topics.values() if not t.closed for p in t.parts.values()]
+        lowest = min([self.previous, *(x.epoch for p in parts for x in p.live)])
         return (
-            min(epoch - s.max_applied_epoch, 9),
-            min(s.max_applied_epoch - s.previous_applied_epoch, 9),
-            min(s.previous_applied_epoch - self.needs, 9),
-            min(len(s.placeholders), 4),
-            min(len(s.l1), 2),
-            min(len(s.producers), 2),
-            s.closed,
+            min(epoch - self.newest, 9),
+            min(self.newest - self.previous, 9),
+            min(self.previous - lowest, 9),
+            min(sum(len(p.live) for p in parts), 4),
+            min(sum(p.reconciled >= 0 for p in parts), 3),
+            min(len(self.producers), 2),
+            min(len(self.topics), 3),
+            min(sum(t.closed for t in self.topics.values()), 2),
         )
 
-    def land(self, offset: int, body: bytes, objects: dict[str, object], epoch: int, watermark: int) -> str | None:
-        """Take the entry at `offset`; what is wrong with it, if anything is."""
+    # -- an entry -------------------------------------------------------------------------------------------------------
+
+    def land(self, offset: int, body: bytes, world: LandingWorld) -> Objects | None:
+        """Take the entry at `offset`; returns it if it holds objects. Raises `Wrong`."""
         if offset != self.offset + 1:
-            return f"has an entry at {offset}, the one before was {self.offset}"
-        e = logged(body)
-        entry = _PARTITION_ENTRY.decode(e.entry)
-        s = self.state
-        before = (self.needs, s.previous_applied_epoch, s.max_applied_epoch)
-        if isinstance(entry, Placeholders | Advance | Barrier) and entry.epoch > epoch:
-            return f"took epoch {entry.epoch}, above the cluster epoch {epoch}"
-        if isinstance(entry, Placeholders):
-            if entry.epoch < s.previous_applied_epoch:
-                return f"took epoch {entry.epoch} below its window {s.window}"
-            if entry.epoch <= watermark:
-                return f"took epoch {entry.epoch}, though M = {watermark} is published"
-            for x in entry.placeholders:
-                if x.key not in objects:
-                    return f"took a placeholder of {x.key}, which is gone"
-        if isinstance(entry, Reconciled):
-            for f in entry.files:
-                if f.key not in objects:
-                    return f"counts {f.key} as reconciled, which is not there"
+            raise Wrong(f"has an entry at {offset}, the one before was {self.offset}")
+        e = decode_entry(f"{journal_log(self.journal)}log/{offset:020}", body)
+        entry = _ENTRY.decode(e.payload)
+        match entry:
+            case Objects():
+                for o in entry.objects:
+                    self._object(o, offset, e.time_ms, world)
+            case Advance():
+                self._slide(entry.epoch, world)
+            case Barrier():
+                if entry.epoch < self.newest:
+                    raise Wrong(f"took a barrier at {entry.epoch}, which lowers its window")
+                self._slide(entry.epoch, world)
+                self.previous = entry.epoch
+            case Reconciled():
+                self._reconciled(entry, world)
+            case Closed():
+                topic = self.topics.setdefault(entry.revision, TopicShadow(entry.revision, ""))
+                topic.closed, topic.parts = True, {}
         try:
-            PartitionMachine(self.partition).apply(s, Landed(offset, e.time_ms, bytes(e.entry), 0))
+            JournalMachine(self.journal).apply(self.state, Landed(offset, e.time_ms, e.payload, 0, len(body)))
         except L0gcError as error:
-            return f"took an entry that it should have refused: {error}"
-        if isinstance(entry, Placeholders):
-            self.batches.update((x.base_offset, x.records) for x in entry.placeholders)
+            raise Wrong(f"took an entry that it should have refused: {error}") from error
         self.offset = offset
-        after = (self.needs, s.previous_applied_epoch, s.max_applied_epoch)
-        if any(a < b for a, b in zip(after, before, strict=True)):
-            return f"went back from (needs, previous, max) = {before} to {after}"
-        if s.gc_epoch >= self.needs:
-            return f"says that it is done with epoch {s.gc_epoch}, though it may still need {self.needs}"
-        return None
+        self.prints.append(fingerprint(self.state))
+        self._forget_producers(e.time_ms)
+        self._compare()
+        return entry if isinstance(entry, Objects) else None
+
+    def _slide(self, epoch: int, world: LandingWorld) -> None:
+        if epoch > world.epoch:
+            raise Wrong(f"took epoch {epoch}, above the cluster epoch {world.epoch}")
+        if epoch > self.newest:
+            self.previous, self.newest = self.newest, epoch
+
+    def _object(self, o: ObjectExtents, offset: int, time_ms: int, world: LandingWorld) -> None:
+        topic = self.topics.setdefault(o.revision, TopicShadow(o.revision, o.topic_id))
+        if topic.closed or topic.topic_id != o.topic_id:
+            raise Wrong(f"took {o.key} for a topic that is closed, or another one")
+        if o.epoch < max(self.previous, o.revision):
+            raise Wrong(
+                f"took epoch {o.epoch} of revision {o.revision} below its window [{self.previous}, {self.newest}]"
+            )
+        if o.epoch <= world.watermark:
+            raise Wrong(f"took epoch {o.epoch}, though M = {world.watermark} is published")
+        if o.key not in world.objects:
+            raise Wrong(f"took extents of {o.key}, which is gone")
+        if o.key in self.landed:
+            raise Wrong(f"took {o.key} twice")
+        if o.producer is not None:
+            self._producer(o.producer, time_ms)
+        bases = []
+        for p, n in zip(unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist(), strict=True):
+            part = topic.parts.setdefault(p, Part())
+            bases.append(part.next_offset)
+            part.batches[part.next_offset] = n
+            part.live.append(Live(o.key, o.epoch, part.next_offset, n, offset))
+            part.next_offset += n
+        self.landed[o.key] = (offset, tuple(bases))
+        self._slide(o.epoch, world)
+
+    def _producer(self, b: ProducerBatch, time_ms: int) -> None:
+        known = self.producers.get(b.producer_id)
+        if known is None or b.epoch > known.epoch:
+            if b.sequence != 0:
+                raise Wrong(f"took sequence {b.sequence} of a run that it does not know")
+            inputs = {} if known is None else known.inputs
+            known = self.producers[b.producer_id] = Run(b.epoch, b.run, 0, time_ms, inputs)
+        if (b.epoch, b.run, b.sequence) != (known.epoch, known.run, known.next_sequence):
+            raise Wrong(
+                f"took sequence {b.sequence} of run {b.run} at producer epoch {b.epoch}, where {known.next_sequence} of "
+                f"{known.run} at {known.epoch} is due"
+            )
+        for s in b.inputs:
+            if known.inputs.get(s.input_id, (0, 0))[0] != s.start:
+                raise Wrong(
+                    f"took input {s.input_id} from {s.start} on, where {known.inputs.get(s.input_id)} had landed"
+                )
+            known.inputs[s.input_id] = (s.end, time_ms)
+        known.next_sequence, known.time_ms = b.sequence + 1, time_ms
+
+    def _forget_producers(self, time_ms: int) -> None:
+        """Forget what the state has forgotten, if it may."""
+        old = time_ms - PRODUCER_EXPIRY_MS
+        for producer_id, run in list(self.producers.items()):
+            kept = self.state.producers.get(producer_id)
+            if kept is None:
+                if run.time_ms >= old:
+                    raise Wrong(f"forgot producer {producer_id} too early")
+                del self.producers[producer_id]
+                continue
+            for input_id, (_, at) in list(run.inputs.items()):
+                if input_id not in kept.inputs:
+                    if at >= old:
+                        raise Wrong(f"forgot input {input_id} too early")
+                    del run.inputs[input_id]
+
+    def _reconciled(self, entry: Reconciled, world: LandingWorld) -> None:
+        for t in entry.topics:
+            topic = self.topics.get(t.revision)
+            if topic is None or topic.closed:
+                raise Wrong(f"took a commit of revision {t.revision}, which is not there")
+            name = world.topic_names.get(topic.topic_id, "")
+            for p, base, last in unpack(t.ranges, RANGE).tolist():
+                part = topic.parts.get(p, Part())
+                if base != part.reconciled + 1 or last >= part.next_offset:
+                    raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled behind {part.reconciled}")
+                part.reconciled = last
+                part.live = [x for x in part.live if x.base > last]
+            keys = []
+            for row in unpack(t.files, L1_ROW):
+                f = l1_file(row)
+                p = PartitionId(name, t.revision, f.partition)
+                keys.append(level_one(p, f.epoch, f.base_offset, f.last_offset, f.name))
+            for i in t.indexes:
+                keys.append(level_one_index(PartitionId(name, t.revision, i.partition), i.epoch, i.name))
+            for key in keys:
+                if key not in world.objects:
+                    raise Wrong(f"names {key}, which is not there")
+            topic.l1.update(keys)
+
+    # -- the state beside it ----------------------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        """The state says what is counted here; and M(p) no more than that."""
+        s = self.state
+        if (s.previous_applied_epoch, s.max_applied_epoch) != (self.previous, self.newest):
+            raise Wrong(f"has a state with window {s.window}, not [{self.previous}, {self.newest}]")
+        for topic in self.topics.values():
+            for p, part in topic.parts.items():
+                view = s.partition(topic.revision, p)
+                if (view.next_offset, view.last_reconciled_offset) != (part.next_offset, part.reconciled):
+                    raise Wrong(f"has a state with {view} for partition {p} of revision {topic.revision}, not {part}")
+                extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.extents(topic.revision, p)]
+                if extents != [(x.key, x.epoch, x.base, x.records) for x in part.live]:
+                    raise Wrong(f"has a state with other extents in partition {p} of revision {topic.revision}")
+                if not topic.closed and s.gc_epoch(topic.revision, p) >= self.needs(topic.revision, p):
+                    raise Wrong(
+                        f"is done with epoch {s.gc_epoch(topic.revision, p)} in partition {p} of revision {topic.revision}, "
+                        f"though that may still need {self.needs(topic.revision, p)}"
+                    )
+
+
+@dataclass(frozen=True)
+class LandingWorld:
+    """What else an entry is held against."""
+
+    objects: Mapping[str, Any]
+    epoch: int
+    watermark: int
+    topic_names: Mapping[str, str]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from l0gc.storage.objectstore import DeleteFailure, ListedPage, Written
+from l0gc.errors import ObjectNotFoundError
+from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, Stored, Written
 from tests.support.memory_store import Call, FakeClock, MemoryStore, _Object
 
 if TYPE_CHECKING:
@@ -38,6 +40,65 @@ class SimulatedStore(MemoryStore):
     def _leave(self, kind: str, key: str) -> None:
         self._world.at_call(Call(kind, key, "after"))
 
+    # -- reads: a reply's `Date` may be wrong ------------------------------------------------------------------------
+
+    def get(self, key: str) -> Stored:
+        stored = super().get(key)
+        ahead = self._world.date_ahead_ms()
+        return replace(stored, date_ms=stored.date_ms + ahead) if ahead else stored
+
+    def head(self, key: str) -> Head:
+        head = super().head(key)
+        ahead = self._world.date_ahead_ms()
+        return replace(head, date_ms=head.date_ms + ahead) if ahead else head
+
+    def list(self, folder: str) -> Listing:
+        listing = super().list(folder)
+        return replace(listing, date_ms=listing.date_ms + self._world.date_ahead_ms())
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._world.date_ahead_ms()
+
+    def _object(self, key: str) -> _Object:
+        try:
+            return super()._object(key)
+        except ObjectNotFoundError as e:
+            e.date_ms = self.clock.ms + self._world.date_ahead_ms()
+            raise
+
+    # -- writes: one may take effect long after its caller has given it up -------------------------------------------
+
+    def put(self, key: str, body: bytes) -> Written:
+        self._sending(lambda: self._write(key, body))
+        return self._dated(super().put(key, body))
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        self._sending(lambda: None if key in self.objects else self._write(key, body))
+        return self._dated(super().put_if_absent(key, body))
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        def land() -> None:
+            if key in self.objects and self.objects[key].etag == etag:
+                self._write(key, body)
+
+        self._sending(land)
+        return self._dated(super().put_if_match(key, body, etag))
+
+    def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        self._sending(lambda: self._delete(keys))
+        self._enter("delete", keys[0] if keys else "")
+        self._delete(keys)
+        self._leave("delete", keys[0] if keys else "")
+        return []
+
+    def _sending(self, effect: Callable[[], object]) -> None:
+        if self._world.thread is not None:
+            self._world.thread.sending = effect
+
+    def _dated(self, written: Written) -> Written:
+        ahead = self._world.date_ahead_ms()
+        return replace(written, date_ms=written.date_ms + ahead) if ahead else written
+
     def _write(self, key: str, body: bytes) -> Written:
         self._version += 1
         etag = f'"{self._version}"'
@@ -45,14 +106,13 @@ class SimulatedStore(MemoryStore):
         self._world.watch.written(key, body)
         return Written(etag, self.clock.ms)
 
-    def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
-        self._enter("delete", keys[0] if keys else "")
+    def _delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             gone = self.objects.pop(key, None)
             if gone is not None:
                 self._world.watch.deleted(key, gone.modified_ms)
-        self._leave("delete", keys[0] if keys else "")
-        return []
+
+    # -- scans -------------------------------------------------------------------------------------------------------
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         turned = self._habit == DISORDERED

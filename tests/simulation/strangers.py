@@ -8,79 +8,96 @@ import msgspec
 
 from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.extents import Chunk
 from l0gc.streamlog.ingest.uploader import ProducerSession
 from l0gc.streamlog.journal.entries import ProducerBatch
-from l0gc.streamlog.topics import create_topic
+from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.simulation.actors import TOPICS, Body, check_fences, new_lines, repeat, upload
 from tests.simulation.world import Process, World
+from tests.support.reconcile import stored
 
 FAR_ABOVE = (1_000, 10**6, 10**17)
+Session = tuple[int, int, str]
+"""A producer id, an epoch and a run."""
 
 
 def poisoner(world: World, times: int) -> Body:
-    """Offers partitions epochs that the cluster has not reached."""
+    """Offers journals epochs that the cluster has not reached."""
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
         epoch = cluster.controller.epoch()
-        layout = cluster.controller.layout()
-        for p in cluster.controller.snapshot().topic(world.random.choice(TOPICS)).ids():
-            handle = cluster.partition(p)
-            above = epoch + world.random.choice(FAR_ABOVE)
+        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+        above = epoch + world.random.choice(FAR_ABOVE)
+        for journal in topic.journals:
+            handle = cluster.journal(journal)
             if world.random.random() < 0.3:
                 with suppress(L0gcError):
                     (handle.advance if world.random.random() < 0.5 else handle.barrier)(above)
-                continue
-            name = cluster.runtime.new_id()
-            key = layout.format(layout.shard_of(name), epoch, name)
-            body, (extent,) = extents.pack([Chunk(p.partition, 0, [b"poison"], [None])], key)
-            cluster.store.put(key, body)
-            handle.append_placeholder(extent, above)
+        parts = stored(cluster, topic, {p: [b"poison"] for p in range(topic.partitions)})
+        for journal, part in parts.items():
+            with suppress(L0gcError):
+                cluster.journal(journal).append([msgspec.structs.replace(part, epoch=above)])
 
     return repeat(world, times, once)
 
 
-def zombie(world: World, times: int, sessions: list[tuple[int, int]]) -> Body:
+def zombie(world: World, times: int, sessions: list[Session]) -> Body:
     """A producer that goes on under a run which another one has superseded; `sessions` outlive it, and every break."""
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
         for _ in range(2):
             p = cluster.controller.init_producer("zombie")
-            sessions.append((p.producer_id, p.epoch))
-        producer_id, epoch = sessions.pop(world.random.randrange(len(sessions)))  # a sequence is never used twice
+            sessions.append((p.producer_id, p.epoch, p.run))
+        producer_id, epoch, run = sessions.pop(world.random.randrange(len(sessions)))  # a sequence is never used twice
         lines = new_lines(world, process.name)
-        session = ProducerSession("zombie", producer_id, epoch)
+        session = ProducerSession("zombie", producer_id, epoch, run)
         upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)
 
     return repeat(world, times, once)
 
 
 def repeater(world: World, times: int) -> Body:
-    """Sends a batch again that has landed, at a newer epoch: it is answered, and shuts nobody out."""
+    """Sends an object again that has landed, at a newer epoch: it is answered, and shuts nobody out."""
 
     def once(process: Process) -> None:
         if process.kept is None:
             process.kept = world.cluster(process, epoch_cache_s=1.0)
         cluster = process.kept
-        layout = cluster.controller.layout()
         run = cluster.controller.init_producer("repeater")
-        p = world.random.choice(cluster.controller.snapshot().topic(world.random.choice(TOPICS)).ids())
-        handle = cluster.partition(p)
-        epoch = cluster.controller.epoch()
-        name, value = cluster.runtime.new_id(), new_lines(world, process.name)[0]
-        key = layout.format(layout.shard_of(name), epoch, name)
-        body, (extent,) = extents.pack([Chunk(p.partition, 0, [value], [None])], key)
-        extent = msgspec.structs.replace(extent, producer=ProducerBatch(run.producer_id, run.epoch, 0))
-        cluster.store.put(key, body)
-        landed = handle.append_placeholder(extent, epoch)
-        world.watch.acknowledge(p, landed.base_offset, 1, [value])
+        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+        value = new_lines(world, process.name)[0]
+        ((journal, part),) = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}).items()
+        part = msgspec.structs.replace(part, producer=ProducerBatch(run.producer_id, run.epoch, run.run, 0))
+        handle = cluster.journal(journal)
+        first = handle.append([part])
+        if first.error is not None:
+            raise first.error
         world.sleep(world.weather.epoch_interval_s)
-        if handle.append_placeholder(extent, cluster.controller.epoch()) != landed:
-            raise world.violation(f"{p}: a repeated batch was not answered with where it landed")
+        again = handle.append([msgspec.structs.replace(part, epoch=cluster.controller.epoch())])
+        if again.error is not None:
+            raise again.error
+        if again.landed[0].log_offset != first.landed[0].log_offset:
+            raise world.violation(f"journal {journal}: a repeated object was not answered with where it landed")
         check_fences(world, cluster)
+
+    return repeat(world, times, once)
+
+
+def elder(world: World, times: int) -> Body:
+    """Offers a topic what is older than the topic, but not below the window of its journal."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        epoch, name = cluster.controller.snapshot().epoch, f"young-{world.random.getrandbits(32):08x}"
+        topic, _ = create_topic(cluster, name, world.weather.journals, world.weather.journals)
+        value = new_lines(world, process.name)[0]
+        for _ in range(2):
+            parts = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}, epoch=epoch)
+            for journal, part in parts.items():
+                cluster.journal(journal).append([part])
+            world.sleep(world.weather.epoch_interval_s)
+        delete_topic(cluster, name)
 
     return repeat(world, times, once)
 
@@ -104,10 +121,13 @@ def stranger(world: World, times: int) -> Body:
 
 
 def founder(world: World, times: int) -> Body:
-    """Creates new topics, and nothing else: what somebody does who has not noticed that the controller log is old."""
+    """Creates new topics, and may delete them: what somebody does who has not noticed that the controller log is old."""
 
     def once(process: Process) -> None:
-        create_topic(world.cluster(process), f"new-{world.random.getrandbits(32):08x}", 1)
+        cluster, name = world.cluster(process), f"new-{world.random.getrandbits(32):08x}"
+        create_topic(cluster, name, world.weather.journals, world.weather.journals)
+        if world.random.random() < 0.5:
+            delete_topic(cluster, name)
 
     return repeat(world, times, once)
 
@@ -117,8 +137,9 @@ def advancer(world: World, times: int) -> Body:
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
-        least = world.watch.epoch if world.random.random() < 0.7 else 0
-        while cluster.controller.advance() < least:
-            pass
+        if world.random.random() < 0.5:
+            cluster.controller.advance_above(world.watch.epoch)
+        else:
+            cluster.controller.advance()
 
     return repeat(world, times, once)

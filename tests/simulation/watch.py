@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from l0gc.errors import L0gcError
-from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, REPORTS, KeyLayout, PartitionId, partition_log
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
+from l0gc.storage.entry import decode_checkpoint, decode_entry
 from l0gc.storage.log import Landed
-from l0gc.streamlog.controller.state import ControllerMachine, ControllerState, InitProducer
-from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
-from l0gc.watermark.compute import PartitionReport
+from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer
+from l0gc.streamlog.controller.state import ControllerMachine, ControllerState, Topic
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.handle import LandedObject
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark, decode_published
-from l0gc.watermark.reports import read_report_file
-from tests.simulation.shadow import Shadow, content, logged
+from tests.simulation.shadow import LandingWorld, Shadow, Wrong, fingerprint
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 LAYOUT = KeyLayout(shards=4)
 _L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PARTITION = re.compile(r"l0gc/partition/(.+)-(\d+)/(\d{5})/(log|checkpoint)/(\d{20})\.json")
-_CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})\.json")
-_INIT_PRODUCER = msgspec.json.Decoder(dict)
+_JOURNAL = re.compile(r"l0gc/journal/(\d{4})/(log|checkpoint)/(\d{20})")
+_CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})")
+_CONTROLLER_ENTRY = msgspec.msgpack.Decoder(ControllerEntry)
+
+Place = tuple[str, int]
+"""A topic's id, and a partition of it."""
 
 
 class Violation(AssertionError):
@@ -48,51 +55,61 @@ class Watch:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.shadows: dict[PartitionId, Shadow] = {}
+        self.shadows: dict[int, Shadow] = {}
         self.live: Counter[str] = Counter()
-        self.l1: set[str] = set()
+        self.l1: dict[str, str] = {}
         self.controller: ControllerState = ControllerMachine().initial()
-        self.truth: ControllerState | None = None
+        self.newest: ControllerState | None = None
+        self.highest_epoch = -1
+        self.gone: set[str] = set()
+        self.names: dict[str, str] = {}
         self.watermark = -1
+        self.published_epoch = -1
         self.foreign: dict[str, bytes] = {}
-        self.superseded: dict[tuple[int, int], int] = {}
-        self.acknowledged: dict[PartitionId, dict[int, bytes]] = {}
-        self.rows: dict[str, list[PartitionReport]] = {}
+        self.foreign_watermark = False
+        self.superseded: dict[tuple[int, int, str], int] = {}
+        self.offered: dict[tuple[int, str], int] = {}
+        self.refused: set[tuple[int, str]] = set()
+        self.acknowledged: dict[Place, dict[int, bytes]] = {}
         self.states: set[int] = set()
-        self._abstract: dict[PartitionId, tuple[int, ...]] = {}
-        self.looking = True
+        self.grouped = 0
 
     # -- what there is --------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The highest cluster epoch that there ever was."""
-        return max(self.controller.epoch, -1 if self.truth is None else self.truth.epoch)
+        """The highest cluster epoch that there ever was, in whichever log."""
+        return max(self.controller.epoch, self.highest_epoch, self.published_epoch)
 
-    def partitions(self) -> set[PartitionId]:
-        """Every partition whose data must stay: also of topics that an old backup of the controller does not know."""
-        known = set(self.controller.partitions())
-        if self.truth is None:
-            return known
-        gone = {(d.topic.name, d.topic.revision) for d in self.truth.deleted}  # and back, as far as the backup goes
-        return {p for p in known if (p.topic, p.revision) not in gone} | set(self.truth.partitions())
+    def topics(self) -> dict[str, Topic]:
+        """Every topic whose data must stay, by id: also one that an old backup does not know for a while."""
+        known = list(self.controller.topics.values())
+        if self.newest is not None:
+            known += self.newest.topics.values()
+        return {t.topic_id: t for t in known if t.topic_id not in self.gone}
+
+    def is_live(self, topic: Topic) -> bool:
+        return topic.topic_id in self.topics()
+
+    def shadow(self, journal: int) -> Shadow:
+        return self.shadows.setdefault(journal, Shadow(journal))
 
     def _fail(self, text: str) -> None:
         raise self._world.violation(text)
 
     def _count_state(self) -> None:
-        """The state of the whole: each live partition in the abstract, in no order, and how far M is behind."""
+        """The state of the whole: each journal in the abstract, in no order, and how far M is behind."""
         lag = min(self.controller.epoch - self.watermark, 20)
-        self.states.add(hash((lag, len(self.controller.topics), *sorted(self._abstract.values()))))
+        journals = sorted(s.abstract(self.epoch) for s in self.shadows.values())
+        self.states.add(hash((lag, len(self.controller.topics), *journals)))
 
     # -- writes ---------------------------------------------------------------------------------------------------------
 
     def written(self, key: str, body: bytes) -> None:
-        if not self.looking or key.startswith("level_"):
+        if key.startswith("level_"):
             return
-        if (m := _PARTITION.fullmatch(key)) is not None:
-            p = PartitionId(m[1], int(m[2]), int(m[3]))
-            (self._landed if m[4] == "log" else self._checkpoint)(p, int(m[5]), body)
+        if (m := _JOURNAL.fullmatch(key)) is not None:
+            (self._landed if m[2] == "log" else self._checkpoint)(int(m[1]), int(m[3]), body)
         elif (m := _CONTROLLER.fullmatch(key)) is not None:
             if m[1] == "log":
                 self._controller(int(m[2]), body)
@@ -100,148 +117,135 @@ class Watch:
                 self._fail(f"{key} was written, though the log ends at {self.controller.epoch}")
         elif key == PUBLISHED_WATERMARK:
             self._published(decode_published(body))
-        elif key.startswith(REPORTS):
-            table = read_report_file(body, key)
-            self.rows[key] = [msgspec.convert(row, PartitionReport) for row in table.to_pylist()]
-            for row in self.rows[key]:
-                self._report(row)
 
-    def _landed(self, p: PartitionId, offset: int, body: bytes) -> None:
-        if p not in self.partitions() and p not in self.shadows:
-            return  # the topic was deleted
-        shadow = self.shadows.setdefault(p, Shadow(p, PartitionState.new(p.revision)))
+    def _landed(self, journal: int, offset: int, body: bytes) -> None:
+        shadow = self.shadow(journal)
         if offset <= shadow.offset:
-            return  # re-created below the boundary: no reader may take it for an entry, or the reads will tell
-        self._check_producers(shadow, body)
-        for u in shadow.state.placeholders:
-            self._unreference(u.placeholder.key)
-        wrong = shadow.land(offset, body, self._world.store.objects, self.epoch, self.watermark)  # type: ignore[arg-type]
-        if wrong is not None:
-            self._fail(f"{p} {wrong}")
-        for u in shadow.state.placeholders:
-            self.live[u.placeholder.key] += 1
-        self.l1.update(f.key for f in shadow.state.l1[-2:])
-        self._abstract[p] = shadow.abstract(self.epoch)
+            return  # re-created below the boundary: no reader may take it for an entry, or `agrees` will tell
+        known = set(shadow.producers)
+        before = self._references(shadow)
+        try:
+            seen = LandingWorld(self._world.store.objects, self.epoch, self.watermark, self.names)
+            entry = shadow.land(offset, body, seen)
+        except Wrong as wrong:
+            self._fail(f"journal {journal} {wrong}")
+            raise
+        for o in entry.objects if entry is not None else ():
+            self._check_object(journal, o, known)
+        self.grouped += entry is not None and len(entry.objects) > 1
+        self.live.subtract(before)
+        self.live.update(self._references(shadow))
+        self.live = +self.live
+        self._note_l1(shadow)
         self._count_state()
 
-    def _unreference(self, key: str) -> None:
-        self.live[key] -= 1
-        if not self.live[key]:
-            del self.live[key]
+    def _references(self, shadow: Shadow) -> Counter[str]:
+        return Counter(key for topic_id in self.topics() for key in shadow.keys(topic_id))
 
-    def _check_producers(self, shadow: Shadow, body: bytes) -> None:
-        """A run that was superseded before it began to append may not begin where it is not known."""
-        thread = self._world.thread
-        entry = msgspec.json.decode(logged(body).entry)
-        for x in entry.get("placeholders", ()) if thread is not None else ():
-            batch = x.get("producer")
-            if batch is None or batch["producer_id"] in shadow.state.producers:
-                continue
-            since = self.superseded.get((batch["producer_id"], batch["epoch"]))
-            if since is not None and thread is not None and since < thread.append_began:
-                self._fail(f"{shadow.partition} took a batch of a producer that was fenced at step {since}")
+    def _note_l1(self, shadow: Shadow) -> None:
+        live = self.topics()
+        for t in shadow.topics.values():
+            if t.topic_id in live:
+                self.l1.update(dict.fromkeys(t.l1, t.topic_id))
 
-    def _checkpoint(self, p: PartitionId, offset: int, body: bytes) -> None:
-        shadow = self.shadows.get(p)
-        if shadow is None:
+    def _check_object(self, journal: int, o: ObjectExtents, known: set[int]) -> None:
+        if (journal, o.key) in self.refused:
+            self._fail(f"journal {journal} took {o.key}, though whoever offered it was told that it did not land")
+        b = o.producer
+        if b is None or b.producer_id in known:
             return
+        since = self.superseded.get((b.producer_id, b.epoch, b.run))
+        if since is not None and since < self.offered.get((journal, o.key), 0):
+            self._fail(f"journal {journal} took an object of a producer that was fenced at step {since}")
+
+    def _checkpoint(self, journal: int, offset: int, body: bytes) -> None:
+        shadow, key = self.shadow(journal), f"{journal_log(journal)}checkpoint/{offset:020}"
         if offset > shadow.offset:
-            self._fail(f"{p} has a checkpoint at {offset}, though its log ends at {shadow.offset}")
-        if offset == shadow.offset and content(body) != PartitionMachine(p).encode(shadow.state):
-            self._fail(f"{p} has a checkpoint at {offset} that says something else than its log")
+            self._fail(f"{key} was written, though the log ends at {shadow.offset}")
+        state = JournalMachine(journal).decode(decode_checkpoint(key, body).state, key)
+        if fingerprint(state) != shadow.prints[offset]:
+            self._fail(f"{key} says something else than its log")
+
+    def agrees(self, journal: int, offset: int, state: JournalState) -> None:
+        """A process holds this state of a journal: it must be the log's own at that offset (hazard 23)."""
+        shadow = self.shadow(journal)
+        if offset > shadow.offset or fingerprint(state) != shadow.prints[offset]:
+            self._fail(f"a process holds a state of journal {journal} at {offset} that the log does not have there")
 
     def _controller(self, offset: int, body: bytes) -> None:
         state = self.controller
         if offset <= state.epoch:
             return
-        e = logged(body)
-        entry = _INIT_PRODUCER.decode(e.entry)
-        before = {name: (p.producer_id, p.epoch) for name, p in state.producers.items()}
-        topics = set(state.partitions())
+        e = decode_entry(f"{CONTROLLER_LOG}log/{offset:020}", body)
+        entry = _CONTROLLER_ENTRY.decode(e.payload)
+        before = {name: (p.producer_id, p.epoch, p.run) for name, p in state.producers.items()}
+        topics = dict(state.topics)
         try:
-            ControllerMachine().apply(state, Landed(offset, e.time_ms, bytes(e.entry), 0))
+            ControllerMachine().apply(state, Landed(offset, e.time_ms, e.payload, 0))
         except L0gcError as error:
             self._fail(f"the controller log took an entry that it should have refused: {error}")
-        if entry["type"] == InitProducer.__struct_config__.tag and entry["name"] in before:
-            self.superseded.setdefault(before[entry["name"]], self._world.steps)
-        now = set(state.partitions())
-        for p in sorted(now - topics, key=str):
-            if p.revision <= self.watermark:
-                self._fail(f"{p} was created at epoch {p.revision}, though M = {self.watermark} is published")
-        for p in sorted(topics - self.partitions(), key=str):
-            self.forget(p)
+        if isinstance(entry, InitProducer) and entry.name in before:
+            self.superseded.setdefault(before[entry.name], self._world.steps)
+        for name, topic in state.topics.items():
+            if name not in topics:
+                self.names[topic.topic_id] = name
+                if topic.revision <= self.watermark:
+                    self._fail(
+                        f"{name} was created at epoch {topic.revision}, though M = {self.watermark} is published"
+                    )
+        for name, topic in topics.items():
+            if name not in state.topics:
+                self.forget([topic])
         self._count_state()
 
-    def forget(self, p: PartitionId) -> None:
-        """The topic is gone, and its records may go."""
-        self._abstract.pop(p, None)
-        shadow = self.shadows.pop(p, None)
-        if shadow is not None:
-            for u in shadow.state.placeholders:
-                self._unreference(u.placeholder.key)
-            self.l1.difference_update(f.key for f in shadow.state.l1)
+    def forget(self, topics: Sequence[Topic]) -> None:
+        """These topics are gone for good, and their records may go."""
+        self.gone.update(t.topic_id for t in topics)
+        self.l1 = {key: topic_id for key, topic_id in self.l1.items() if topic_id not in self.gone}
+        self.live = Counter()
+        for shadow in self.shadows.values():
+            self.live.update(self._references(shadow))
 
     def _published(self, published: PublishedWatermark) -> None:
         m = published.watermark
         if m < self.watermark:
             self._fail(f"M went down from {self.watermark} to {m}")
-        for p in sorted(self.partitions(), key=str):
-            shadow = self.shadows.get(p)
-            needs = p.revision if shadow is None else shadow.needs
-            if m >= needs:
-                self._fail(f"M = {m} was published, though {p} (revision {p.revision}) may still need {needs}")
+        for topic in self.topics().values():
+            for run in topic.runs():
+                for p in range(run.first, run.first + run.count):
+                    needs = self.shadow(run.journal).needs(topic.revision, p)
+                    if m >= needs:
+                        self._fail(
+                            f"M = {m} was published, though {topic.name}/{p} (revision {topic.revision}) may still need "
+                            f"{needs}"
+                        )
         if m > self.controller.epoch:
             self._fail(f"M = {m} was published at cluster epoch {self.controller.epoch}")
-        if self.foreign_watermark or self.foreign_report:
+        if self.foreign_watermark:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
-        if self.truth is not None:
+        if self.highest_epoch > self.controller.epoch:
             for key in self._world.store.objects:
                 k = _L0_KEY.fullmatch(key)
                 if k is not None and int(k[1]) > self.controller.epoch:
                     self._fail(
                         f"M = {m} was published, though {key} is above the cluster epoch {self.controller.epoch}"
                     )
-        self.watermark = m
+        self.watermark, self.published_epoch = m, published.cluster_epoch
         self._count_state()
-
-    foreign_watermark = False
-    foreign_report = False
-
-    def _report(self, row: PartitionReport) -> None:
-        """A report says no more than the log holds."""
-        shadow = self.shadows.get(row.id)
-        if shadow is None:
-            if row.id in self.partitions() and (row.log_offset >= 0 or row.gc_epoch >= row.revision):
-                self._fail(f"a report of {row.id} is as of {row.log_offset}, though nothing is in its log")
-            return
-        s = shadow.state
-        said = (row.log_offset, row.max_applied_epoch, row.next_offset, row.last_reconciled_offset)
-        if any(
-            a > b
-            for a, b in zip(
-                said, (shadow.offset, s.max_applied_epoch, s.next_offset, s.last_reconciled_offset), strict=True
-            )
-        ):
-            self._fail(f"a report of {row.id} says more than its log holds: {row}")
-        if row.gc_epoch >= shadow.needs:
-            self._fail(f"a report of {row.id} is done with {row.gc_epoch}, though it may still need {shadow.needs}")
 
     # -- deletions ------------------------------------------------------------------------------------------------------
 
     def deleted(self, key: str, modified_ms: int) -> None:
-        if not self.looking:
-            return
         if key in self.live:
-            self._fail(f"{key} was deleted, though an unreconciled placeholder names it")
+            self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
         if key in self.l1:
-            self._fail(f"{key} was deleted, though it holds records of a partition")
+            self._fail(f"{key} was deleted, though it holds records of a partition, or names what does")
         if key in self.foreign:
             self._fail(f"{key} was deleted, which is not l0gc's")
         if key.startswith(LAYOUT.data_prefix):
             self._swept(key, modified_ms)
-        elif (m := _PARTITION.fullmatch(key)) is not None and m[4] == "log":
-            folder = partition_log(PartitionId(m[1], int(m[2]), int(m[3])))
-            self._truncated(folder, key, int(m[5]))
+        elif (m := _JOURNAL.fullmatch(key)) is not None and m[2] == "log":
+            self._truncated(journal_log(int(m[1])), key, int(m[3]))
         elif (m := _CONTROLLER.fullmatch(key)) is not None and m[1] == "log":
             self._truncated(CONTROLLER_LOG, key, int(m[2]))
 
@@ -254,28 +258,61 @@ class Watch:
         if self.foreign_watermark:
             self._fail(f"{key} was deleted, though what is published is another cluster's")
         thread = self._world.thread
-        if thread is not None and self._world.clock.ms - modified_ms < thread.min_age_ms:
+        if thread is None or self._world.date_jumped:  # a clock that jumped makes what is young old
+            return
+        if self._world.clock.ms - modified_ms < thread.min_age_ms:
             self._fail(f"{key} was deleted at an age of {self._world.clock.ms - modified_ms} ms, below --min-age")
 
     def _truncated(self, folder: str, key: str, offset: int) -> None:
         """An entry goes only below a boundary that is there, and inside a checkpoint."""
         objects = self._world.store.objects
         boundary = objects.get(f"{folder}boundary.json")
-        if boundary is None or msgspec.json.decode(content(boundary.body))["boundary"] <= offset:
+        if boundary is None or msgspec.json.decode(boundary.body.split(b"\n", 1)[0])["boundary"] <= offset:
             self._fail(f"{key} was deleted before the boundary was raised")
-        if not any(
-            k > f"{folder}checkpoint/{offset:020}.json" for k in objects if k.startswith(f"{folder}checkpoint/")
-        ):
+        if not any(k > f"{folder}checkpoint/{offset:020}" for k in objects if k.startswith(f"{folder}checkpoint/")):
             self._fail(f"{key} was deleted, though no checkpoint covers it")
 
     # -- what clients are told --------------------------------------------------------------------------------------------
 
-    def acknowledge(self, p: PartitionId, base_offset: int, batch: int, values: list[bytes]) -> None:
+    def offers(self, journal: int, objects: Sequence[ObjectExtents]) -> set[str]:
+        """Somebody asks a journal to take these; returns those that it has taken before."""
+        for o in objects:
+            self.offered[journal, o.key] = self._world.steps
+            self.refused.discard((journal, o.key))
+        return {o.key for o in objects if o.key in self.shadow(journal).landed}
+
+    def told(self, journal: int, objects: Sequence[ObjectExtents], landed: Sequence[LandedObject]) -> None:
+        """Whoever offered them was told that these landed, in order."""
+        shadow = self.shadow(journal)
+        for o, answer in zip(objects, landed, strict=False):
+            there = shadow.landed.get(o.key)
+            if answer.bases is not None and (
+                there is None or (answer.log_offset, tuple(answer.bases.tolist())) != there
+            ):
+                self._fail(f"journal {journal} told that {o.key} is at {answer}, and it is at {there}")
+            if there is None and o.producer is None:
+                self._fail(f"journal {journal} told that {o.key} landed, and it did not")
+
+    def told_refused(self, journal: int, objects: Sequence[ObjectExtents]) -> None:
+        """Whoever offered them was told that these did not land: neither did they, nor will they (hazard 27)."""
+        for o in objects:
+            if o.key in self.shadow(journal).landed:
+                self._fail(f"journal {journal} told that {o.key} did not land, and it did")
+            self.refused.add((journal, o.key))
+
+    def acknowledge(self, topic: Topic, partition: int, base_offset: int, batch: int, values: list[bytes]) -> None:
         """An uploader was told that the batch of `batch` records at this offset landed, of which these were its own."""
-        shadow = self.shadows.get(p)
-        if p in self.partitions() and (shadow is None or shadow.batches.get(base_offset) != batch):
-            self._fail(f"{p}: {batch} records were acknowledged at {base_offset}, where the log has no such batch")
-        told = self.acknowledged.setdefault(p, {})
+        shadow = self.shadow(topic.journal_of(partition)).topics.get(topic.revision)
+        if self.is_live(topic):
+            part = None if shadow is None else shadow.parts.get(partition)
+            if part is None or part.batches.get(base_offset) != batch:
+                self._fail(
+                    f"{topic.name}/{partition}: {batch} records were acknowledged at {base_offset}, where the log has no "
+                    "such batch"
+                )
+        told = self.acknowledged.setdefault((topic.topic_id, partition), {})
         for i, value in enumerate(values, base_offset):
             if told.setdefault(i, value) != value:
-                self._fail(f"{p} offset {i} was acknowledged twice, as {told[i]!r} and as {value!r}")
+                self._fail(
+                    f"{topic.name}/{partition} offset {i} was acknowledged twice, as {told[i]!r} and as {value!r}"
+                )

@@ -5,48 +5,65 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from unittest import mock
 
-import l0gc.collect.local
 import l0gc.collect.plan
 import l0gc.collect.scan
 import l0gc.storage.replica
+import l0gc.streamlog.level_one.commit
+import l0gc.streamlog.level_one.index
 from tests.simulation.store import HABITS
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 NOTHING = "nothing happens"
-LONG_BREAK = "eight days go by"
+LONG_BREAK = "three weeks go by"
 OLD_BACKUP = "the controller log is restored from an old backup, and later from the newest"
+FOR_GOOD = "the controller log is restored from an old backup for good; later somebody notices"
+NOTICED = "the controller log is restored from an old backup for good, and somebody notices"
 FOREIGN_WATERMARK = "another cluster's watermark lies in the bucket for a while"
-FOREIGN_REPORT = "another cluster's report lies in the bucket for a while"
-EVENTS = (NOTHING, NOTHING, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOREIGN_WATERMARK, FOREIGN_REPORT)
+EVENTS = (NOTHING, NOTHING, LONG_BREAK, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A topic's partitions, and the journals that they lie in."""
+
+    partitions: int
+    journals: int
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely each fault is, for each store call."""
+    """How likely each fault is, for each store call.
 
-    before: float = 0.01
+    Attributes:
+        late: a write that nobody answered takes effect up to 20 minutes later.
+        twice: a conditional write that a proxy sends twice: it lands, and the repeat's refusal is the answer.
+    """
+
+    before: float = 0.008
     after: float = 0.01
     throttled: float = 0.005
     pause: float = 0.01
     crash: float = 0.004
+    late: float = 0.004
+    twice: float = 0.01
 
     @cached_property
     def any(self) -> float:
         """At least as likely as any fault, before or after a call."""
-        return self.before + self.after + self.throttled + self.pause + self.crash
+        return sum(astuple(self))
 
     @classmethod
     def none(cls) -> Faults:
-        return cls(0, 0, 0, 0, 0)
+        return cls(0, 0, 0, 0, 0, 0, 0)
 
     def times(self, factor: float) -> Faults:
-        return Faults(*(factor * f for f in (self.before, self.after, self.throttled, self.pause, self.crash)))
+        return Faults(*(factor * f for f in astuple(self)))
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,15 @@ class Weather:
 
     habit: str
     page_size: int
+    journals: int
+    shapes: tuple[Shape, ...]
     truncate_min_age_ms: int
+    small_checkpoint: int
     epoch_interval_s: float
     checkpoint_every: int
+    index_rows: int
     wrong_clocks: bool
+    date_jumps: bool
     trouble: float
     bursts: float
     event: str
@@ -66,13 +88,19 @@ class Weather:
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
+        journals = chance.choice([1, 2, 2, 3])
         return cls(
             habit=chance.choice(HABITS),
             page_size=chance.choice([3, 5, 8, 1000]),
-            truncate_min_age_ms=chance.choice([0, 0, 0, 60_000, 15 * 60_000]),
+            journals=journals,
+            shapes=tuple(_shape(chance, journals) for _ in range(3)),
+            truncate_min_age_ms=chance.choice([2_000, 2_000, 10_000, 60_000, 15 * 60_000]),
+            small_checkpoint=chance.choice([1, 2, 4]),
             epoch_interval_s=chance.choice([2.0, 10.0, 30.0]),
             checkpoint_every=chance.choice([3, 10, 100]),
+            index_rows=chance.choice([2, 4, 64]),
             wrong_clocks=chance.random() < 0.5,
+            date_jumps=chance.random() < 0.3,
             trouble=chance.choice([0.3, 1.0, 1.0, 2.0]),
             bursts=chance.choice([0.0, 0.0, 0.5, 0.9, 0.97]),
             event=chance.choice(EVENTS),
@@ -85,10 +113,23 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """l0gc's constants as this seed has them: small pages, and checkpoints by writers soon."""
+        """l0gc's constants as this seed has them: small pages, checkpoints soon, index objects of a few rows."""
+        constants = [
+            (l0gc.collect.scan, "PAGE_SIZE", self.page_size),
+            (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
+            (l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every),
+            (l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", self.small_checkpoint),
+            (l0gc.streamlog.level_one.index, "STATE_ROWS", self.index_rows),
+            (l0gc.streamlog.level_one.commit, "STATE_ROWS", self.index_rows),
+            (l0gc.streamlog.level_one.index, "KEPT_ROWS", self.index_rows // 2),
+            (l0gc.streamlog.level_one.index, "INDEX_ROWS", 2 * self.index_rows),
+        ]
         with ExitStack() as stack:
-            for module in (l0gc.collect.plan, l0gc.collect.scan, l0gc.collect.local):
-                if hasattr(module, "PAGE_SIZE"):
-                    stack.enter_context(mock.patch.object(module, "PAGE_SIZE", self.page_size))
-            stack.enter_context(mock.patch.object(l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every))
+            for module, name, value in constants:
+                stack.enter_context(mock.patch.object(module, name, value))
             yield
+
+
+def _shape(chance: random.Random, journals: int) -> Shape:
+    partitions = chance.choice([1, 2, 2, 3, 5])
+    return Shape(partitions, chance.randint(1, min(journals, partitions)))

@@ -14,15 +14,18 @@ from dataclasses import dataclass, field
 
 from greenlet import getcurrent, greenlet
 
-from l0gc.errors import AmbiguousWriteError, StoreError, ThrottledError
-from l0gc.runtime import Runtime
+from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError, ThrottledError
+from l0gc.runtime import Clock, Runtime
 from l0gc.streamlog.cluster import Cluster
 from tests.simulation.store import SimulatedStore
 from tests.simulation.watch import Violation, Watch
-from tests.simulation.weather import Faults, Weather
+from tests.simulation.weather import HOUR_MS, Faults, Weather
 from tests.support.memory_store import Call, FakeClock
 
-MAX_PAUSES_MS = (1_000, 60_000, 20 * 60_000)
+PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
+LATEST_MS = 20 * 60_000
+"""How long after its caller has given it up a write may still take effect."""
+DATE_JUMPS_MS = HOUR_MS
 TOO_MANY_STEPS = 50_000
 
 
@@ -58,7 +61,8 @@ class Thread(greenlet):
         self.wakes_ms = 0
         self.free: Callable[[], bool] | None = None
         self.min_age_ms = 0
-        self.append_began = 0
+        self.sending: Callable[[], object] | None = None
+        self.refused = False
 
     def _life(self) -> None:
         """The body; after a crash, from its beginning again, in the process's next life."""
@@ -128,6 +132,10 @@ class World:
         self.steps = 0
         self.crashes = 0
         self.struck = 0
+        self.late: list[tuple[int, int, Callable[[], object]]] = []
+        self.landed_late = 0
+        self.date_jumped = False
+        self.date_jumps_at = self.random.randrange(3_000) if self.weather.date_jumps else -1
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
         self.stopping = False
@@ -149,6 +157,7 @@ class World:
         end, last = self.steps + max_steps, None
         while self.steps < end:
             now = self.clock.ms
+            self.land_late(now)
             ready = [t for t in self.threads if t.wakes_ms <= now and (t.free is None or t.doomed or t.free())]
             if ready:
                 if last not in ready or self.random.random() >= self.weather.bursts:
@@ -161,6 +170,16 @@ class World:
                     raise self.violation(f"{[t.process.name for t in self.threads]} wait for one another for ever")
                 return
             self.clock.ms = min(waiting)
+
+    def land_late(self, now_ms: int) -> None:
+        """Let those writes take effect whose time has come."""
+        while self.late and min(self.late)[0] <= now_ms:
+            due = min(self.late)
+            self.late.remove(due)
+            self.landed_late += 1
+            due[2]()
+            if self.failed is not None:
+                raise self.failed
 
     def stop(self) -> None:
         """Kill what still runs."""
@@ -203,6 +222,11 @@ class World:
 
     def _strike(self, thread: Thread, call: Call) -> None:
         f, draw = self.faults, self.random.random()
+        if thread.refused:  # who looks why it was refused may not get an answer
+            thread.refused = False
+            if self.random.random() < 0.3:
+                self._log(thread, call, "no answer, behind a refusal")
+                raise StoreError(f"{call.key}: no answer")
         if draw >= f.any:
             return
         conditional = call.kind.startswith("put_if")
@@ -213,6 +237,10 @@ class World:
             if draw < f.after + f.crash:
                 self._log(thread, call, "crash after it")
                 self._crash(thread)
+            if draw < f.after + f.crash + f.twice and conditional:
+                self._log(thread, call, "sent twice")
+                thread.refused = True
+                raise PreconditionFailedError(f"{call.key}: it is there")
             return
         if draw < f.before:
             self._log(thread, call, "failed before it landed")
@@ -223,7 +251,7 @@ class World:
             raise ThrottledError(f"{call.key}: slow down")
         draw -= f.throttled
         if draw < f.pause:
-            thread.wakes_ms = self.clock.ms + self.random.choice(MAX_PAUSES_MS)
+            thread.wakes_ms = self.clock.ms + self.random.choice(PAUSES_MS)
             self._log(thread, call, f"pauses until {thread.wakes_ms}")
             thread.pause()
             return
@@ -231,6 +259,12 @@ class World:
         if draw < f.crash:
             self._log(thread, call, "crash before it")
             self._crash(thread)
+        draw -= f.crash
+        if draw < f.late and thread.sending is not None and call.kind not in {"get", "head", "list", "scan"}:
+            lands_ms = self.clock.ms + int(self.random.random() * self.random.choice([1_000, 60_000, LATEST_MS]))
+            self.late.append((lands_ms, self.steps, thread.sending))
+            self._log(thread, call, f"no answer; it lands at {lands_ms}")
+            raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: no answer")
 
     def _crash(self, thread: Thread) -> None:
         self.crashes += 1
@@ -254,6 +288,19 @@ class World:
         """A line for the trace that a violation shows."""
         thread = self.thread
         self.trace.append(f"{self.steps} {thread.process.name if thread else 'world'}: {what}")
+
+    def date_ahead_ms(self) -> int:
+        """By how much the store's clock is ahead in the reply to this call: once, in some seeds, by an hour."""
+        if self.date_jumps_at < 0 or self.steps < self.date_jumps_at:
+            return 0
+        self.date_jumps_at = -1
+        self.date_jumped = True
+        self.note("a reply's date is an hour ahead")
+        return DATE_JUMPS_MS
+
+    def task_clock(self) -> Clock:
+        """The clock of a task that another process runs."""
+        return ProcessClock(self, self.thread.process if self.thread is not None else self._quiet)
 
     def cluster(
         self, process: Process | None = None, *, epoch_cache_s: float = 10.0, cluster_id: str | None = None

@@ -18,7 +18,8 @@ from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.history import ENABLED, OFF, SUSPENDED, S3History, VersionedKey, VersionPage
+from l0gc.storage.history import S3History
+from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
 from l0gc.storage.parallel import Inline, Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster

@@ -40,6 +40,22 @@ class RefusesConditionalReplace(MemoryStore):
         raise PreconditionFailedError("412")
 
 
+class TakesPlainEtags(MemoryStore):
+    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)
+
+
+class IgnoresPlainEtags(MemoryStore):
+    """Refuses every ETag in quotes, and writes whatever comes without."""
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        if self.quotes_etags:
+            raise PreconditionFailedError("412")
+        return self.put(key, body)
+
+
 class PretendsConditionalReplace(MemoryStore):
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
         fits = self.objects[key].etag == etag
@@ -127,6 +143,7 @@ def test_a_good_store_with_small_pages_passes() -> None:
         (PretendsConditionalCreate, "refused a conditional create, but wrote it"),
         (IgnoresConditionalReplace, r"ignores conditional replaces .*If-Match"),
         (RefusesConditionalReplace, r"refuses conditional replaces .*should succeed"),
+        (IgnoresPlainEtags, r"ignores conditional replaces .*If-Match"),
         (PretendsConditionalReplace, "refused a conditional replace, but wrote it"),
         (SwallowsConditionalReplace, "does not show a write to the read that follows"),
         (ListsBackwards, "out of order"),
@@ -141,6 +158,28 @@ def test_a_store_that_breaks_a_promise_is_refused_by_its_name(store: type[Memory
     with pytest.raises(StoreUnfitError, match=message):
         run(bad)
     assert bad.objects == {}
+
+
+def test_a_store_that_takes_etags_without_quotes_alone_passes_and_it_is_said() -> None:
+    store = TakesPlainEtags()
+    assert "conditional replace (ETags without quotes)" in run(store)
+    assert not store.quotes_etags
+    assert store.objects == {}
+
+
+def test_a_store_that_takes_both_forms_gets_the_one_that_is_known() -> None:
+    for known in (True, False):
+        store = MemoryStore()
+        store.quotes_etags = known
+        run(store)
+        assert store.quotes_etags == known
+
+
+def test_a_refused_store_leaves_the_form_as_it_was() -> None:
+    store = RefusesConditionalReplace()
+    with pytest.raises(StoreUnfitError):
+        run(store)
+    assert store.quotes_etags
 
 
 @pytest.mark.parametrize("store", [DoesNotDelete, ListsTheDeleted])

@@ -11,13 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import AmbiguousWriteError, AppendOutcomeUnknownError, CorruptObjectError, L0gcError
+from l0gc.errors import (
+    AmbiguousWriteError,
+    AppendOutcomeUnknownError,
+    CorruptObjectError,
+    L0gcError,
+    ProtocolError,
+    StoreError,
+)
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import unseal
-from l0gc.storage.entry import encode
+from l0gc.storage.entry import Entry, decode_checkpoint, encode_entry
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog
 from l0gc.storage.objectstore import Written
-from l0gc.storage.replica import Replica
+from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
 from tests.support.memory_store import Call, MemoryStore, lose_reply
 
 FOLDER = "l0gc/x/"
@@ -105,7 +111,7 @@ def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
     assert a.state == ["a0"]
     assert a.write_checkpoint() == 0
     key = a.log.checkpoint_key(0)
-    assert json.loads(unseal(key, store.get(key).body)) == ["a0"]
+    assert json.loads(decode_checkpoint(key, store.get(key).body).state) == ["a0"]
 
 
 def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_look(store: MemoryStore) -> None:
@@ -172,7 +178,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
         propose(b, f"e{i}")
     store.clock.sleep(AGE_S)
     truncate_all(b)
-    store.put(b.log.entry_key(1), encode(b.log.entry_key(1), "x", 0, b'"phantom"'))
+    store.put(b.log.entry_key(1), encode_entry(b.log.entry_key(1), Entry("x", 0, b'"phantom"')))
     assert reader.catch_up() == b.state
     assert propose(reader, "next") == 5
 
@@ -180,7 +186,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
 def test_an_entry_that_cannot_be_applied_stops_the_replica_and_is_named(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "e0")
-    store.put(a.log.entry_key(1), encode(a.log.entry_key(1), "x", 0, b'"bad"'))
+    store.put(a.log.entry_key(1), encode_entry(a.log.entry_key(1), Entry("x", 0, b'"bad"')))
     for replica in (a, a_replica(store, seed=1)):
         for _ in range(2):
             with pytest.raises(CorruptObjectError, match="entry 1 is bad"):
@@ -196,6 +202,222 @@ def test_the_time_of_entries_never_goes_back(store: MemoryStore) -> None:
     for e in a.log.replay().entries:
         times.append(e.time_ms)
     assert times == sorted(times)
+
+
+def test_a_conflict_costs_one_read_and_the_winners_entry_is_applied_from_it(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    propose(a, "a0")
+    propose(b, "b1")
+    before = store.requests.copy()
+    assert propose(a, "a2") == 2
+    assert store.requests - before == {"put_if_absent": 2, "get": 1}
+    assert a.state == ["a0", "b1", "a2"]
+
+
+def test_a_writer_that_always_loses_ends(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    _ = a.state
+
+    def be_first(call: Call) -> None:
+        if call.kind == "put_if_absent" and "/log/" in call.key and call.when == "before":
+            store.fault = lambda call: None
+            propose(b, "b")
+            store.clock.sleep(1)
+            store.fault = be_first
+
+    store.fault = be_first
+    began = store.clock.monotonic()
+    with pytest.raises(ProtocolError, match="others were first"):
+        propose(a, "never")
+    assert store.clock.monotonic() - began < PROPOSE_DEADLINE_S + 60
+
+
+def test_a_look_that_was_long_ago_asks_the_boundary_whatever_the_stores_date_was_then(store: MemoryStore) -> None:
+    """The store's clock was an hour ahead when the reader looked, and an hour later nothing seems to have passed."""
+    reader, b = a_replica(store), a_replica(store, seed=1)
+    propose(b, "e0")
+    assert reader.state == ["e0"]
+    assert reader.as_of_ms is not None
+    reader.as_of_ms += 3_600_000
+    for i in range(1, 5):
+        propose(b, f"e{i}")
+    store.clock.sleep(AGE_S)
+    truncate_all(b)
+    store.clock.sleep(3_600 - AGE_S)
+    assert propose(reader, "late") == 5
+    assert reader.state == a_replica(store, seed=2).state == ["e0", "e1", "e2", "e3", "e4", "late"]
+
+
+def test_a_replay_restores_the_time_of_the_log_from_its_checkpoint(store: MemoryStore) -> None:
+    a = a_replica(store)
+    propose(a, "a0")
+    store.clock.sleep(3600)
+    propose(a, "a1")
+    time_ms = a.time_ms
+    a.write_checkpoint()
+    store.clock.ms -= 1_800_000  # a server whose clock is behind answers from now on
+    b = a_replica(store, seed=1)
+    assert b.state == ["a0", "a1"]
+    assert b.time_ms == time_ms
+    propose(b, "b2")
+    assert b.time_ms >= time_ms
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def offsets_of_checkpoints(store: MemoryStore) -> list[int]:
+    return [int(k[-20:]) for k in sorted(store.objects) if "/checkpoint/" in k]
+
+
+def noise(n: int, size: int) -> str:
+    return random.Random(n).randbytes(size // 2).hex()
+
+
+def test_the_state_is_kept_when_the_entries_behind_are_many(store: MemoryStore) -> None:
+    a = a_replica(store)
+    for i in range(2 * CHECKPOINT_EVERY):
+        propose(a, f"e{i}")
+    assert offsets_of_checkpoints(store) == [CHECKPOINT_EVERY - 1, 2 * CHECKPOINT_EVERY - 1]
+
+
+def test_the_state_is_kept_when_the_entries_behind_weigh_enough(store: MemoryStore) -> None:
+    """Over any history, checkpoints cost at most half of what entries cost, and the last of them."""
+    a = a_replica(store)
+    entries = 0
+    for i in range(200):
+        propose(a, noise(i, 50_000))
+        entries += len(store.objects[a.log.entry_key(i)].body)
+        checkpoints = [len(o.body) for k, o in store.objects.items() if "/checkpoint/" in k]
+        assert sum(checkpoints[:-1]) <= entries / 2 + CHECKPOINT_BYTES
+    assert len(checkpoints) >= 3
+    behind = sum(len(store.objects[a.log.entry_key(i)].body) for i in range(a.checkpoint_offset + 1, 200))
+    assert behind <= 2 * max(checkpoints) + 50_000
+
+
+def test_housekeeping_keeps_a_small_state_earlier(store: MemoryStore) -> None:
+    a = a_replica(store)
+    for i in range(4):
+        assert not a.checkpoint_due(housekeeping=True)
+        propose(a, f"e{i}")
+    assert a.checkpoint_due(housekeeping=True)
+    assert not a.checkpoint_due()
+    a.write_checkpoint()
+    assert not a.checkpoint_due(housekeeping=True)
+
+
+def test_a_replay_knows_what_lies_behind_the_checkpoint(store: MemoryStore) -> None:
+    a = a_replica(store)
+    for i in range(CHECKPOINT_EVERY - 1):
+        propose(a, f"e{i}")
+    b = a_replica(store, seed=1)
+    assert not b.checkpoint_due()
+    propose(b, "the last one")
+    assert offsets_of_checkpoints(store) == [CHECKPOINT_EVERY - 1]
+    c = a_replica(store, seed=2)
+    _ = c.state
+    assert (c.checkpoint_offset, c.checkpoint_weight) == (b.checkpoint_offset, b.checkpoint_weight)
+
+
+def test_of_many_writers_one_keeps_the_state(store: MemoryStore) -> None:
+    writers = [a_replica(store, seed) for seed in range(8)]
+    for i in range(3 * CHECKPOINT_EVERY):
+        propose(writers[i % 8], f"e{i}")
+    assert len(offsets_of_checkpoints(store)) == 3
+
+
+def test_a_checkpoint_whose_writer_died_is_written_by_another_one(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+
+    def lost(call: Call) -> None:
+        if "/checkpoint/" in call.key and call.kind == "put_if_absent":
+            raise AmbiguousWriteError("cut")
+
+    store.fault = lost
+    for i in range(CHECKPOINT_EVERY):
+        propose(a, f"e{i}")
+    store.fault = lambda call: None
+    for i in range(CHECKPOINT_EVERY // 2):
+        propose(b, f"f{i}")
+    assert len(offsets_of_checkpoints(store)) == 1
+
+
+def test_a_state_that_cannot_be_kept_takes_nothing_from_the_entry_that_landed(store: MemoryStore) -> None:
+    a = a_replica(store)
+    for i in range(CHECKPOINT_EVERY - 1):
+        propose(a, f"e{i}")
+
+    def refuse(call: Call) -> None:
+        if "/checkpoint/" in call.key:
+            raise StoreError("500")
+
+    store.fault = refuse
+    assert propose(a, "landed") == CHECKPOINT_EVERY - 1
+    assert a.state[-1] == "landed"
+
+
+# -- housekeeping ---------------------------------------------------------------------------------------------------------
+
+
+def keep_house(replica: Replica[list[str]]) -> int:
+    if replica.checkpoint_due(housekeeping=True):
+        replica.write_checkpoint()
+    return replica.truncate()
+
+
+def test_a_round_on_a_log_with_nothing_to_do_costs_its_replay_and_its_entry(store: MemoryStore) -> None:
+    a = a_replica(store)
+    for i in range(4):
+        propose(a, f"e{i}")
+    a.write_checkpoint()
+    before = store.requests.copy()
+    b = a_replica(store, seed=1)
+    propose(b, "advance")
+    assert keep_house(b) == 0
+    assert store.requests - before == {"list": 1, "get": 1, "put_if_absent": 1}
+
+
+def test_an_idle_log_stays_small_and_each_round_takes_few_requests(store: MemoryStore) -> None:
+    """Each round is a process of its own, ten minutes after the one before."""
+    most = 0
+    for n in range(60):
+        before = store.requests.total()
+        replica = a_replica(store, seed=n)
+        propose(replica, f"advance {n}")
+        keep_house(replica)
+        most = max(most, store.requests.total() - before)
+        store.clock.sleep(600)
+    assert most <= 12
+    assert len(store.objects) <= 15
+    assert a_replica(store, seed=99).state == [f"advance {n}" for n in range(60)]
+
+
+def test_a_process_that_lives_long_truncates_what_its_replay_did_not_see(store: MemoryStore) -> None:
+    replica = a_replica(store)
+    for n in range(60):
+        propose(replica, f"advance {n}")
+        keep_house(replica)
+        store.clock.sleep(600)
+    assert len(store.objects) <= 20
+    assert a_replica(store, seed=99).state == [f"advance {n}" for n in range(60)]
+
+
+def test_a_checkpoint_that_may_not_be_there_allows_no_truncation(store: MemoryStore) -> None:
+    a = a_replica(store)
+    for i in range(8):
+        propose(a, f"e{i}")
+    store.clock.sleep(AGE_S)
+    b = a_replica(store, seed=1)
+    _ = b.state
+
+    def dropped(call: Call) -> None:
+        if "/checkpoint/" in call.key and call.when == "before":
+            raise AmbiguousWriteError("cut")
+
+    store.fault = dropped
+    assert keep_house(b) == 0
+    store.fault = lambda call: None
+    assert a_replica(store, seed=2).state == [f"e{i}" for i in range(8)]
 
 
 # -- any schedule -------------------------------------------------------------------------------------------------------
@@ -269,6 +491,9 @@ class World:
                     replica.write_checkpoint()
                 case "truncate":
                     replica.log.truncate()
+                case "keep house":
+                    replica.write_checkpoint()
+                    replica.truncate()
                 case "move on":  # all that it takes for others to be overtaken
                     self._append(replica)
                     self._append(replica)
@@ -316,6 +541,7 @@ ACTIONS = [
     "catch up",
     "checkpoint",
     "truncate",
+    "keep house",
     "move on",
     "restart",
     "late writes land",

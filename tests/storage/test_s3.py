@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from moto.s3.models import s3_backends
 
+import l0gc.storage.connection
 import l0gc.storage.s3
 from l0gc.errors import (
     AccessDeniedError,
@@ -22,6 +23,7 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreUnfitError,
     StoreUnreachableError,
     ThrottledError,
     UsageError,
@@ -321,6 +323,7 @@ def test_without_credentials_the_way_to_give_them_is_said(store: S3Store, monkey
 
 def test_an_endpoint_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
     store = S3Store(StoreConfig.from_url("s3://b", endpoint_url="http://127.0.0.1:1"))
     for call in calls(store):
         with pytest.raises(StoreUnreachableError, match=r"http://127\.0\.0\.1:1 does not accept connections") as e:
@@ -395,6 +398,7 @@ class Scripted:
 @pytest.fixture
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
 
 
 @pytest.mark.parametrize(
@@ -419,6 +423,7 @@ def test_a_conditional_write_whose_connection_is_cut_is_ambiguous_and_sent_once(
 
 def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
+    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 2)
     with Scripted(500, "InternalError") as server:
         with pytest.raises(StoreError, match="500 InternalError"):
             server.store.put("k", b"x")
@@ -480,3 +485,125 @@ def test_keys_that_could_not_be_deleted_are_named_relative_to_the_prefix(store: 
             },
         )
         assert store.delete(["d/1", "d/2"]) == [DeleteFailure("d/2", "AccessDenied", "locked")]
+
+
+# -- trials, and what they leave ------------------------------------------------------------------------------------------
+
+
+def everything(store: S3Store) -> tuple[list[str], list[str]]:
+    """The keys of the bucket, and whatever else it keeps."""
+    bucket = store.config.bucket
+    versions = store.client.list_object_versions(Bucket=bucket)
+    history = [v["Key"] for v in [*versions.get("Versions", []), *versions.get("DeleteMarkers", [])]]
+    return [o["Key"] for o in store.client.list_objects_v2(Bucket=bucket).get("Contents", [])], history
+
+
+def test_an_object_is_described_without_its_content(store: S3Store) -> None:
+    written = store.put("k", b"12345")
+    head = store.head("k")
+    assert (head.size, head.etag, head.modified_ms) == (5, written.etag, store.get("k").modified_ms)
+    with pytest.raises(ObjectNotFoundError):
+        store.head("other")
+
+
+def test_a_write_whose_time_the_store_does_not_tell_is_ambiguous(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has landed; only a refusal may say that it has not."""
+    real = store.once.put_object
+
+    def without_date(**arguments: Any) -> Any:
+        r = real(**arguments)
+        del r["ResponseMetadata"]["HTTPHeaders"]["date"]
+        return r
+
+    monkeypatch.setattr(store.once, "put_object", without_date)
+    with pytest.raises(AmbiguousWriteError, match="no Date header"):
+        store.put_if_absent("k", b"1")
+    assert store.get("k").body == b"1"
+
+
+def test_an_etag_is_sent_in_its_quotes_or_without(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    etag = store.put("k", b"1").etag
+    sent: list[str] = []
+    real = store.once.put_object
+
+    def noted(**arguments: Any) -> Any:
+        sent.append(arguments["IfMatch"])
+        return real(**arguments)
+
+    monkeypatch.setattr(store.once, "put_object", noted)
+    store.put_if_match("k", b"2", etag)
+    store.quotes_etags = False
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_match("k", b"3", etag)
+    assert sent == [etag, etag.strip('"')]
+    assert etag[0] == etag[-1] == '"'
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_probe_leaves_nothing_in_a_bucket_and_nothing_in_its_history(store: S3Store, versioned: bool) -> None:
+    if versioned:
+        store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
+    probe(store, Runtime())
+    assert everything(store) == ([], [])
+
+
+def test_a_refused_probe_leaves_nothing_on_a_store_that_does_not_know_how_to_delete_many(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(key: str, body: bytes) -> object:
+        return store.put(key, body)
+
+    def unknown(**_: object) -> object:
+        raise StoreError("501 NotImplemented")
+
+    monkeypatch.setattr(store, "put_if_absent", careless)
+    monkeypatch.setattr(store.client, "delete_objects", unknown)
+    with pytest.raises(StoreUnfitError):
+        probe(store, Runtime())
+    assert everything(store)[0] == []
+
+
+def test_only_an_empty_bucket_is_deleted(store: S3Store) -> None:
+    other = store.below("elsewhere/")
+    other.put("k", b"1")
+    assert not store.delete_bucket()
+    assert other.get("k").body == b"1"
+    other.delete(["k"])
+    assert store.delete_bucket()
+    with pytest.raises(BucketNotFoundError):
+        store.now_ms()
+
+
+def test_a_listing_whose_token_repeats_itself_ends(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = store.client.list_objects_v2
+    asked = 0
+
+    def stuck(**arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        assert asked < 100, "the listing never ends"
+        return {**real(**arguments), "IsTruncated": True, "NextContinuationToken": "again"}
+
+    monkeypatch.setattr(store.client, "list_objects_v2", stuck)
+    with pytest.raises(StoreError, match="the store repeats its token"):
+        store.list("folder/")
+
+
+@pytest.mark.parametrize("kind", ["versions", "uploads"])
+def test_a_history_whose_markers_repeat_themselves_ends(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    asked = 0
+
+    def stuck(**_: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        assert asked < 100, "the listing never ends"
+        return {"IsTruncated": True, "NextKeyMarker": "a", "NextUploadIdMarker": "b", "NextVersionIdMarker": "c"}
+
+    monkeypatch.setattr(store.client, "list_object_versions", stuck)
+    monkeypatch.setattr(store.client, "list_multipart_uploads", stuck)
+    with pytest.raises(StoreError, match="the store repeats its markers"):
+        list(getattr(store.history, kind)("folder/"))

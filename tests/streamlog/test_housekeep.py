@@ -1,33 +1,38 @@
-"""Housekeeping: a quiet cluster moves, a damaged partition holds up itself alone, and a report says what the log says."""
+"""Housekeeping: a quiet cluster moves, what is damaged holds up itself alone, and the cost goes with the journals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from l0gc.errors import AccessDeniedError
-from l0gc.inspect.status import status
-from l0gc.keys import REPORTS, PartitionId, partition_log
+from l0gc.errors import (
+    AccessDeniedError,
+    CorruptObjectError,
+    EpochRegressionError,
+    ExternalLogError,
+    NotInitialisedError,
+    StaleClusterEpochError,
+)
+from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.replica import CHECKPOINT_EVERY
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal.entries import Placeholder
-from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.window import EpochWindow
-from l0gc.watermark.compute import PartitionReport
-from l0gc.watermark.reports import read_report_file
-from tests.support.ingest import stored_values, upload
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.support.journal import of_topic, reconciled
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
-from tests.support.reconcile import reconcile
 
 INTERVAL_MS = 600_000
 
 
-def new_cluster(partitions: int = 2) -> Cluster:
+def new_cluster(partitions: int = 4, journals: int = 2) -> Cluster:
+    """A cluster with a topic `events` in so many journals, from journal 0 on."""
     cluster = memory_cluster()
-    cluster.controller.create_topic("events", partitions)
+    cluster.controller.create_topic("events", partitions, journals)
     return cluster
 
 
@@ -40,39 +45,46 @@ def store_of(cluster: Cluster) -> MemoryStore:
     return cluster.store
 
 
-def ids(cluster: Cluster, topic: str = "events") -> list[PartitionId]:
-    return cluster.controller.snapshot().topic(topic).ids()
+def events(cluster: Cluster) -> Topic:
+    return cluster.controller.snapshot().topic("events")
 
 
-def handle_of(cluster: Cluster, partition: int = 0) -> PartitionHandle:
-    return cluster.partition(ids(cluster)[partition])
+def an_object(cluster: Cluster, epoch: int, number: int = 0) -> ObjectExtents:
+    """With two records for the first partition, which lies in journal 0."""
+    return of_topic(events(cluster), epoch, {0: 2}, key=cluster.controller.layout().format(0, epoch, f"{number:036x}"))
+
+
+def put(cluster: Cluster, epoch: int | None = None) -> None:
+    appended = cluster.journal(0).append([an_object(cluster, epoch or cluster.controller.snapshot().epoch)])
+    assert appended.error is None
+
+
+def reconcile(cluster: Cluster) -> None:
+    handle, revision = cluster.journal(0), events(cluster).revision
+    last = handle.catch_up().partition(revision, 0).next_offset - 1
+    assert handle.commit_reconciled(reconciled(handle.state, {0: last}, handle.replica.offset, revision=revision)) == {}
 
 
 def windows(cluster: Cluster) -> list[EpochWindow]:
-    return [cluster.partition(p).catch_up().window for p in ids(cluster)]
+    return [cluster.journal(j).catch_up().window for j in events(cluster).journals]
+
+
+def m(cluster: Cluster) -> int:
+    """The lowest M(p) of all partitions."""
+    runs = events(cluster).runs()
+    return min(
+        cluster.journal(r.journal).catch_up().lowest(events(cluster).revision, r.first, r.count, 1)[0].gc_epoch
+        for r in runs
+    )
 
 
 def pass_interval(cluster: Cluster) -> None:
     store_of(cluster).clock.ms += INTERVAL_MS
 
 
-def reports(cluster: Cluster) -> list[PartitionReport]:
-    found = []
-    for key, o in store_of(cluster).objects.items():
-        if key.startswith(REPORTS):
-            found += [PartitionReport(**row) for row in read_report_file(o.body, key).to_pylist()]
-    return found
-
-
-def put(cluster: Cluster, tmp_path: Path, records: int = 4) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"".join(b"%d\n" % n for n in range(records)))
-    upload(cluster, "events", [path])
-
-
-def damage(cluster: Cluster, p: PartitionId, body: bytes = b"{}") -> str:
-    """Spoil the first entry of a partition's log."""
-    key = min(k for k in store_of(cluster).objects if k.startswith(partition_log(p) + "log/"))
+def damage(cluster: Cluster, journal: int, body: bytes = b"{}") -> str:
+    """Spoil the last entry of a journal."""
+    key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(journal) + "log/"))
     store_of(cluster).objects[key].body = body
     return key
 
@@ -80,109 +92,100 @@ def damage(cluster: Cluster, p: PartitionId, body: bytes = b"{}") -> str:
 # -- the epoch and the windows -----------------------------------------------------------------------------------------
 
 
-def test_m_follows_the_epoch_through_idle_partitions() -> None:
+def test_m_follows_the_epoch_through_idle_journals() -> None:
     cluster = new_cluster()
     epochs = []
     for n in range(4):
         pass_interval(cluster)
         result = housekeep(another_process(cluster, n))
-        assert (result.ticked, result.advanced, result.partitions, result.broken) == (True, 2, 2, [])
+        assert (result.ticked, result.advanced, result.broken) == (True, 2, [])
+        assert (result.journals, result.partitions) == (2, 4)
         epochs.append(result.cluster_epoch)
-        previous = epochs[-2] if n else 1
+        previous = epochs[-2] if n else 0
         assert windows(cluster) == [EpochWindow(previous, epochs[-1])] * 2
-        assert status(cluster).computable == previous - 1
+        assert m(cluster) == max(previous, 1) - 1
     assert epochs == [2, 3, 4, 5]
+
+
+def test_a_journal_that_no_topic_uses_is_left_alone() -> None:
+    cluster = new_cluster(journals=1)
+    pass_interval(cluster)
+    assert housekeep(cluster).advanced == 1
+    used = {k.split("/")[2] for k in store_of(cluster).objects if k.startswith("l0gc/journal/")}
+    assert used == {"0000"}
 
 
 def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended() -> None:
     cluster = new_cluster()
     pass_interval(cluster)
     housekeep(cluster)
-    objects = {k for k in store_of(cluster).objects if not k.startswith(REPORTS)}
+    objects = set(store_of(cluster).objects)
     store_of(cluster).clock.ms += INTERVAL_MS - 1
     result = housekeep(cluster)
     assert (result.ticked, result.advanced, result.cluster_epoch) == (False, 0, 2)
-    assert {k for k in store_of(cluster).objects if not k.startswith(REPORTS)} == objects
+    assert set(store_of(cluster).objects) == objects
 
 
-def test_a_barrier_ticks_in_any_case_and_closes_every_window(tmp_path: Path) -> None:
+def test_a_barrier_ticks_in_any_case_and_closes_every_window() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
+    put(cluster)
     reconcile(cluster)
     result = housekeep(another_process(cluster), barrier=True)
     assert (result.ticked, result.barriers, result.advanced) == (True, 2, 0)
     assert windows(cluster) == [EpochWindow(2, 2)] * 2
-    assert status(cluster).computable == 1  # all that was uploaded before can go
+    assert m(cluster) == 1  # all that was uploaded before can go
 
 
-def test_a_barrier_frees_nothing_that_is_unreconciled(tmp_path: Path) -> None:
+def test_a_barrier_frees_nothing_that_is_unreconciled() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
+    put(cluster)
     for _ in range(3):
         housekeep(cluster, barrier=True)
-    assert status(cluster).computable == 0
-    assert stored_values(cluster, "events") == [[b"0", b"2"], [b"1", b"3"]]
+    assert m(cluster) == 0
 
 
-def test_a_straggler_behind_a_barrier_uploads_again_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_straggler_behind_a_barrier_is_refused() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
-    done: list[int] = []
-
-    def fault(call: Call) -> None:
-        if call.kind == "put" and call.when == "after" and call.key.startswith("level_zero/") and not done:
-            done.append(1)
-            housekeep(another_process(cluster), barrier=True)
-
-    store_of(cluster).fault = fault
-    put(cluster, tmp_path)
-    assert stored_values(cluster, "events") == [[b"0", b"2"] * 2, [b"1", b"3"] * 2]
-    assert [u.epoch for u in handle_of(cluster).state.placeholders] == [1, 2]
+    put(cluster)
+    housekeep(another_process(cluster), barrier=True)
+    late = cluster.journal(0).append([an_object(cluster, 1, number=1)])
+    assert isinstance(late.error, StaleClusterEpochError)
 
 
 # -- checkpoints and truncation ----------------------------------------------------------------------------------------
 
 
-def test_what_a_writers_own_checkpoint_covers_is_truncated(tmp_path: Path) -> None:
-    cluster = new_cluster(partitions=1)
-    handle = handle_of(cluster)
+def test_what_a_writers_own_checkpoint_covers_is_truncated() -> None:
+    cluster = new_cluster(journals=1)
+    handle = cluster.journal(0)
     for _ in range(CHECKPOINT_EVERY + 2):
         handle.advance(cluster.controller.advance())
     assert handle.replica.checkpoint_offset == CHECKPOINT_EVERY - 1
     pass_interval(cluster)
     pass_interval(cluster)
     result = housekeep(another_process(cluster))
-    assert result.checkpoints == 0
     assert result.truncated_entries >= CHECKPOINT_EVERY - 1
-    assert another_process(cluster, 2).partition(ids(cluster)[0]).state == handle.catch_up()
+    assert another_process(cluster, 2).journal(0).catch_up() == handle.catch_up()
 
 
-def test_logs_are_checkpointed_and_what_is_old_is_truncated(tmp_path: Path) -> None:
+def test_what_is_truncated_is_in_a_checkpoint() -> None:
     cluster = new_cluster()
-    for _ in range(6):
-        put(cluster, tmp_path)
+    for n in range(8):
+        put(cluster, n + 1)
         pass_interval(cluster)
-    before = stored_values(cluster, "events")
-    m = status(cluster).computable
-    assert m is not None
-    result = housekeep(cluster, checkpoint_entries=5)
-    assert result.checkpoints == 2  # the controller's log is short
+        result = housekeep(another_process(cluster, n))
+        truth = cluster.journal(0).catch_up()  # it has followed the log from its beginning, and reads no checkpoint
+        assert another_process(cluster, 20 + n).journal(0).catch_up().totals(1) == truth.totals(1)
+    assert truth.totals(1).records == 16
     assert result.truncated_entries > 0
-    left = [k for k in store_of(cluster).objects if k.startswith(partition_log(ids(cluster)[0]) + "log/")]
-    assert len(left) < 7
-    fresh = another_process(cluster)
-    assert stored_values(fresh, "events") == before
-    after = status(fresh).computable
-    assert after is not None
-    assert after >= m
-    assert handle_of(fresh).state == handle_of(cluster).state
-    again = housekeep(another_process(cluster, 2), checkpoint_entries=5)
-    assert (again.checkpoints, again.truncated_entries) == (0, 0)
+    for folder in (CONTROLLER_LOG, journal_log(0), journal_log(1)):
+        assert len([k for k in store_of(cluster).objects if k.startswith(f"{folder}log/")]) < 10
+        assert len([k for k in store_of(cluster).objects if k.startswith(f"{folder}checkpoint/")]) == 2
 
 
-def test_a_short_log_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_short_log_is_left_as_it_is() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
+    put(cluster)
     assert housekeep(cluster).checkpoints == 0
     assert not [k for k in store_of(cluster).objects if "/checkpoint/" in k]
 
@@ -190,110 +193,184 @@ def test_a_short_log_is_left_as_it_is(tmp_path: Path) -> None:
 # -- what is broken, what is gone --------------------------------------------------------------------------------------
 
 
-def test_a_damaged_partition_is_named_and_holds_m_while_the_others_move(tmp_path: Path) -> None:
-    cluster = new_cluster(3)
-    put(cluster, tmp_path)
-    reconcile(cluster)
-    key = damage(cluster, ids(cluster)[1])
+def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move() -> None:
+    cluster = new_cluster()
+    pass_interval(cluster)
+    housekeep(cluster)
+    key = damage(cluster, 1)
     for n in range(3):
         pass_interval(cluster)
         process = another_process(cluster, n)
         result = housekeep(process)
-        assert result.advanced == 2
+        assert result.advanced == 1
         (broken,) = result.broken
-        assert (broken.topic, broken.partition) == ("events", 1)
+        assert (broken.journal, broken.log) == (1, "journal 1")
         assert key in broken.error
-    now = status(process)
-    assert now.computable == 0  # its revision, less one
-    assert any(key in e for e in now.errors)
-    assert {r.partition for r in reports(cluster)} == {0, 2}
-    assert windows_of(process, 0) == windows_of(process, 2) == EpochWindow(3, 4)
+    assert process.journal(0).catch_up().window == EpochWindow(4, 5)
+    with pytest.raises(CorruptObjectError):
+        process.journal(1).catch_up()
 
 
-def windows_of(cluster: Cluster, partition: int) -> EpochWindow:
-    return cluster.partition(ids(cluster)[partition]).catch_up().window
-
-
-def test_partitions_of_a_deleted_topic_are_closed_once() -> None:
+@pytest.mark.parametrize("kind", ["put_if_absent", "get", "list"])
+def test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done(kind: str) -> None:
+    """Issue 12.9."""
     cluster = new_cluster()
-    deleted = ids(cluster)
+    pass_interval(cluster)
+    process = another_process(cluster)
+    store_of(cluster).fault = refusing(lambda c: c.kind == kind and c.key.startswith(journal_log(1)))
+    result = housekeep(process)
+    assert (result.ticked, result.advanced) == (True, 1)
+    assert [(b.journal, b.error) for b in result.broken] == [(1, "not now")]
+
+
+def test_a_tick_that_the_store_refuses_is_named_and_the_journals_follow_the_epoch_there_is() -> None:
+    """Issue 12.9."""
+    cluster = new_cluster()
+    cluster.controller.advance()
+    pass_interval(cluster)
+    store_of(cluster).fault = refusing(lambda c: c.kind == "put_if_absent" and c.key.startswith(CONTROLLER_LOG))
+    result = housekeep(another_process(cluster))
+    assert (result.ticked, result.cluster_epoch, result.advanced) == (False, 2, 2)
+    assert [(b.journal, b.log) for b in result.broken] == [(None, "the controller's log")]
+
+
+def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done() -> None:
+    """Issue 12.9."""
+    cluster = new_cluster()
+    put(cluster)
+    cluster.controller.delete_topic("events")
+    cluster.controller.create_topic("other", 2, 2)
+    pass_interval(cluster)
+    taken: list[str] = []
+
+    def first_closing(call: Call) -> bool:
+        """Behind the advance of journal 0 comes the closing."""
+        if call.kind == "put_if_absent" and call.when == "before" and call.key.startswith(journal_log(0) + "log/"):
+            taken.append(call.key)
+        return len(taken) == 2 and call.key == taken[1]
+
+    store_of(cluster).fault = refusing(first_closing)
+    result = housekeep(another_process(cluster))
+    assert (result.advanced, result.closed, [b.journal for b in result.broken]) == (2, 1, [0])
+    store_of(cluster).fault = lambda call: None
+    again = housekeep(another_process(cluster, 2))
+    assert (again.closed, again.broken) == (1, [])
+
+
+def refusing(which: Callable[[Call], bool]) -> Callable[[Call], None]:
+    def fault(call: Call) -> None:
+        if call.when == "before" and which(call):
+            raise AccessDeniedError("not now")
+
+    return fault
+
+
+def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it() -> None:
+    cluster = new_cluster()
+    revision = events(cluster).revision
     cluster.controller.delete_topic("events")  # and the deleter crashed
     cluster.controller.create_topic("events", 1)
     process = another_process(cluster)
     assert housekeep(process).closed == 2
     assert housekeep(another_process(cluster, 2)).closed == 0
-    assert all(process.partition(p).catch_up().closed for p in deleted)
-    assert not handle_of(process).catch_up().closed  # its namesake
+    assert all(process.journal(j).catch_up().closed(revision) for j in (0, 1))
+    assert not process.journal(0).catch_up().closed(events(cluster).revision)  # its namesake
 
 
-def test_a_damaged_partition_of_a_deleted_topic_stops_nobody(tmp_path: Path) -> None:
+def test_a_damaged_journal_of_a_deleted_topic_stops_nobody() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
-    key = damage(cluster, ids(cluster)[0])
+    put(cluster)
+    key = damage(cluster, 0)
     gone = cluster.controller.delete_topic("events")
-    cluster.controller.create_topic("other", 1)
+    cluster.controller.create_topic("other", 1)  # in journal 0, too
+    cluster.controller.create_topic("another", 1)
     pass_interval(cluster)
     process = another_process(cluster)
     result = housekeep(process)
     assert result.advanced == 1
-    assert process.partition(gone.ids()[1]).catch_up().closed
+    assert process.journal(1).catch_up().closed(gone.revision)
     assert [key in b.error for b in result.broken] == [True]
 
 
-# -- reports -----------------------------------------------------------------------------------------------------------
+# -- a controller log that went back (hazard 10) -----------------------------------------------------------------------
 
 
-def test_a_report_for_every_partition_says_what_its_log_says(tmp_path: Path) -> None:
+def test_a_journal_above_the_cluster_epoch_is_named_and_left_as_it_is() -> None:
     cluster = new_cluster()
-    put(cluster, tmp_path)
-    pass_interval(cluster)
-    housekeep(another_process(cluster))
-    fresh = another_process(cluster, 2)
-    found = reports(cluster)
-    assert [r.partition for r in found] == [0, 1]
-    for r in found:
-        handle = fresh.partition(r.id)
-        state = handle.catch_up()
-        assert r.cluster_id == fresh.controller.snapshot().cluster_id
-        assert (r.gc_epoch, r.log_offset, r.next_offset) == (state.gc_epoch, handle.replica.offset, state.next_offset)
-        assert (r.previous_applied_epoch, r.max_applied_epoch) == (state.window.oldest, state.window.newest)
-        assert (r.lowest_unreconciled_epoch, r.last_reconciled_offset) == (1, -1)
+    for _ in range(3):
+        pass_interval(cluster)
+        housekeep(cluster)
+    store = store_of(cluster)
+    for key in [k for k in store.objects if k.startswith(CONTROLLER_LOG) and k[-20:].isdigit() and int(k[-20:]) > 1]:
+        del store.objects[key]
+    before = {k: o.body for k, o in store.objects.items()}
+    result = housekeep(another_process(cluster))
+    assert [b.journal for b in result.broken] == [0, 1]
+    assert "has seen epoch 4, above the cluster epoch 2" in result.broken[0].error
+    assert {k: o.body for k, o in store.objects.items() if k.startswith("l0gc/journal/")} == {
+        k: body for k, body in before.items() if k.startswith("l0gc/journal/")
+    }
 
 
-LOST: list[Callable[[PartitionHandle], object]] = [
-    lambda handle: handle.append_placeholder(Placeholder("level_zero/data/000/b", 0, 10, 7, 0, -1), 6),
-    lambda handle: handle.advance(6),
-    lambda handle: handle.barrier(6),
+@pytest.mark.parametrize("barrier", [False, True])
+@pytest.mark.parametrize(("m", "epoch"), [(9, 9), (0, 9)])
+@pytest.mark.parametrize("ticks", [False, True])
+def test_where_what_is_published_is_above_the_epoch_nothing_is_written(
+    m: int, epoch: int, *, barrier: bool, ticks: bool
+) -> None:
+    """Issue 12.2."""
+    cluster = new_cluster()
+    cluster_id = cluster.controller.snapshot().cluster_id
+    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, m, epoch, 0))
+    if ticks:
+        pass_interval(cluster)
+    objects = dict(store_of(cluster).objects)
+    with pytest.raises(EpochRegressionError):
+        housekeep(another_process(cluster), barrier=barrier)
+    assert store_of(cluster).objects == objects
+
+
+def test_without_a_cluster_or_with_another_systems_log_there_is_nothing_to_look_after() -> None:
+    with pytest.raises(NotInitialisedError):
+        housekeep(memory_cluster(bootstrap=False))
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=True)
+    with pytest.raises(ExternalLogError):
+        housekeep(cluster)
+
+
+# -- hazard 18 ---------------------------------------------------------------------------------------------------------
+
+
+def append(handle: JournalHandle, o: ObjectExtents) -> None:
+    error = handle.append([o]).error
+    assert error is not None
+    raise error
+
+
+LOST: list[Callable[[JournalHandle, ObjectExtents], object]] = [
+    append,
+    lambda handle, o: handle.advance(6),
+    lambda handle, o: handle.barrier(6),
 ]
 
 
-@pytest.mark.parametrize("lose", LOST, ids=["placeholder", "advance", "barrier"])
-def test_what_never_landed_is_in_no_report_and_in_no_checkpoint(lose: Callable[[PartitionHandle], object]) -> None:
+@pytest.mark.parametrize("lose", LOST, ids=["objects", "advance", "barrier"])
+def test_what_never_landed_is_in_no_checkpoint(lose: Callable[[JournalHandle, ObjectExtents], object]) -> None:
     """Hazard 18."""
-    cluster = new_cluster(1)
+    cluster = new_cluster(journals=1)
     for _ in range(5):
         cluster.controller.advance()
-    handle = handle_of(cluster)
-    handle.append_placeholder(Placeholder("level_zero/data/000/a", 0, 10, 1, 0, -1), 2)
-
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent" and "/partition/" in call.key:
-            raise AccessDeniedError("not now")
-
-    store_of(cluster).fault = fault
+    put(cluster, 2)
+    lost = an_object(cluster, 6, number=1)
+    store_of(cluster).fault = refusing(lambda c: c.kind == "put_if_absent" and c.key.startswith("l0gc/journal/"))
     with pytest.raises(AccessDeniedError):
-        lose(handle)
+        lose(cluster.journal(0), lost)
     store_of(cluster).fault = lambda call: None
-    handle.replica.write_checkpoint()
-    truth = handle_of(another_process(cluster)).catch_up()  # through that checkpoint
-    entry_only = handle_of(without_checkpoints(cluster)).catch_up()
-    assert truth == entry_only == handle.state
-    assert truth.window == EpochWindow(1, 2)
-    # The next thing that the same process reports goes by the log as well.
-    housekeep(cluster)
-    (report,) = reports(cluster)
-    landed = handle_of(another_process(cluster)).catch_up()
-    assert (report.gc_epoch, report.next_offset) == (landed.gc_epoch, landed.next_offset)
+    cluster.journal(0).replica.write_checkpoint()
+    truth = another_process(cluster).journal(0).catch_up()  # through that checkpoint
+    assert truth.window == EpochWindow(0, 2)
+    assert truth.totals(1) == without_checkpoints(cluster).journal(0).catch_up().totals(1)
 
 
 def without_checkpoints(cluster: Cluster) -> Cluster:
@@ -302,32 +379,34 @@ def without_checkpoints(cluster: Cluster) -> Cluster:
     return memory_cluster(copy, seed=5, bootstrap=False)
 
 
-def test_a_report_never_says_more_than_the_log_did_even_under_a_busy_writer(tmp_path: Path) -> None:
-    """Hazard 18: another process appends and reconciles between housekeeping's append and its report."""
-    cluster = new_cluster(1)
-    put(cluster, tmp_path)
-    busy = another_process(cluster)
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 1024, 100_000])
+@pytest.mark.parametrize("journals", [1, 3])
+def test_an_idle_cluster_costs_12_requests_for_each_journal_and_20(partitions: int, journals: int) -> None:
+    cluster = new_cluster(max(partitions, journals), journals)
+    store, most = store_of(cluster), 0
+    for n in range(12):
+        pass_interval(cluster)
+        process = another_process(cluster, n)
+        store.requests.clear()
+        assert housekeep(process).advanced == journals
+        most = max(most, store.requests.total())
+    assert most <= 12 * journals + 20
+
+
+def test_topics_that_were_deleted_long_ago_cost_nothing() -> None:
+    cluster = new_cluster(journals=1)
+    for n in range(40):
+        cluster.controller.create_topic(f"t{n}", 1)
+        cluster.controller.delete_topic(f"t{n}")
+    for n in range(3):
+        pass_interval(cluster)
+        housekeep(another_process(cluster, n))
     pass_interval(cluster)
-    done: list[str] = []
-
-    def fault(call: Call) -> None:
-        landed = call.kind == "put_if_absent" and call.when == "after" and "/partition/" in call.key
-        if landed and not done:
-            done.append(call.key)
-            put(busy, tmp_path)
-            reconcile(busy)
-
-    store_of(cluster).fault = fault
-    housekeep(cluster)
-    store_of(cluster).fault = lambda call: None
-    assert done
-    (report,) = reports(cluster)
-    prefix = MemoryStore(store_of(cluster).clock)
-    log = partition_log(ids(cluster)[0]) + "log/"
-    prefix.objects = {
-        k: o
-        for k, o in store_of(cluster).objects.items()
-        if not k.startswith(log) or int(k[len(log) :][:20]) <= report.log_offset
-    }
-    then = handle_of(memory_cluster(prefix, seed=6, bootstrap=False)).catch_up()
-    assert (report.gc_epoch, report.next_offset) == (then.gc_epoch, then.next_offset)
+    process = another_process(cluster, 9)
+    store_of(cluster).requests.clear()
+    assert housekeep(process).closed == 0
+    journals = len({k.split("/")[2] for k in store_of(cluster).objects if k.startswith("l0gc/journal/")})
+    assert store_of(cluster).requests.total() <= 12 * journals + 20

@@ -5,40 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from l0gc.collect.local import LocalSweep
-from l0gc.errors import CorruptObjectError, PartitionClosedError
-from l0gc.inspect.status import status
-from l0gc.storage.parallel import Inline
+from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, StoreError
+from l0gc.keys import PartitionId
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.ingest.partitioner import ByField
-from l0gc.streamlog.journal.handle import PartitionHandle
-from l0gc.streamlog.level_one import parquet
-from l0gc.streamlog.level_one.commit import commit_run, plan_run
-from l0gc.streamlog.reader import Record, read_partition
-from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.ingest import upload
-from tests.support.memory_store import MemoryStore, memory_cluster
-from tests.support.reconcile import reconcile, write_plan
+from l0gc.streamlog.ingest import extents
+from l0gc.streamlog.ingest.partitioner import InTurn
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one import commit, index, parquet
+from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.reader import Record, read_slices, read_topic
+from l0gc.streamlog.topics import delete_topic
+from tests.support.ingest import another_process, store_of, upload
+from tests.support.memory_store import Call, memory_cluster
+from tests.support.reconcile import begin, files, reconcile
+
+several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
 
 
 def put(cluster: Cluster, tmp_path: Path, first: int, count: int) -> None:
-    """Upload the records `first` and so on, five to an L0 object; a record's value is its offset."""
+    """Upload `count` records to each partition, of offset `first` and so on, about five of each to an L0 object."""
+    n = cluster.controller.snapshot().topic("events").partitions
     path = tmp_path / "in"
-    path.write_bytes(b"".join(value(n) + b"\n" for n in range(first, first + count)))
-    upload(cluster, "events", [path], partitioner=ByField("n", 1), batch_bytes=5 * (11 + 16))
+    path.write_bytes(b"".join(value(p, o) + b"\n" for o in range(first, first + count) for p in range(n)))
+    upload(cluster, "events", [path], partitioner=InTurn(n), batch_bytes=5 * n * (8 + 16))
 
 
-def value(n: int) -> bytes:
-    return b'{"n":"%03d"}' % n
+def value(partition: int, offset: int) -> bytes:
+    return b"%03d/%04d" % (partition, offset)
 
 
-def new_cluster(tmp_path: Path, *, reconciled: int = 0, unreconciled: int = 0) -> Cluster:
+def new_cluster(
+    tmp_path: Path, *, partitions: int = 1, journals: int = 1, reconciled: int = 0, unreconciled: int = 0
+) -> Cluster:
+    """A topic with so many records in each partition."""
     cluster = memory_cluster()
-    cluster.controller.create_topic("events", 1)
+    cluster.controller.create_topic("events", partitions, journals)
     if reconciled:
         put(cluster, tmp_path, 0, reconciled)
         reconcile(cluster)
@@ -47,178 +52,390 @@ def new_cluster(tmp_path: Path, *, reconciled: int = 0, unreconciled: int = 0) -
     return cluster
 
 
-def another_process(cluster: Cluster) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+def state_of(cluster: Cluster, partition: int = 0) -> TopicState:
+    topic = cluster.controller.snapshot().topic("events")
+    return cluster.journal(topic.journal_of(partition)).catch_up().topics[topic.revision]
 
 
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+def read(cluster: Cluster, start: int | None = None, partitions: list[int] | None = None) -> Iterator[Record]:
+    return read_topic(cluster, cluster.controller.snapshot().topic("events"), partitions, start)
 
 
-def handle_of(cluster: Cluster) -> PartitionHandle:
-    return cluster.partition(cluster.controller.snapshot().topic("events").ids()[0])
-
-
-def read(cluster: Cluster, start: int = 0) -> Iterator[Record]:
-    return read_partition(cluster.store, handle_of(cluster), start)
-
-
-def numbers(records: Iterator[Record]) -> list[int]:
-    """The offsets, each record checked to be the one that belongs there."""
-    found = []
+def places(records: Iterator[Record]) -> Iterator[tuple[int, int]]:
+    """Partition and offset of each record, which is checked to be the one that belongs there."""
     for r in records:
-        assert r.value == value(r.offset)
-        found.append(r.offset)
-    return found
+        assert r.value == value(r.partition, r.offset)
+        yield r.partition, r.offset
+
+
+def all_of(partitions: int, start: int, end: int) -> list[tuple[int, int]]:
+    return [(p, o) for p in range(partitions) for o in range(start, end)]
 
 
 def sweep(cluster: Cluster) -> int:
-    """Let M follow the epoch, publish it, and delete what it allows; returns how many objects."""
-    for _ in range(2):
-        cluster.controller.advance()
-        housekeep(cluster, barrier=True)
-    state = cluster.controller.snapshot()
-    m = status(cluster).computable
-    assert m is not None
-    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, m, state.epoch, 0))
-    return LocalSweep(cluster).run(Inline()).deleted
+    """Delete every L0 object that no journal names; returns how many."""
+    topics = cluster.controller.snapshot().topics.values()
+    needed: set[str] = set()
+    for topic in topics:
+        for journal in topic.journals:
+            known = cluster.journal(journal).catch_up().topics.get(topic.revision)
+            needed |= {o.key for o in known.objects} if known is not None else set()
+    gone = [k for k in store_of(cluster).objects if k.startswith("level_zero/") and k not in needed]
+    cluster.store.delete(gone)
+    return len(gone)
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
+@several
 @pytest.mark.parametrize(("reconciled", "unreconciled"), [(0, 0), (0, 12), (12, 0), (12, 13)])
-@pytest.mark.parametrize("start", [0, 1, 11, 12, 13, 24, 25, 99])
-def test_every_record_from_an_offset_on(tmp_path: Path, reconciled: int, unreconciled: int, start: int) -> None:
-    cluster = new_cluster(tmp_path, reconciled=reconciled, unreconciled=unreconciled)
-    expected = list(range(start, reconciled + unreconciled))
-    assert numbers(read(another_process(cluster), start)) == expected
+def test_every_record_from_an_offset_on(
+    tmp_path: Path, reconciled: int, unreconciled: int, partitions: int, journals: int
+) -> None:
+    cluster = new_cluster(
+        tmp_path, partitions=partitions, journals=journals, reconciled=reconciled, unreconciled=unreconciled
+    )
+    for start in (0, 1, 11, 12, 13, 24, 25, 99):
+        expected = all_of(partitions, start, reconciled + unreconciled)
+        assert list(places(read(another_process(cluster), start))) == expected
+    assert list(places(read(cluster))) == all_of(partitions, 0, reconciled + unreconciled)
+
+
+@pytest.mark.parametrize("window_bytes", [1, 3000, 60_000, 1 << 25])
+@pytest.mark.parametrize("block_bytes", [1, 150, 1 << 18])
+def test_how_much_is_held_at_once_changes_nothing(
+    tmp_path: Path, window_bytes: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(extents, "BLOCK_BYTES", block_bytes)
+    cluster = new_cluster(tmp_path, partitions=9, journals=2, reconciled=12, unreconciled=13)
+    assert list(places(read(cluster))) == all_of(9, 0, 25)
+    assert list(places(read(cluster, 17))) == all_of(9, 17, 25)
+    assert list(places(read(cluster, 11, [7, 2, 4]))) == [(p, o) for p in (2, 4, 7) for o in range(11, 25)]
+
+
+def test_only_the_partitions_that_were_asked_for_and_only_their_journals(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=6, journals=3, unreconciled=4)
+    process = another_process(cluster)
+    assert list(places(read(process, None, [4]))) == [(4, o) for o in range(4)]
+    assert [j.journal for j in process.touched()] == [cluster.controller.snapshot().topic("events").journal_of(4)]
+    assert list(read(process, None, [])) == []
 
 
 def test_a_record_has_its_partition_time_key_and_value(tmp_path: Path) -> None:
-    cluster = new_cluster(tmp_path, reconciled=1, unreconciled=1)
+    cluster = new_cluster(tmp_path)
     now = store_of(cluster).clock.ms
-    assert list(read(cluster)) == [Record(0, n, now, b"%03d" % n, value(n)) for n in (0, 1)]
+    path = tmp_path / "in"
+    path.write_bytes(b"a\nb\n")
+    upload(cluster, "events", [path])
+    reconcile(cluster)
+    upload(cluster, "events", [path])
+    assert list(read(cluster)) == [Record(0, n, now, None, v) for n, v in enumerate([b"a", b"b"] * 2)]
+
+
+def test_slices_are_what_the_records_are(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=3, reconciled=7, unreconciled=8)
+    topic = cluster.controller.snapshot().topic("events")
+    found = [
+        (s.partition, offset, v)
+        for s in read_slices(cluster, topic, start=3)
+        for offset, v in enumerate(s.batch.column("value").to_pylist(), s.base_offset)
+    ]
+    assert found == [(r.partition, r.offset, r.value) for r in read(cluster, 3)]
 
 
 def test_l1_is_read_in_pieces_and_over_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(parquet, "FILE_BYTES", 500)
-    monkeypatch.setattr(reader, "_ROWS", 3)
-    cluster = new_cluster(tmp_path, reconciled=40, unreconciled=3)
-    assert len(handle_of(cluster).state.l1) > 1
-    for start in (0, 7, 17, 39):
-        assert numbers(read(cluster, start)) == list(range(start, 43))
+    monkeypatch.setattr(parquet, "_ROWS", 3)
+    for window_bytes in (1, 1 << 25):
+        monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+        cluster = new_cluster(tmp_path, partitions=2)
+        for first, count in ((0, 8), (8, 20), (28, 12)):
+            put(cluster, tmp_path, first, count)
+            reconcile(cluster)
+        put(cluster, tmp_path, 40, 3)
+        assert len(files(cluster, "events", 1)) == 3
+        for start in (0, 7, 17, 39):
+            assert list(places(read(cluster, start))) == all_of(2, start, 43)
 
 
-def test_reading_ends_where_the_log_was_when_it_began(tmp_path: Path) -> None:
-    cluster = new_cluster(tmp_path, unreconciled=10)
-    records = read(cluster)
+def test_l1_objects_that_the_index_lists_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (index, commit):
+        monkeypatch.setattr(module, "STATE_ROWS", 4)
+    monkeypatch.setattr(index, "KEPT_ROWS", 2)
+    cluster = new_cluster(tmp_path, partitions=3)
+    for first in range(0, 30, 3):
+        put(cluster, tmp_path, first, 3)
+        reconcile(cluster)
+    put(cluster, tmp_path, 30, 4)
+    assert state_of(cluster).indexes
+    for start in (0, 1, 16, 28, 31):
+        assert list(places(read(another_process(cluster), start))) == all_of(3, start, 34)
+
+
+@pytest.mark.parametrize("lost", ["level_one/index/", "level_one/data/"])
+def test_what_the_index_needs_and_that_is_gone_is_a_loss(
+    tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (index, commit):
+        monkeypatch.setattr(module, "STATE_ROWS", 4)
+    monkeypatch.setattr(index, "KEPT_ROWS", 2)
+    cluster = new_cluster(tmp_path)
+    for first in range(0, 30, 3):
+        put(cluster, tmp_path, first, 3)
+        reconcile(cluster)
+    for key in [k for k in store_of(cluster).objects if k.startswith(lost)]:
+        del store_of(cluster).objects[key]
+    with pytest.raises(CorruptObjectError, match=f"{lost}.* does not exist, though .* record 0; restore"):
+        list(read(cluster))
+
+
+def test_reading_ends_where_the_journal_was_when_it_began(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=2, unreconciled=10)
+    records = places(read(cluster))
     first = next(records)
     put(another_process(cluster), tmp_path, 10, 10)
-    assert [first.offset, *numbers(records)] == list(range(10))
+    assert [first, *records] == all_of(2, 0, 10)
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
+def test_reading_ends_there_also_where_later_records_are_lifted_meanwhile(
+    tmp_path: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=2, unreconciled=10)
+    records = places(read(cluster))
+    first = next(records)
+    put(another_process(cluster), tmp_path, 10, 10)
+    reconcile(cluster)
+    sweep(cluster)
+    assert [first, *records] == all_of(2, 0, 10)
+
+
+def test_neighbours_in_a_block_cost_one_request_for_each_object(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=500)
+    path = tmp_path / "in"
+    path.write_bytes(b"".join(b"%06d\n" % n for n in range(6000)))
+    upload(cluster, "events", [path], batch_bytes=22 * 2000)
+    process = another_process(cluster)
+    topic = process.controller.snapshot().topic("events")
+    process.journal(topic.journals[0]).catch_up()
+    before = store_of(cluster).requests["get"]
+    assert sum(1 for _ in read_topic(process, topic)) == 6000
+    assert store_of(cluster).requests["get"] - before <= 3 + 1
 
 
 # -- what happens meanwhile --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [1, 5, 12, 17])
+@several
+@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25])
 @pytest.mark.parametrize("same_process", [False, True])
-def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(tmp_path: Path, after: int, same_process: bool) -> None:
-    """Hazard 19: the object is gone between the replay that named it and the read of it."""
-    cluster = new_cluster(tmp_path, reconciled=10, unreconciled=15)
-    worker = cluster if same_process else another_process(cluster)
-    before = len([k for k in store_of(cluster).objects if k.startswith("level_zero/")])
+def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
+    tmp_path: Path,
+    same_process: bool,
+    window_bytes: int,
+    partitions: int,
+    journals: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hazard 19: the object is gone between the look that named it and the read of it."""
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    for after in (1, 5, 12, 17):
+        cluster = new_cluster(tmp_path, partitions=partitions, journals=journals, reconciled=10, unreconciled=15)
+        worker = cluster if same_process else another_process(cluster)
+        before = len([k for k in store_of(cluster).objects if k.startswith("level_zero/")])
+        records = places(read(cluster))
+        found = [next(records) for _ in range(after)]  # the reader has looked at the journal
+        reconcile(worker)
+        assert sweep(worker) == before == 5
+        assert [*found, *records] == all_of(partitions, 0, 25)
 
-    records = read(cluster)
-    found = [next(records).offset for _ in range(after)]  # the reader has looked at the log
-    reconcile(worker)
-    assert sweep(worker) == before == 5
-    assert [*found, *numbers(records)] == list(range(25))
 
-
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
 @pytest.mark.parametrize("same_process", [False, True])
-def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(tmp_path: Path, same_process: bool) -> None:
+def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(
+    tmp_path: Path, same_process: bool, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hazard 19: a run that planned before the last upload commits while L1 is being read."""
-    cluster = new_cluster(tmp_path, reconciled=10, unreconciled=10)
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=3, reconciled=10, unreconciled=10)
     worker = cluster if same_process else another_process(cluster)
-    plan, _ = plan_run(worker, None)
-    files = write_plan(worker, plan)
+    run = begin(worker)
     put(another_process(cluster), tmp_path, 20, 5)
-    records = read(cluster)
+    records = places(read(cluster))
     first = next(records)
-    commit_run(worker, plan, files, lambda warning: None)
-    assert [first.offset, *numbers(records)] == list(range(25))
+    run.commit()
+    sweep(worker)
+    assert [first, *records] == all_of(3, 0, 25)
 
 
-def test_each_of_many_moves_under_the_reader_is_survived(tmp_path: Path) -> None:
-    """Hazard 19, again and again: whenever a record is read, what follows is reconciled and swept."""
-    cluster = new_cluster(tmp_path)
+@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25])
+def test_each_of_many_moves_under_the_reader_is_survived(
+    tmp_path: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hazard 19, again and again: whenever an object is asked for, what is unreconciled is reconciled and swept."""
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=3)
     worker = another_process(cluster)
     for first in range(0, 40, 10):
         put(worker, tmp_path, first, 10)
-    found = []
-    for n, record in enumerate(read(cluster)):
-        assert record.value == value(record.offset)
-        found.append(record.offset)
-        if n % 7 == 0:
-            reconcile(worker)
+    topic = cluster.controller.snapshot().topic("events")
+    busy: list[bool] = []
+
+    def fault(call: Call) -> None:
+        if not busy and call.key.startswith("level_zero/") and (call.kind, call.when) == ("get", "before"):
+            busy.append(True)
+            begin(worker).commit()
             sweep(worker)
-    assert found == list(range(40))
+            busy.clear()
+
+    store_of(cluster).fault = fault
+    records = read_topic(cluster, topic)
+    found = []
+    for n, place in enumerate(places(records)):
+        found.append(place)
+        if n % 7 == 0 and n < 60:
+            put(another_process(cluster, n + 5), tmp_path, 40 + n // 7, 1)
+    assert found == all_of(3, 0, 40)
 
 
-def test_a_topic_that_is_deleted_and_swept_meanwhile_is_no_loss(tmp_path: Path) -> None:
-    cluster = new_cluster(tmp_path, unreconciled=15)
-    worker = another_process(cluster)
-    records = read(cluster)
-    next(records)
-    for p in worker.controller.delete_topic("events").ids():
-        worker.partition(p).close()
-    assert sweep(worker) == 3
-    with pytest.raises(PartitionClosedError, match="'events'"):
-        list(records)
+def test_a_topic_that_is_deleted_and_swept_meanwhile_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)
+    for closed in (False, True):
+        cluster = new_cluster(tmp_path, partitions=2, reconciled=3, unreconciled=15)
+        worker = another_process(cluster)
+        records = read(cluster)
+        next(records)
+        if closed:
+            delete_topic(worker, "events")
+        else:
+            worker.controller.delete_topic("events")  # and dies before it closes the topic
+        for key in [k for k in store_of(cluster).objects if k.startswith("level_")]:
+            del store_of(cluster).objects[key]
+        with pytest.raises(PartitionClosedError, match="'events'"):
+            list(records)
+
+
+# -- the log start offset ----------------------------------------------------------------------------------------------
+
+
+def expire(cluster: Cluster, partition: int, offset: int) -> None:
+    """Move a partition's log start offset, as an entry will."""
+    topic = state_of(cluster, partition)
+    topic.log_start[np.searchsorted(topic.partitions, partition)] = offset
+
+
+def test_without_an_offset_reading_begins_at_the_first_record_that_is_there(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=3, reconciled=10, unreconciled=5)
+    expire(cluster, 1, 7)
+    assert list(places(read(cluster))) == [(p, o) for p in range(3) for o in range(7 if p == 1 else 0, 15)]
+    expire(cluster, 1, 15)
+    assert list(places(read(cluster))) == [(p, o) for p in (0, 2) for o in range(15)]
+
+
+def test_below_the_log_start_offset_is_out_of_range_and_says_where_it_is(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=3, reconciled=10, unreconciled=5)
+    expire(cluster, 1, 7)
+    with pytest.raises(OffsetOutOfRangeError, match=r"record 6 of partition events/1 was deleted; .* offset 7") as e:
+        list(read(cluster, 6))
+    assert e.value.exit_code == 5
+    assert list(places(read(cluster, 7))) == all_of(3, 7, 15)
+    assert list(places(read(cluster, 6, [0, 2]))) == [(p, o) for p in (0, 2) for o in range(6, 15)]
+
+
+def test_records_that_are_deleted_before_they_could_be_read_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)
+    for partition, told in [(0, True), (1, False)]:
+        cluster = new_cluster(tmp_path, partitions=2, reconciled=5, unreconciled=10)
+        records = places(read(cluster))
+        found = [next(records) for _ in range(6)]
+        expire(cluster, partition, 12)
+        reconcile(cluster)
+        sweep(cluster)
+        if told:  # it has been begun
+            with pytest.raises(OffsetOutOfRangeError, match="partition events/0"):
+                list(records)
+        else:
+            assert [*found, *records] == [(0, o) for o in range(15)] + [(1, o) for o in range(12, 15)]
 
 
 # -- what is really lost -----------------------------------------------------------------------------------------------
 
 
+def some_object(cluster: Cluster, level: str, at: int) -> str:
+    """The object that has the record at offset `at` of partition 1."""
+    topic = cluster.controller.snapshot().topic("events")
+    if level == "level_one/":
+        return next(
+            l1_key(topic.id(1), f)
+            for f in files(cluster, "events", 1)
+            if f.base_offset <= at <= f.last_offset
+        )  # fmt: skip
+    return next(e.key for e in state_of(cluster).extents(1) if e.base_offset <= at <= e.last_offset)
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
 @pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
-def test_an_object_that_the_log_needs_and_that_is_gone_is_a_loss(tmp_path: Path, level: str, at: int) -> None:
-    cluster = new_cluster(tmp_path, reconciled=12, unreconciled=5)
-    needed = {u.placeholder.key for u in handle_of(cluster).state.placeholders}
-    (key,) = (k for k in store_of(cluster).objects if k.startswith(level) and ("zero" not in level or k in needed))
+def test_an_object_that_the_journal_needs_and_that_is_gone_is_a_loss(
+    tmp_path: Path, level: str, at: int, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
+    key = some_object(cluster, level, at)
     del store_of(cluster).objects[key]
-    records = read(another_process(cluster))
-    assert [next(records).offset for _ in range(at)] == list(range(at))
-    with pytest.raises(CorruptObjectError, match=f"{key} does not exist, though .* record {at}; restore"):
+    records = places(read(another_process(cluster), None, [1]))
+    assert [next(records) for _ in range(at)] == [(1, o) for o in range(at)]  # what lies before it is read
+    with pytest.raises(CorruptObjectError, match=f"{key} does not exist, though .*events/1 .* record {at}; restore"):
         next(records)
 
 
-@pytest.mark.parametrize("level", ["level_zero/", "level_one/"])
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
+@pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage"])
-def test_an_object_that_is_damaged_is_named(tmp_path: Path, level: str, damage: str) -> None:
-    cluster = new_cluster(tmp_path, reconciled=12, unreconciled=5)
-    needed = {u.placeholder.key for u in handle_of(cluster).state.placeholders}
-    (key,) = (k for k in store_of(cluster).objects if k.startswith(level) and ("zero" not in level or k in needed))
+def test_an_object_that_is_damaged_is_named(
+    tmp_path: Path, level: str, at: int, damage: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
+    key = some_object(cluster, level, at)
     o = store_of(cluster).objects[key]
     o.body = {"cut": o.body[:-20], "empty": b"", "garbage": bytes(len(o.body))}[damage]
+    records = places(read(another_process(cluster), None, [1]))
     with pytest.raises(CorruptObjectError, match=key):
-        list(read(another_process(cluster)))
+        list(records)
+
+
+def test_a_store_that_fails_is_no_damage(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=2, unreconciled=5)
+
+    def fault(call: Call) -> None:
+        if call.kind == "get" and call.key.startswith("level_zero/"):
+            raise StoreError("no")
+
+    store_of(cluster).fault = fault
+    with pytest.raises(StoreError, match=r"^no$"):
+        list(read(cluster))
 
 
 @pytest.mark.parametrize("wrong", ["fewer", "other"])
-def test_an_l1_object_with_other_records_than_the_log_says_is_named(tmp_path: Path, wrong: str) -> None:
+def test_an_l1_object_with_other_records_than_the_journal_says_is_named(tmp_path: Path, wrong: str) -> None:
     cluster = new_cluster(tmp_path, reconciled=12)
-    if wrong == "fewer":
-        other = new_cluster(tmp_path, reconciled=7)
-    else:
-        other = new_cluster(tmp_path, reconciled=3)
+    other = new_cluster(tmp_path, reconciled=7 if wrong == "fewer" else 3)
+    if wrong == "other":
         put(other, tmp_path, 3, 12)
         reconcile(other)
-    (key,) = (f.key for f in handle_of(cluster).state.l1)
-    file = handle_of(other).state.l1[-1]
-    store_of(cluster).objects[key] = store_of(other).objects[file.key]
-    handle_of(cluster).state.l1[0] = type(file)(key, 0, 11, file.bytes)
+
+    def id_of(c: Cluster) -> PartitionId:
+        return c.controller.snapshot().topic("events").id(0)
+
+    key = l1_key(id_of(cluster), files(cluster, "events", 0)[0])
+    file = files(other, "events", 0)[-1]
+    store_of(cluster).objects[key] = store_of(other).objects[l1_key(id_of(other), file)]
+    state_of(cluster).l1["bytes"][0] = file.bytes
     with pytest.raises(CorruptObjectError, match=key):
         list(read(cluster))

@@ -29,7 +29,11 @@ class Request:
 
 
 class Fate(enum.Enum):
-    """What becomes of a request. Those that end in `after` reach the server, which does what they ask."""
+    """What becomes of a request. Those that end in `after` reach the server, which does what they ask.
+
+    A repeated one reaches it twice, and the client sees the second answer only, as behind nginx and Envoy: of a conditional
+    write that landed it hears that the key exists.
+    """
 
     PASS = "passed"
     SLOW = "slow"
@@ -39,6 +43,7 @@ class Fate(enum.Enum):
     FAIL_AFTER = "500 after the server"
     SLOW_DOWN = "503 before the server"
     TRUNCATED = "body truncated"
+    REPEATED = "sent twice"
     DENY = "403 before the server"
     DENY_AFTER = "403 after the server"
 
@@ -56,9 +61,10 @@ REACHES_THE_SERVER: Final = {
     Fate.CUT_AFTER,
     Fate.FAIL_AFTER,
     Fate.TRUNCATED,
+    Fate.REPEATED,
     Fate.DENY_AFTER,
 }
-LETS_THE_ANSWER_THROUGH: Final = {Fate.PASS, Fate.SLOW, Fate.TRUNCATED}
+LETS_THE_ANSWER_THROUGH: Final = {Fate.PASS, Fate.SLOW, Fate.TRUNCATED, Fate.REPEATED}
 
 
 def request_of(number: int, method: str, target: str, headers: dict[str, str]) -> Request:
@@ -165,6 +171,7 @@ class Faults:
         Fate.SLOW_DOWN,
         Fate.SLOW,
         Fate.TRUNCATED,
+        Fate.REPEATED,
     )
 
     def __init__(self, seed: int, rate: float, outages: float = 0.0) -> None:

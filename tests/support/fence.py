@@ -10,11 +10,10 @@ import threading
 from types import TracebackType
 
 from l0gc.errors import StaleClusterEpochError
-from l0gc.keys import PartitionId
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.window import EpochWindow
 
-P = PartitionId("events", 5, 0)
+JOURNAL = 3
 PATIENCE_S = 20.0
 """Only a test that fails waits this long."""
 
@@ -78,7 +77,7 @@ class Writer:
 
 def fence_on(oldest: int, newest: int) -> tuple[EpochFence, Applied]:
     applied = Applied(oldest, newest)
-    return EpochFence(P, applied), applied
+    return EpochFence(JOURNAL, applied), applied
 
 
 def fenced(fence: EpochFence, epoch: int) -> EpochWindow:

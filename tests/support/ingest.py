@@ -11,14 +11,18 @@ from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.inputs import open_inputs
 from l0gc.streamlog.ingest.partitioner import InTurn, Partitioner
-from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader, UploadResult
-from l0gc.streamlog.reader import read_partition
+from l0gc.streamlog.ingest.result import UploadResult
+from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
+from l0gc.streamlog.journal.entries import Objects
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.state import decode_entry
+from l0gc.streamlog.reader import read_topic
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
 
 
 def producer_session(cluster: Cluster, name: str) -> ProducerSession:
     """A new run of the producer `name`, which fences the one before."""
-    p = cluster.controller.init_producer(name)
-    return ProducerSession(name, p.producer_id, p.epoch)
+    return ProducerSession.begin(cluster, name)
 
 
 def upload(
@@ -52,9 +56,95 @@ def upload(
 
 def stored_values(cluster: Cluster, topic: str) -> list[list[bytes]]:
     """The records of each partition, in order, each offset checked."""
-    found = []
-    for p in cluster.controller.snapshot().topic(topic).ids():
-        records = list(read_partition(cluster.store, cluster.partition(p)))
-        assert [r.offset for r in records] == list(range(len(records)))
-        found.append([r.value for r in records])
+    target = cluster.controller.snapshot().topic(topic)
+    found: list[list[bytes]] = [[] for _ in range(target.partitions)]
+    for r in read_topic(cluster, target):
+        assert r.offset == len(found[r.partition])
+        found[r.partition].append(r.value)
     return found
+
+
+# -- small inputs and processes ------------------------------------------------------------------------------------------
+
+SMALL = 4 * (5 + 16)
+"""Four records of five bytes to a batch."""
+
+
+class CrashError(Exception):
+    """The process dies."""
+
+
+class Countdown:
+    """A fault: the process dies at its `at`-th store call, before or after that takes effect."""
+
+    def __init__(self, at: int, when: str) -> None:
+        self.left, self._when = at, when
+
+    def __call__(self, call: Call) -> None:
+        if self.left > 0 and call.when == self._when:
+            self.left -= 1
+        if self.left == 0:
+            self.left = -1
+        if self.left < 0:
+            raise CrashError
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def another_process(cluster: Cluster, seed: int = 1) -> Cluster:
+    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
+
+
+def lines(count: int, prefix: str = "r") -> list[bytes]:
+    """Records of five bytes."""
+    return [f"{prefix}{n:04}".encode() for n in range(count)]
+
+
+def write(path: Path, records: Sequence[bytes]) -> Path:
+    path.write_bytes(b"".join(r + b"\n" for r in records))
+    return path
+
+
+def in_turn(*files: Sequence[bytes], partitions: int) -> list[list[bytes]]:
+    """What each partition must hold after these files were uploaded in turn."""
+    return [[r for f in files for r in f[p::partitions]] for p in range(partitions)]
+
+
+def l0_objects(cluster: Cluster) -> list[str]:
+    return [k for k in store_of(cluster).objects if k.startswith("level_zero/")]
+
+
+def job(cluster: Cluster, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
+    """A run of the upload job `job`."""
+    return upload(cluster, "events", files, session=producer_session(cluster, "job"), batch_bytes=batch_bytes)
+
+
+def topic_in_memory(partitions: int, journals: int = 1) -> Cluster:
+    """A cluster with the topic `events`."""
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", partitions, journals)
+    return cluster
+
+
+def journal_of(cluster: Cluster) -> JournalHandle:
+    """The first journal of the topic `events`."""
+    return cluster.journal(cluster.controller.snapshot().topic("events").journals[0])
+
+
+def objects_in_entries(cluster: Cluster) -> list[int]:
+    """How many objects each entry of the topic's journal holds."""
+    journal = journal_of(cluster)
+    journal.catch_up()
+    log = journal.replica.log
+    entries = [decode_entry(log.get(n).payload, "an entry") for n in range(journal.replica.offset + 1)]
+    return [len(e.objects) for e in entries if isinstance(e, Objects)]
+
+
+def slide(cluster: Cluster, times: int) -> None:
+    """Another process moves the window of the topic's journal."""
+    other = another_process(cluster, 77)
+    for _ in range(times):
+        journal_of(other).advance(other.controller.advance())

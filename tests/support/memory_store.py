@@ -17,8 +17,20 @@ from pathlib import Path
 
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError
 from l0gc.runtime import Runtime
-from l0gc.storage.history import OFF, UnfinishedUpload, VersionedKey, VersionPage, VersionsDeleted
-from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Listing, Stored, Written
+from l0gc.storage.objectstore import (
+    OFF,
+    PAGE_SIZE,
+    DeleteFailure,
+    Head,
+    ListedPage,
+    Listing,
+    Stored,
+    UnfinishedUpload,
+    VersionedKey,
+    VersionPage,
+    VersionsDeleted,
+    Written,
+)
 from l0gc.streamlog.cluster import Cluster
 
 
@@ -64,6 +76,7 @@ class MemoryStore:
         self.requests: Counter[str] = Counter()
         self.page_size = PAGE_SIZE
         self.unfinished: list[UnfinishedUpload] = []
+        self.quotes_etags = True
         self._version = 0
 
     def _enter(self, kind: str, key: str) -> None:
@@ -92,6 +105,12 @@ class MemoryStore:
         self._leave("get", key)
         return Stored(o.body, o.etag, o.modified_ms, self.clock.ms)
 
+    def head(self, key: str) -> Head:
+        self._enter("head", key)
+        o = self._object(key)
+        self._leave("head", key)
+        return Head(len(o.body), o.etag, o.modified_ms, self.clock.ms)
+
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         self._enter("get", key)
         body = self._object(key).body
@@ -104,7 +123,7 @@ class MemoryStore:
         self._leave("put", key)
         return written
 
-    def put_often(self, key: str, body: bytes) -> None:
+    def put_fast(self, key: str, body: bytes) -> None:
         self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
@@ -135,6 +154,9 @@ class MemoryStore:
 
     def delete_once(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
         return self.delete(keys)
+
+    def discard(self, folder: str) -> None:
+        self.delete([*self.list(folder).modified_ms])
 
     @property
     def history(self) -> MemoryHistory:

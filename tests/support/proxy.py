@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -171,7 +171,12 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             upstream = HTTPConnection(*proxy.upstream, timeout=WAIT_S)
             try:
-                answer = self._forward(upstream)
+                body: Iterable[bytes] = self._body()
+                if fate is Fate.REPEATED:
+                    body = list(body)
+                    self._forward(upstream, body).read()
+                    upstream.close()  # it connects again by itself
+                answer = self._forward(upstream, body)
                 if fate in LETS_THE_ANSWER_THROUGH and not (fate is Fate.TRUNCATED and not answer.length):
                     self._relay(answer, truncated=fate is Fate.TRUNCATED)
                     return
@@ -208,13 +213,13 @@ class _Handler(BaseHTTPRequestHandler):
             left -= len(piece)
             yield piece
 
-    def _forward(self, upstream: HTTPConnection) -> HTTPResponse:
+    def _forward(self, upstream: HTTPConnection, body: Iterable[bytes]) -> HTTPResponse:
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             if name.lower() != "expect":  # answered by this server already
                 upstream.putheader(name, value)
         upstream.endheaders()
-        for piece in self._body():
+        for piece in body:
             upstream.send(piece)
         return upstream.getresponse()
 

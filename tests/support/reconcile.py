@@ -1,49 +1,143 @@
-"""A reconcile run without Spark: planned, read, written and committed in this process, by the functions that Spark calls."""
+"""L0 objects made by hand, reconcile runs without Spark, step by step where a test needs it, and what is in L1."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.entries import L1File
-from l0gc.streamlog.level_one.commit import Committed, commit_run, plan_run
-from l0gc.streamlog.level_one.parquet import read_object, write_l1
-from l0gc.streamlog.level_one.plan import Plan
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.extents import Chunk, pack
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.topic import L1File, l1_file
+from l0gc.streamlog.level_one import reconcile as runs
+from l0gc.streamlog.level_one.commit import Committed
+from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.level_one.parquet import read_l1
+from l0gc.streamlog.level_one.plan import ROUND_BYTES, Round, choose, make_round
+from l0gc.streamlog.level_one.write import Written
+
+Records = Mapping[int, Sequence[bytes]]
+"""The values of each partition's records."""
 
 
-def l1_rows(cluster: Cluster, plan: Plan) -> list[pa.RecordBatch]:
-    """The records of the plan, sorted by plan and offset, in the columns that `write_l1` takes."""
-    extents = [(index, batch) for read in plan.objects for index, batch in read_object(cluster.store, read)]
-    extents.sort(key=lambda e: (e[0], e[1].column("offset")[0].as_py()))
-    rows = []
-    for index, batch in extents:
-        offset, timestamp, key, value, epoch = batch.columns
-        columns = [
-            pa.array([index] * batch.num_rows, pa.int32()),
-            offset,
-            timestamp.cast(pa.int64()),
-            key,
-            value,
-            epoch,
-        ]
-        rows.append(pa.record_batch(columns, ["plan", "offset", "timestamp_ms", "key", "value", "epoch"]))
-    return rows
+def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | None = None) -> dict[int, ObjectExtents]:
+    """An L0 object in the store with these records, and what each journal is to be told of it. A record's key is its
+    value up to a colon, none without one."""
+    groups: dict[int, list[Chunk]] = {}
+    for partition, values in sorted(records.items()):
+        keys = [v.split(b":")[0] if b":" in v else None for v in values]
+        groups.setdefault(topic.journal_of(partition), []).append(Chunk(partition, values, keys))
+    packed = pack(list(groups.values()), cluster.runtime.clock.now_ms())
+    layout, name = cluster.controller.layout(), cluster.runtime.new_id()
+    at = cluster.controller.epoch() if epoch is None else epoch
+    key = layout.format(layout.shard_of(name), at, name)
+    cluster.store.put(key, packed.body)
+    return {
+        journal: ObjectExtents(
+            key, at, topic.revision, topic.topic_id, part.start, part.blocks, part.partitions, part.records
+        )
+        for journal, part in zip(groups, packed.parts, strict=True)
+    }
 
 
-def write_plan(cluster: Cluster, plan: Plan) -> dict[int, list[L1File]]:
-    """What the executors do: the L1 objects of each plan, durable and not committed."""
-    plans = {p.index: p for p in plan.partitions}
-    files: dict[int, list[L1File]] = {}
-    for index, file in write_l1(cluster.store, plans, l1_rows(cluster, plan), cluster.runtime):
-        files.setdefault(index, []).append(file)
-    return files
+def put(cluster: Cluster, topic: str, *objects: Records) -> list[str]:
+    """Upload L0 objects, those of one call in one entry of each journal; returns their keys."""
+    target = cluster.controller.snapshot().topic(topic)
+    of_journal: dict[int, list[ObjectExtents]] = {}
+    keys = []
+    for records in objects:
+        parts = stored(cluster, target, records)
+        keys.append(next(iter(parts.values())).key)
+        for journal, part in parts.items():
+            of_journal.setdefault(journal, []).append(part)
+    for journal, parts_of in of_journal.items():
+        appended = cluster.journal(journal).append(parts_of)
+        assert appended.error is None, appended.error
+    return keys
 
 
-def reconcile(cluster: Cluster, topic: str | None = None) -> list[Committed]:
+# -- runs -----------------------------------------------------------------------------------------------------------------
+
+
+def reconcile(cluster: Cluster, topic: str | None = None, *, round_bytes: int = ROUND_BYTES) -> runs.ReconcileResult:
     """Reconcile all there is; every partition and every removal is expected to go well."""
-    plan, errors = plan_run(cluster, topic)
-    warnings: list[str] = []
-    committed = commit_run(cluster, plan, write_plan(cluster, plan), warnings.append)
-    assert not errors
-    assert not warnings
-    return committed
+    result = runs.reconcile(cluster, topic, round_bytes=round_bytes)
+    assert not result.errors
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that has written its L1 objects, and committed nothing yet."""
+
+    cluster: Cluster
+    round: Round
+    written: Written
+
+    def commit(self) -> list[Committed]:
+        return runs.Local(self.cluster).commit(self.round, self.written)
+
+    @property
+    def keys(self) -> set[str]:
+        """Its L1 objects."""
+        names = self.round.topics()
+        return {
+            l1_key(PartitionId(names[revision], revision, f.partition), f)
+            for (_, revision), rows in self.written.files.items()
+            for f in map(l1_file, rows)
+        }
+
+
+def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Round:
+    """The round that takes all there is."""
+    state = cluster.controller.snapshot()
+    windows = runs.windows_of(state, topic)
+    plans = runs.Local(cluster).plan(windows, ROUND_BYTES)
+    assert not [e for p in plans for e in p.errors]
+    return make_round(state.epoch, windows, choose(plans, ROUND_BYTES), cores, state.partition_count)
+
+
+def begin(cluster: Cluster, topic: str | None = None) -> Begun:
+    """Plan, read and write all there is."""
+    r = planned(cluster, topic)
+    return Begun(cluster, r, runs.Local(cluster).write(r))
+
+
+# -- what is there --------------------------------------------------------------------------------------------------------
+
+
+def partition_of(cluster: Cluster, topic: str, partition: int) -> PartitionId:
+    return cluster.controller.snapshot().topic(topic).id(partition)
+
+
+def files(cluster: Cluster, topic: str, partition: int) -> list[L1File]:
+    """The L1 objects of a partition that its journal names."""
+    p = partition_of(cluster, topic, partition)
+    handle = cluster.journal(cluster.controller.snapshot().topic(topic).journal_of(partition))
+    return list(files_of(cluster.store, p, handle.catch_up()))
+
+
+def named(cluster: Cluster, topic: str) -> set[str]:
+    """The keys of all L1 objects that a topic's journals name."""
+    t = cluster.controller.snapshot().topic(topic)
+    return {l1_key(t.id(p), f) for p in range(t.partitions) for f in files(cluster, topic, p)}
+
+
+def lifted(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
+    """The values of a partition's records in L1, in order, each offset checked."""
+    p = partition_of(cluster, topic, partition)
+    values: list[bytes] = []
+    for f in files(cluster, topic, partition):
+        for base, batch in read_l1(cluster.store, l1_key(p, f), f):
+            assert base == len(values)
+            values += batch.column("value").to_pylist()
+    return values
+
+
+def unreconciled(cluster: Cluster, topic: str, partition: int) -> int:
+    """How many of a partition's records are not in L1."""
+    t = cluster.controller.snapshot().topic(topic)
+    state = cluster.journal(t.journal_of(partition)).catch_up()
+    return state.partition(t.revision, partition).unreconciled_records

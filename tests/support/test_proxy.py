@@ -14,7 +14,9 @@ import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import AccessDeniedError, AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError, StoreError
+from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.log import SharedLog
 from l0gc.storage.s3 import S3Store
 from tests.support.fates import Behaviour, DieAt, Fate, Faults, KillAt, Request
 from tests.support.proxy import Proxy
@@ -206,3 +208,19 @@ def test_a_stopped_proxy_takes_no_more_requests(weed: SeaweedFS, bucket: StoreCo
     with pytest.raises(StoreError):
         store.put_if_absent("k", b"")
     assert direct.list("").modified_ms == {}
+
+
+def test_a_repeated_conditional_write_lands_and_is_said_to_exist(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store
+) -> None:
+    with proxied(weed, Scripted(Fate.REPEATED)) as proxy, pytest.raises(PreconditionFailedError):
+        through(proxy, bucket).put_if_absent("a", b"first")
+    assert direct.get("a").body == b"first"
+
+
+def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
+    """Also where the look at the owner fails at first."""
+    with proxied(weed, Scripted(Fate.REPEATED, Fate.FAIL, Fate.FAIL)) as proxy:
+        log = SharedLog(through(proxy, bucket), "log/", Runtime())
+        landed = log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())
+    assert (landed.offset, SharedLog(direct, "log/", Runtime()).get(0).payload) == (0, b"entry")

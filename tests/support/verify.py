@@ -1,33 +1,115 @@
-"""A partition with records in L1 and in L0, to be looked at and damaged."""
+"""A journal with records in L1 and in L0, made without uploader and reconciler, to be read and damaged."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
+from collections.abc import Mapping
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc import columns
+from l0gc.keys import PartitionId
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.ingest.partitioner import FixedPartition
-from l0gc.streamlog.journal.handle import PartitionHandle
-from l0gc.streamlog.journal.state import PartitionState
-from tests.support.ingest import upload
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.extents import Chunk, pack
+from l0gc.streamlog.journal import rows
+from l0gc.streamlog.journal.entries import ObjectExtents, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import L1_ROW, RANGE
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
+from l0gc.streamlog.level_one.index import l1_key, spill
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from tests.support.memory_store import MemoryStore, memory_cluster
-from tests.support.reconcile import reconcile
+
+RECORDS = {0: 10, 2: 6}
 
 
-def loaded_cluster(tmp_path: Path) -> Cluster:
-    """Topic events, one partition: records 0 to 9 in one L1 object, 10 to 19 in two L0 objects."""
+def loaded_cluster() -> Cluster:
+    """Topic events, three partitions in one journal: as `RECORDS` says in L1, and as much again in an L0 object."""
     cluster = memory_cluster()
-    cluster.controller.create_topic("events", 1)
-    put(cluster, tmp_path, 10)
-    reconcile(cluster)
-    put(cluster, tmp_path, 10)
+    cluster.controller.create_topic("events", 3)
+    put(cluster, RECORDS)
+    lift(cluster)
+    put(cluster, RECORDS)
     return cluster
 
 
-def put(cluster: Cluster, tmp_path: Path, records: int) -> None:
-    """Upload so many records, five to an L0 object."""
-    path = tmp_path / "in"
-    path.write_bytes(b"".join(b"record-%05d\n" % n for n in range(records)))
-    upload(cluster, "events", [path], partitioner=FixedPartition(0, 1), batch_bytes=5 * (12 + 16))
+def put(cluster: Cluster, records: Mapping[int, int], name: str = "events") -> str:
+    """Upload an L0 object with so many records for each partition; returns its key. Raises why it did not land."""
+    topic = topic_of(cluster, name)
+    journals = sorted({topic.journal_of(p) for p in records}, key=topic.journals.index)
+    groups = [
+        [
+            Chunk(p, [b"record-%05d" % i for i in range(n)], [None] * n)
+            for p, n in sorted(records.items())
+            if topic.journal_of(p) == journal
+        ]
+        for journal in journals
+    ]
+    packed = pack(groups, 1_700_000_000_000)
+    epoch, object_id = cluster.controller.snapshot().epoch, cluster.runtime.new_id()
+    layout = cluster.controller.layout()
+    key = layout.format(layout.shard_of(object_id), epoch, object_id)
+    cluster.store.put(key, packed.body)
+    for journal, part in zip(journals, packed.parts, strict=True):
+        where = (topic.revision, topic.topic_id, part.start, part.blocks, part.partitions, part.records)
+        appended = cluster.journal(journal).append([ObjectExtents(key, epoch, *where)])
+        if appended.error is not None:
+            raise appended.error
+    return key
+
+
+def lift(cluster: Cluster, name: str = "events", *, per_file: int = 1_000_000) -> None:
+    """Reconcile what the topic has, at most so many records into an L1 object."""
+    topic = topic_of(cluster, name)
+    epoch = cluster.controller.epoch()
+    for run in topic.runs():
+        handle = cluster.journal(run.journal)
+        state = handle.catch_up().topics.get(topic.revision)
+        if state is None:
+            continue  # nothing has landed there yet
+        ranges, files, indexes = [], [], []
+        for partition in state.partitions.tolist():
+            view, p = state.view(partition), topic.id(partition)
+            if not view.unreconciled_records:
+                continue
+            first, end = view.last_reconciled_offset + 1, view.next_offset
+            ranges.append((partition, first, end - 1))
+            mine = [state.l1[state.l1["partition"] == partition]]
+            for base in range(first, end, per_file):
+                file = L1File(partition, base, min(base + per_file, end) - 1, 0, epoch, cluster.runtime.new_id())
+                size = put_l1(cluster.store, p, file)
+                row = (partition, base, file.last_offset, size, epoch, rows.name_bytes(file.name))
+                mine.append(np.array([row], L1_ROW))
+            files += mine[1:]
+            index = state.indexes.get(partition)
+            index = spill(cluster.store, p, np.concatenate(mine), index, epoch, cluster.runtime)
+            indexes += [index] if index is not None else []
+        if ranges:
+            lifted = ReconciledTopic(
+                topic.revision, rows.pack(np.array(ranges, RANGE)), rows.pack(np.concatenate(files)), indexes
+            )
+            assert handle.commit_reconciled(Reconciled(epoch, handle.replica.offset, [lifted])) == {}
+
+
+def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
+    """Write an L1 object with the records that its name says; returns its size."""
+    n = file.last_offset - file.base_offset + 1
+    arrays = [
+        columns.counting(file.base_offset, n),
+        columns.repeated(0, n, L1_SCHEMA.field("timestamp").type),
+        pa.nulls(n, pa.binary()),
+        columns.binary([b"record-%05d" % i for i in range(file.base_offset, file.last_offset + 1)]),
+        columns.repeated(file.epoch, n),
+    ]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=L1_SCHEMA), sink, compression="zstd", write_page_checksum=True)
+    store.put(l1_key(p, file), sink.getvalue())
+    return len(sink.getvalue())
 
 
 def store_of(cluster: Cluster) -> MemoryStore:
@@ -39,9 +121,28 @@ def another_process(cluster: Cluster) -> Cluster:
     return memory_cluster(store_of(cluster), seed=1, bootstrap=False)
 
 
-def handle_of(cluster: Cluster) -> PartitionHandle:
-    return cluster.partition(cluster.controller.snapshot().topic("events").ids()[0])
+def topic_of(cluster: Cluster, name: str = "events") -> Topic:
+    return cluster.controller.snapshot().topic(name)
 
 
-def state_of(cluster: Cluster) -> PartitionState:
+def handle_of(cluster: Cluster, name: str = "events", partition: int = 0) -> JournalHandle:
+    return cluster.journal(topic_of(cluster, name).journal_of(partition))
+
+
+def state_of(cluster: Cluster) -> JournalState:
     return handle_of(cluster).catch_up()
+
+
+def events_of(cluster: Cluster) -> TopicState:
+    return state_of(cluster).topics[topic_of(cluster).revision]
+
+
+def object_of(cluster: Cluster, index: int = 0, name: str = "events") -> UnreconciledObject:
+    """An unreconciled object, as the journal of the topic's first partition has it."""
+    return handle_of(cluster, name).catch_up().topics[topic_of(cluster, name).revision].objects[index]
+
+
+def l1_of(cluster: Cluster, partition: int = 0) -> tuple[str, L1File]:
+    """The newest L1 object of a partition of events, and its key."""
+    file = events_of(cluster).files(partition)[-1]
+    return l1_key(topic_of(cluster).id(partition), file), file

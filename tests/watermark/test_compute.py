@@ -2,97 +2,72 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
-from l0gc.keys import PartitionId
-from l0gc.storage.log import Landed
-from l0gc.streamlog.journal.entries import (
-    Advance,
-    Barrier,
-    L1File,
-    PartitionEntry,
-    Placeholder,
-    Placeholders,
-    Reconciled,
-)
-from l0gc.streamlog.journal.state import PartitionMachine, PartitionState
-from l0gc.watermark.compute import (
-    HELD_BACK_SHOWN,
-    PartitionReport,
-    check_cluster_id,
-    check_epochs,
-    compute,
-)
-from l0gc.watermark.reports import report_of
-from tests.support.reports import best_reports
+from l0gc.streamlog.epoch_source import TopicRun, summary_of
+from l0gc.streamlog.journal.entries import Advance, Barrier, Closed
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.watermark.compute import Holders, check_cluster_id, check_epochs, compute
+from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, REPORTED, UNREADABLE, Holder, UnitSummary
+from tests.support.journal import Journal, extents_of, name_of
 
 
-def a_report(p: PartitionId, gc_epoch: int, **changes: object) -> PartitionReport:
-    report = PartitionReport(
-        "c", p.topic, p.revision, p.partition, gc_epoch, gc_epoch + 1, gc_epoch + 1, 0, -1, None, 0, 0
-    )
-    return msgspec.structs.replace(report, **changes)
-
-
-A, B = PartitionId("t", 3, 0), PartitionId("t", 3, 1)
+def unit(*gc_epochs: int, topic: str = "t", first: int = 0) -> UnitSummary:
+    """A unit whose partitions, from `first` on, have these M(p)."""
+    held = [Holder(topic, first + i, e, REPORTED, "says so") for i, e in enumerate(gc_epochs)]
+    held.sort(key=lambda h: (h.gc_epoch, h.partition))
+    counts = {e: gc_epochs.count(e) for e in gc_epochs}
+    return UnitSummary(unit="u", gc_epochs=counts, lowest=held[:HELD_BACK_SHOWN])
 
 
 def test_m_is_the_lowest_gc_epoch_of_the_partitions() -> None:
-    w = compute(20, [A, B], {A: a_report(A, 7), B: a_report(B, 5)})
-    assert (w.watermark, w.cluster_epoch, w.partitions) == (5, 20, 2)
+    w = compute(20, [unit(7, 5), unit(6, first=2)])
+    assert (w.watermark, w.cluster_epoch, w.partitions) == (5, 20, 3)
     assert [(h.partition, h.gc_epoch) for h in w.held_back_by] == [(1, 5)]
 
 
 def test_m_is_never_above_the_epoch_of_its_snapshot() -> None:
-    """Hazard 5: a report may be newer than the snapshot, and a topic may have been created between the two."""
-    w = compute(6, [A], {A: a_report(A, 9)})
+    """Hazard 5: a journal may be newer than the snapshot, and a topic may have been created between the two."""
+    w = compute(6, [unit(9)])
     assert w.watermark == 6
     assert w.held_back_by == []
 
 
-def test_a_partition_that_never_reported_still_needs_its_topics_revision() -> None:
-    """Hazard 6."""
-    w = compute(20, [A, B], {A: a_report(A, 9)})
-    assert w.watermark == 2
-    assert w.held_back_by[0].reason == "no report yet: run l0gc housekeep"
+def test_nothing_holds_m_back_where_it_is_the_epoch() -> None:
+    assert compute(6, [unit(6, 6)]).held_back_by == []
 
 
-def test_without_topics_m_is_the_cluster_epoch() -> None:
+def test_without_partitions_m_is_the_cluster_epoch() -> None:
     """Hazard 6: nothing is stranded when every topic was deleted."""
-    assert compute(20, [], {A: a_report(A, 4)}).watermark == 20
+    assert compute(20, []).watermark == compute(20, [unit()]).watermark == 20
 
 
-def test_a_report_of_a_topics_former_incarnation_says_nothing_about_it() -> None:
-    """Hazard 6: re-created under its old name."""
-    again = PartitionId("t", 11, 0)
-    assert compute(20, [again], {A: a_report(A, 9)}).watermark == 10
-    assert compute(20, [again], {A: a_report(A, 4)}).watermark == 10
+def test_an_unreadable_unit_without_partitions_holds_m_where_it_says() -> None:
+    """Hazard 6."""
+    broken = UnitSummary(unit="j", gc_epochs={}, lowest=[Holder("", -1, 4, UNREADABLE, "damaged")], error="damaged")
+    w = compute(20, [unit(9), broken])
+    assert (w.watermark, [h.reason for h in w.held_back_by], w.partitions) == (4, ["damaged"], 1)
 
 
-def test_a_report_of_a_deleted_topic_holds_nothing_back() -> None:
-    assert compute(20, [A], {A: a_report(A, 9), B: a_report(B, 4)}).watermark == 9
+def test_only_so_many_partitions_are_named_the_lowest_numbers_of_all_units_first() -> None:
+    w = compute(20, [unit(*[3] * 30, first=1), unit(3, 8, topic="s", first=5), unit(3, first=0)])
+    assert w.partitions == 33
+    assert [(h.topic, h.partition) for h in w.held_back_by] == [("s", 5), *[("t", p) for p in range(9)]]
 
 
-def test_only_so_many_partitions_are_named_and_none_that_m_is_past() -> None:
-    many = [PartitionId("t", 3, i) for i in range(30)]
-    w = compute(20, many, {})
-    assert w.partitions == 30
-    assert [h.partition for h in w.held_back_by] == list(range(HELD_BACK_SHOWN))
-
-
-def test_what_holds_m_back_is_said_with_its_remedy() -> None:
-    behind = a_report(A, 5, next_offset=5_004, last_reconciled_offset=3, lowest_unreconciled_epoch=6)
-    idle = a_report(B, 5, previous_applied_epoch=6, max_applied_epoch=8)
-    reasons = [h.reason for h in compute(20, [A, B], {A: behind, B: idle}).held_back_by]
-    assert reasons[0] == "5,000 unreconciled records from epoch 6 on: run l0gc reconcile"
-    assert reasons[1].startswith("window [6, 8] may still take epoch 6; it moves with the next tick")
+@given(st.lists(st.lists(st.integers(-1, 12), max_size=15), max_size=5), st.integers(0, 12))
+@settings(deadline=None)
+def test_holders_count_the_partitions_that_may_still_need_an_epoch(units: list[list[int]], epoch: int) -> None:
+    holders = Holders.of_units([unit(*e, topic=f"t{i}") for i, e in enumerate(units)])
+    below = sorted((e, f"t{i}", p) for i, u in enumerate(units) for p, e in enumerate(u) if e < epoch)
+    assert holders.of(epoch) == ((f"{below[0][1]}/{below[0][2]}", len(below)) if below else ("", 0))
 
 
 @pytest.mark.parametrize(("cluster_epoch", "known", "refused"), [(5, 5, False), (5, 4, False), (5, 6, True)])
@@ -114,98 +89,156 @@ def test_another_clusters_data_is_refused() -> None:
 
 # -- against a model ----------------------------------------------------------------------------------------------------
 
+JOURNALS = 2
+
+
+@dataclass(frozen=True)
+class ATopic:
+    """A topic; `runs` has its first partition and their number for each journal that keeps some."""
+
+    name: str
+    revision: int
+    runs: dict[int, tuple[int, int]]
+
+    def run(self, journal: int) -> TopicRun:
+        return TopicRun(self.name, self.revision, *self.runs[journal])
+
 
 @dataclass
 class Model:
-    """A whole cluster in memory: its epoch, its partitions' real states, all reports and snapshots that ever were."""
+    """A whole cluster in memory: its epoch, its real journals, and every snapshot of it that ever was."""
 
+    rng: random.Random
     epoch: int = 0
-    partitions: dict[PartitionId, PartitionState] = field(default_factory=dict)
-    offsets: dict[PartitionId, int] = field(default_factory=dict)
-    reports: list[PartitionReport] = field(default_factory=list)
-    snapshots: list[tuple[int, list[PartitionId]]] = field(default_factory=list)
+    topics: list[ATopic] = field(default_factory=list)
+    journals: list[Journal] = field(default_factory=lambda: [Journal() for _ in range(JOURNALS)])
+    copies: list[list[JournalState]] = field(default_factory=list)
+    snapshots: list[tuple[int, list[ATopic]]] = field(default_factory=list)
+    objects: int = 0
 
-    def apply(self, p: PartitionId, entry: PartitionEntry) -> None:
-        PartitionMachine(p).apply(self.partitions[p], Landed(self.offsets[p], 0, msgspec.json.encode(entry), 0))
-        self.offsets[p] += 1
+    def __post_init__(self) -> None:
+        self.copies = [[copy.deepcopy(j.state)] for j in self.journals]
+        self.snapshots = [(0, [])]
 
     def needed(self) -> int:
         """The lowest epoch that some object of a living topic has, or may still be given."""
         lowest = self.epoch + 1  # what a topic of the future admits
-        for state in self.partitions.values():
-            live = [u.epoch for u in state.placeholders]
-            lowest = min([lowest, state.previous_applied_epoch, *live])
+        for topic in self.topics:
+            for j in topic.runs:
+                state = self.journals[j].state
+                kept = state.topics.get(topic.revision)
+                lowest = min(lowest, max(topic.revision, state.previous_applied_epoch))
+                lowest = min([lowest, *(o.epoch for o in kept.objects)] if kept is not None else [lowest])
         return lowest
 
-    def step(self, rng: random.Random) -> None:
-        living = list(self.partitions)
-        p = rng.choice(living) if living else None
-        match rng.randrange(9):
+    def step(self) -> None:
+        rng = self.rng
+        topic = rng.choice(self.topics) if self.topics else None
+        j = rng.choice(list(topic.runs)) if topic is not None else rng.randrange(JOURNALS)
+        journal = self.journals[j]
+        match rng.randrange(10):
             case 0:
                 self.epoch += 1
-            case 1 if len(living) < 4:
+            case 1 if len(self.topics) < 4:
+                self.create()
+            case 2 if topic is not None and rng.random() < 0.3:
                 self.epoch += 1
-                p = PartitionId(rng.choice("ab"), self.epoch, rng.randrange(2))
-                if not any((q.topic, q.partition) == (p.topic, p.partition) for q in living):
-                    self.partitions[p] = PartitionState.new(p.revision)
-                    self.offsets[p] = 0
-            case 2 if p is not None and rng.random() < 0.3:
-                self.epoch += 1
-                del self.partitions[p]
-            case 3 | 4 if p is not None:
-                state = self.partitions[p]
-                epoch = rng.randint(state.previous_applied_epoch, self.epoch)
-                self.apply(p, Placeholders(epoch, [Placeholder("k", 0, 1, 2, 0, state.next_offset)]))
-            case 5 if p is not None and self.partitions[p].placeholders:
-                state = self.partitions[p]
-                last = rng.choice(state.placeholders)
-                base, end = state.last_reconciled_offset + 1, last.placeholder.last_offset
-                self.apply(p, Reconciled(base, end, last.log_offset, [L1File("f", base, end, 1)]))
-            case 6 if p is not None:
-                self.apply(p, Advance(self.epoch) if rng.random() < 0.5 else Barrier(self.epoch))
-            case 7 if p is not None:
-                self.reports.append(report_of("c", p, self.partitions[p], self.offsets[p] - 1))
+                self.topics.remove(topic)
+                for of in topic.runs if rng.random() < 0.7 else ():  # else the deleter crashed
+                    self.journals[of].apply(Closed(topic.revision))
+            case 3 | 4 | 5 if topic is not None:
+                self.upload(topic, j)
+            case 6 if topic is not None and topic.revision in journal.state.topics:
+                self.reconcile(topic, j)
+            case 7:
+                closes = rng.random() < 0.5 and self.epoch >= journal.state.max_applied_epoch
+                journal.apply(Barrier(self.epoch) if closes else Advance(self.epoch))
+            case 8:
+                self.copies[j].append(copy.deepcopy(journal.state))
             case _:
-                self.snapshots.append((self.epoch, list(self.partitions)))
+                self.snapshots.append((self.epoch, list(self.topics)))
+
+    def create(self) -> None:
+        self.epoch += 1
+        first = self.rng.randrange(1, 4)
+        both = {0: (0, first), 1: (first, self.rng.randrange(1, 4))}
+        runs = both if self.rng.random() < 0.4 else {self.rng.randrange(JOURNALS): (0, first)}
+        self.topics.append(ATopic(f"t{self.epoch}", self.epoch, runs))
+
+    def upload(self, topic: ATopic, j: int) -> None:
+        state, (first, count) = self.journals[j].state, topic.runs[j]
+        lowest = max(state.previous_applied_epoch, topic.revision)
+        if lowest > self.epoch:
+            return
+        epoch = self.rng.randint(lowest, self.epoch)
+        self.objects += 1
+        partitions = self.rng.sample(range(first, first + count), self.rng.randint(1, count))
+        records = dict.fromkeys(partitions, 2)
+        self.journals[j].land(
+            extents_of(epoch, records, key=name_of(self.objects), revision=topic.revision, topic_id=topic.name)
+        )
+
+    def reconcile(self, topic: ATopic, j: int) -> None:
+        journal = self.journals[j]
+        ends = {}
+        for p in range(topic.runs[j][0], sum(topic.runs[j])):
+            extents = journal.state.extents(topic.revision, p)
+            if extents:
+                ends[p] = self.rng.choice(extents).last_offset
+        if ends:
+            some = dict(self.rng.sample(sorted(ends.items()), self.rng.randint(1, len(ends))))
+            journal.reconcile(some, revision=topic.revision, epoch=self.epoch)
+
+    def units(self, topics: list[ATopic], states: list[JournalState]) -> list[UnitSummary]:
+        return [summary_of(j, [t.run(j) for t in topics if j in t.runs], s) for j, s in enumerate(states)]
+
+    @property
+    def states(self) -> list[JournalState]:
+        return [j.state for j in self.journals]
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random.Random, steps: int) -> None:
-    """Hazards 1, 5 and 6: any snapshot of the past with any choice of reports is safe now, and for all that may come."""
-    model = Model()
-    model.snapshots.append((0, []))
+    """Hazards 1, 5 and 6: any old snapshot with any copies of the journals is safe now, and for all that may come."""
+    model = Model(rng)
     for _ in range(steps):
-        model.step(rng)
-        epoch, partitions = rng.choice(model.snapshots)
-        seen = rng.sample(model.reports, rng.randint(0, len(model.reports)))
-        assert compute(epoch, partitions, best_reports(seen)).watermark < model.needed()
+        model.step()
+        epoch, topics = rng.choice(model.snapshots)
+        states = [rng.choice([*copies, now]) for copies, now in zip(model.copies, model.states, strict=True)]
+        assert compute(epoch, model.units(topics, states)).watermark < model.needed()
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
-def test_m_never_goes_down_as_snapshots_and_reports_come_in(rng: random.Random, steps: int) -> None:
-    model = Model()
+@settings(max_examples=40, deadline=None)
+def test_m_never_goes_down_as_journals_go_on(rng: random.Random, steps: int) -> None:
+    model = Model(rng)
     previous = -1
     for _ in range(steps):
-        model.step(rng)
-        watermark = compute(model.epoch, model.partitions, best_reports(model.reports)).watermark
+        model.step()
+        watermark = compute(model.epoch, model.units(model.topics, model.states)).watermark
         assert watermark >= previous
         previous = watermark
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
-def test_m_reaches_everything_that_is_done_with_once_all_have_reported(rng: random.Random, steps: int) -> None:
-    model = Model()
+@settings(max_examples=40, deadline=None)
+def test_a_journals_summary_is_that_of_all_its_partitions(rng: random.Random, steps: int) -> None:
+    """M is never above any M(p), and the partitions that are named are the lowest ones, with what holds them."""
+    model = Model(rng)
     for _ in range(steps):
-        model.step(rng)
-    for p, state in model.partitions.items():
-        if state.placeholders:
-            end = state.placeholders[-1].placeholder.last_offset
-            base = state.last_reconciled_offset + 1
-            log_offset = state.placeholders[-1].log_offset
-            model.apply(p, Reconciled(base, end, log_offset, [L1File("f", base, end, 1)]))
-        model.apply(p, Barrier(model.epoch))
-        model.reports.append(report_of("c", p, state, model.offsets[p] - 1))
-    assert compute(model.epoch, model.partitions, best_reports(model.reports)).watermark >= model.epoch - 1
+        model.step()
+    for j, summary in enumerate(model.units(model.topics, model.states)):
+        state = model.states[j]
+        every = sorted(
+            (state.gc_epoch(t.revision, p), t.name, p)
+            for t in model.topics
+            for p in range(t.runs.get(j, (0, 0))[0], sum(t.runs.get(j, (0, 0))))
+        )
+        assert sorted((e, n) for e, n in summary.gc_epochs.items()) == sorted(
+            {e: sum(x == e for x, _, _ in every) for e, _, _ in every}.items()
+        )
+        assert [(h.gc_epoch, h.topic, h.partition) for h in summary.lowest] == every[:HELD_BACK_SHOWN]
+        assert compute(model.epoch, [summary]).watermark <= min([model.epoch, *(e for e, _, _ in every)])
+        for h in summary.lowest:
+            assert (h.kind == IDLE) == (h.key == "")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
-from l0gc.watermark.histogram import Histogram
+from l0gc.watermark.histogram import SAMPLES, EpochRow, Histogram
 from tests.support.l0_buckets import buckets
 
 
@@ -20,15 +20,17 @@ def test_a_histogram_is_what_counting_key_by_key_gives(
     keys = keys[::-1] if backwards else keys
     size = {k: len(k) * (i % 5) for i, k in enumerate(keys)}
     written = {k: 10**12 - i * 37 % 11 for i, k in enumerate(keys)}
-    histogram = Histogram(layout, samples=3)
+    parts = [Histogram(), Histogram()]
     for at in range(0, len(keys), page_size):
         page = keys[at : at + page_size]
-        histogram.add(ListedPage(page, [size[k] for k in page], [written[k] for k in page]))
+        parts[at % 2].add_page(layout, ListedPage(page, [size[k] for k in page], [written[k] for k in page]))
+    histogram = parts[0].add(parts[1])
     of_epoch: dict[int | None, list[str]] = {}
     for k in keys:
         parsed = layout.parse(k)
         of_epoch.setdefault(None if parsed is None else parsed.epoch, []).append(k)
-    assert {tuple(r) for r in histogram.rows()} == {
-        (e, len(ks), sum(size[k] for k in ks), min(ks), min(written[k] for k in ks)) for e, ks in of_epoch.items()
+    assert histogram.rows == {
+        e: EpochRow(e, len(ks), sum(size[k] for k in ks), min(ks), min(written[k] for k in ks))
+        for e, ks in of_epoch.items()
     }
-    assert histogram.unparsable == sorted(of_epoch.get(None, []))[:3]
+    assert histogram.samples == sorted(of_epoch.get(None, []))[:SAMPLES]

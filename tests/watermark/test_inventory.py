@@ -155,7 +155,7 @@ def test_a_symlink_may_name_files_in_a_folder_with_spaces() -> None:
 def test_a_symlink_to_csv_files_needs_the_manifest_that_names_their_columns() -> None:
     inventory = made("CSV", ROWS)
     del inventory.objects[MANIFEST]
-    with pytest.raises(UsageError, match="whose columns only a manifest tells"):
+    with pytest.raises(UsageError, match="whose columns only a manifest names"):
         at(inventory, SYMLINK)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from l0gc.collect.local import LocalSweep
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -20,9 +21,8 @@ from l0gc.errors import (
 )
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
-from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.ingest.partitioner import InTurn
-from l0gc.streamlog.ingest.uploader import Uploader
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
     PublishedWatermark,
@@ -30,6 +30,7 @@ from l0gc.watermark.publication import (
     encode_published,
     publish,
     read_published,
+    refuse_if_behind,
     watermark_of,
 )
 from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
@@ -202,19 +203,83 @@ def test_what_is_published_never_goes_down_however_publishers_interleave(runs: l
     assert history == sorted(history)
 
 
-def test_a_restored_controller_takes_no_topic_and_no_data_below_what_is_published() -> None:
-    """Hazard 10: once the epoch has caught up, a sweep would delete what was taken meanwhile."""
+def test_a_publication_that_saw_an_older_epoch_than_is_published_looks_again(store: MemoryStore) -> None:
+    """Hazard 10: a faster run may have seen a newer epoch; an epoch that is older still is a log that went back."""
+    put(store, a_watermark(5, cluster_epoch=100))
+    runtime = Runtime(store.clock, random.Random(0))
+    for now in (99, 100):
+        slower = a_watermark(6, cluster_epoch=90)
+        if now < 100:
+            with pytest.raises(EpochRegressionError, match=r"the cluster epoch in .* is at epoch 100, above .* 99"):
+                publish(store, runtime, slower, epoch_now=lambda: 99)
+        else:
+            publish(store, runtime, slower, epoch_now=lambda: 100)
+    found = read_published(store, "c")[0]
+    assert found is not None
+    assert (found.watermark, found.cluster_epoch) == (6, 100)
+
+
+# -- before anything is admitted or deleted -----------------------------------------------------------------------------
+
+
+def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Cluster:
+    """A cluster at `epoch` where this is published."""
     cluster = memory_cluster()
-    topic, _ = create_topic(cluster, "t", 1)
-    cluster_id = cluster.controller.snapshot().cluster_id
+    for _ in range(epoch):
+        cluster.controller.advance()
+    told = PublishedWatermark(cluster.identity().cluster_id, watermark, cluster_epoch, 0)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(told))
+    return cluster
+
+
+@pytest.mark.parametrize(("watermark", "published_epoch"), [(7, 9), (0, 9)], ids=["by M", "by the epoch alone"])
+def test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was(
+    watermark: int, published_epoch: int
+) -> None:
+    """Hazard 10: what it gives out there it has given out before, and a sweep would delete what was taken meanwhile."""
+    cluster = with_published(watermark, published_epoch, epoch=1)
     store = cluster.store
     assert isinstance(store, MemoryStore)
-    store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark(cluster_id, 7, 9, 0)))
-    with pytest.raises(EpochRegressionError, match="at epoch 7, above the cluster epoch 1"):
-        create_topic(cluster, "u", 1)
-    inline = InlineExecutor()
-    with pytest.raises(EpochRegressionError, match="at epoch 7, above the cluster epoch 1"):
-        Uploader(cluster, topic, InTurn(1), packers=inline, committer=inline)
-    while cluster.controller.advance() < 7:
-        pass
-    assert create_topic(cluster, "u", 1)[0].revision == 8
+    before = {k: o.body for k, o in store.objects.items()}
+    what = "the watermark in" if watermark > 1 else "the cluster epoch in"
+    for change in (
+        lambda: create_topic(cluster, "u", 1),
+        lambda: cluster.controller.init_producer("p"),
+        cluster.controller.advance,
+        lambda: refuse_if_behind(cluster),
+        lambda: LocalSweep(cluster).run(Inline()),
+    ):
+        with pytest.raises(EpochRegressionError, match=f"{what} .*, above the cluster epoch 1"):
+            change()
+    assert {k: o.body for k, o in store.objects.items()} == before
+    assert cluster.controller.advance_above(published_epoch - 1) == published_epoch
+    assert create_topic(cluster, "u", 1)[0].revision == published_epoch + 1
+
+
+def test_what_was_published_since_the_snapshot_is_no_sign_of_an_old_backup() -> None:
+    cluster = with_published(0, 1, epoch=1)
+    process = memory_cluster(cluster.store, seed=1, bootstrap=False)  # type: ignore[arg-type]
+    process.identity()
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+    left = [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and call.kind == "get" and call.key == PUBLISHED_WATERMARK:
+            left[0] -= 1
+            epoch = cluster.controller.advance()
+            new = PublishedWatermark(cluster.identity().cluster_id, 1, epoch, 0)
+            publish(store, cluster.runtime, new)
+
+    store.fault = fault
+    identity, told = refuse_if_behind(process)
+    assert told is not None
+    assert (identity.cluster_epoch, told.cluster_epoch) == (2, 2)
+
+
+def test_of_an_external_log_the_published_epoch_is_all_that_is_known() -> None:
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=True)
+    told = PublishedWatermark(cluster.identity().cluster_id, 7, 9, 0)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(told))
+    assert refuse_if_behind(cluster)[0].cluster_epoch == 9

@@ -1,4 +1,4 @@
-"""What a check says, and how one that fails unexpectedly is told.
+"""What a check says, and how one that fails unexpectedly is reported.
 
 A check tries the thing itself, below a folder of its own or with a request that cannot take effect, and leaves nothing
 behind. What it cannot try it calls a warning, never ok.
@@ -19,7 +19,7 @@ FAILURE: Final = "failure"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor's: what was looked at, how it is, and the remedy unless it is well.
+    """One line of the doctor's: what was checked, how it is, and the remedy unless it is well.
 
     `exit_code` is what a failure ends the command with: 6 where the store lacks something, else the error's own.
     """

@@ -1,40 +1,107 @@
-"""Checks of the cluster that is in the bucket, if one is there."""
+"""Checks of the cluster that is in the bucket, if one is there: its format, its logs, its topics' places, its watermark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotInitialisedError, SafetyError
-from l0gc.inspect.doctor.checkup import Check, failure, ok, warning
+from l0gc.figures import count
+from l0gc.inspect.doctor.checkup import FAILURE, Check, ok, warning
+from l0gc.inspect.journals import Journals, read_journals
+from l0gc.inspect.verify.basis import Topics, basis_of
+from l0gc.inspect.verify.findings import KINDS, TOPIC_MISPLACED, TOPIC_UNKNOWN
+from l0gc.inspect.verify.rules import check_places
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.format import check_format
 from l0gc.watermark.publication import read_published, watermark_of
+
+_SHOWN: Final = 5
+_OLD_CONTROLLER: Final = "the controller log is older than that: restore the newest one (docs/operations.md)"
+
+
+def _unsafe(name: str, text: str, remedy: str) -> Check:
+    """A failure over which the commands would refuse to go on."""
+    return Check(name, FAILURE, text, remedy, SafetyError.exit_code)
 
 
 def cluster(handles: Cluster) -> Iterator[Check]:
-    """Whether there is one, and whether M and its epoch fit together (hazards 10 and 11)."""
+    """Whether there is one, whether its logs can be read, and whether they and M fit together (hazards 10 and 11).
+
+    Raises:
+        UnsupportedFormatError, CorruptObjectError: its format or its controller log cannot be read, so nothing is known.
+    """
+    form = check_format(handles.store)
     try:
         state = handles.controller.snapshot()
     except NotInitialisedError:
         yield warning("cluster", "there is none here yet", "l0gc init")
         return
-    n = len(state.topics)
-    topics = f"{n} topic{'' if n == 1 else 's'}"
-    log = "the log of another system" if state.external_log else f"epoch {state.epoch}, {topics}"
-    yield ok("cluster", f"{state.cluster_id}, {log}, {state.shards} shards")
+    topics = f"{count(len(state.topics), 'topic')} with {count(state.partition_count, 'partition')}"
+    log = "an external log" if state.external_log else f"epoch {state.epoch}, {topics}"
+    yield ok("cluster", f"{state.cluster_id}, {log}, {count(state.shards, 'shard')}")
+    if form is not None:
+        yield ok("format", f"version {form.version}, with {form.etags} ETags")
+    if not state.external_log:
+        yield from _journals(handles, state)
+    yield from _watermark(handles)
+
+
+def _journals(handles: Cluster, state: ControllerState) -> Iterator[Check]:
+    """Every journal is replayed, also those without a topic: what the controller has forgotten may lie in any of them."""
+    journals = read_journals(handles, state, NO_WATERMARK)
+    errors = journals.errors
+    for error in errors[:_SHOWN]:
+        yield _unsafe(
+            "journals", error, "restore the object that is named from a version or a backup; M waits meanwhile"
+        )
+    if len(errors) > _SHOWN:
+        yield _unsafe("journals", f"{len(errors) - _SHOWN} more cannot be read", "run l0gc verify, which names all")
+    if not errors:
+        used = len(state.journals_in_use())
+        yield ok("journals", f"{count(state.journals, 'journal')} can be read, {used} in use")
+    yield from _placement(journals, state)
+    epoch, where = journals.highest()
+    # Read last: journals go on with the epoch while they are read.
+    if epoch > (now := handles.controller.snapshot().epoch):
+        yield _unsafe("epoch", f"{where} is at epoch {epoch}, above the cluster epoch {now}", _OLD_CONTROLLER)
+
+
+def _placement(journals: Journals, state: ControllerState) -> Iterator[Check]:
+    topics = Topics(basis_of(state, NO_WATERMARK, 0))
+    wrong = [
+        s
+        for r in journals.readings
+        if r.state is not None
+        for s in check_places(r.journal, r.state, topics)
+        if s.kind in {TOPIC_MISPLACED, TOPIC_UNKNOWN}
+    ]
+    for s in wrong[:_SHOWN]:
+        yield _unsafe("placement", f"journal {s.journal}: {s.detail}", KINDS[s.kind].next_step)
+    if len(wrong) > _SHOWN:
+        yield _unsafe("placement", f"{len(wrong) - _SHOWN} more like these", "run l0gc verify, which names all")
+    if not wrong:
+        yield ok("placement", "every topic is in the journals that the controller has placed it in")
+
+
+def _watermark(handles: Cluster) -> Iterator[Check]:
+    state = handles.controller.snapshot()
     try:
         published, _ = read_published(handles.store, state.cluster_id)
     except SafetyError as e:
-        yield failure("watermark", str(e), "stop sweeps until it is known who wrote it")
+        yield _unsafe("watermark", str(e), "stop sweeps until you know who wrote it")
         return
-    # Of another system's log the epoch that it told last is all that is known; it is published beside M.
-    epoch = published.cluster_epoch if state.external_log and published is not None else state.epoch
-    if watermark_of(published) > epoch:
-        yield failure(
-            "watermark",
-            f"M = {watermark_of(published)} is above the cluster epoch {epoch}",
-            "the controller log is older than M: restore the newest one (docs/operations.md)",
-        )
-    elif published is None:
+    if published is None:
         yield ok("watermark", "nothing is published yet")
+        return
+    # Of an external log the epoch that was published with M is all that is known. Another one is read again: M may have been
+    # published since the snapshot.
+    epoch = published.cluster_epoch if state.external_log else handles.controller.snapshot().epoch
+    known = max(watermark_of(published), published.cluster_epoch)
+    if known > epoch:
+        text = f"M = {published.watermark} is published with cluster epoch {published.cluster_epoch}, above {epoch}"
+        yield _unsafe("watermark", text, _OLD_CONTROLLER)
     else:
         yield ok("watermark", f"M = {published.watermark}")

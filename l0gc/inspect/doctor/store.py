@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 from typing import Final
 
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
+    L0gcError,
     NotFoundError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -21,6 +23,7 @@ from l0gc.errors import (
     StoreUnfitError,
 )
 from l0gc.inspect.doctor.checkup import Check, failure, ok, warning
+from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage.bucket import (
     ABORTS,
@@ -31,10 +34,10 @@ from l0gc.storage.bucket import (
     BucketSettings,
     LifecycleRule,
 )
-from l0gc.storage.history import ENABLED, OFF
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ENABLED, OFF, ObjectStore
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.format import QUOTED, check_format
 
 RACERS: Final = 8
 ROUNDS: Final = 2
@@ -42,18 +45,21 @@ SKEW_S: Final = 60
 """A local clock that is wrong by more than this is worth a word; S3 refuses signatures from 15 minutes on."""
 
 NEEDED: Final = {
+    ("read", FORMAT): "every command",
     ("read", "l0gc/controller/"): "every command",
-    ("read", "l0gc/partition/"): "upload, reconcile, housekeep, read, status",
+    ("read", "l0gc/journal/"): "upload, reconcile, housekeep, read, status",
     ("read", "l0gc/watermarks/"): "compute-watermark, sweep, status",
     ("read", "level_zero/data/"): "reconcile, read",
     ("read", "level_one/data/"): "read",
+    ("read", "level_one/index/"): "reconcile, read",
     ("write", "l0gc/controller/"): "init, topic, epoch advance, upload, housekeep",
-    ("write", "l0gc/partition/"): "upload, reconcile, housekeep",
+    ("write", "l0gc/journal/"): "upload, reconcile, housekeep",
     ("write", "l0gc/watermarks/"): "upload, reconcile, housekeep, compute-watermark",
     ("write", "l0gc/runs/"): "sweep",
     ("write", "level_zero/data/"): "upload",
     ("write", "level_one/data/"): "reconcile",
-    ("delete", "l0gc/partition/"): "housekeep",
+    ("write", "level_one/index/"): "reconcile",
+    ("delete", "l0gc/journal/"): "housekeep",
     ("delete", "level_zero/data/"): "sweep",
     ("delete", "level_one/data/"): "reconcile",
 }
@@ -87,6 +93,9 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 
 def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
     """What safety rests on: the probe of `init`, then conditional writes by eight threads at once."""
+    form = None
+    with suppress(L0gcError):  # the check of the cluster says what is wrong there
+        form = check_format(store)
     try:
         tried = probe(store, runtime)
     except AccessDeniedError:
@@ -98,6 +107,12 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
         yield failure("store", str(e), "keep the cluster on another store: l0gc refuses this one, as init does")
         return
     yield ok("store", ", ".join(tried))
+    if form is not None and store.quotes_etags != (form.etags == QUOTED):
+        yield failure(
+            "etags",
+            f"the store does not take ETags as {FORMAT} says ({form.etags})",
+            "run l0gc init again: it tries the store, and remembers what it takes",
+        )
     lost = race(store, runtime)
     if lost:
         yield failure("race", lost, "keep the cluster on another store: two writers could own one log entry")
@@ -119,7 +134,7 @@ def race(store: ObjectStore, runtime: Runtime) -> str:
                     if len(winners) > 1 or (winners and body != winners[0]):
                         return f"{len(winners)} threads were told that their conditional {kind} of one key succeeded"
     finally:
-        store.delete(keys)
+        store.discard(folder)
     return ""
 
 
@@ -147,7 +162,7 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     versioned = _versioning(store) != OFF  # as far as is known: where nobody may ask, a delete could leave a marker
     tries: dict[str, Callable[[str], object]] = {
         "read": store.get,
-        "write": lambda key: store.put_if_match(key, b"", '"0123456789abcdef0123456789abcdef"'),
+        "write": lambda key: _write(store, key),
         "delete": lambda key: _delete(store, key),
     }
     try:
@@ -160,14 +175,21 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             yield warning(what, "not tried: it may leave a delete marker", "see what l0gc sweep --max-objects 1 says")
             continue
         denied = []
-        for (kind, folder), commands in NEEDED.items():
-            if kind == what and not _allowed(attempt, f"{folder}{name}"):
-                denied.append(f"{folder}* ({commands})")
+        for (kind, place), commands in NEEDED.items():
+            # A folder gets a name that nobody writes; an object is only read.
+            if kind == what and not _allowed(attempt, f"{place}{name}" if place.endswith("/") else place):
+                denied.append(f"{place}{'*' if place.endswith('/') else ''} ({commands})")
         if denied:
             action = {"read": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject"}[what]
             yield warning(what, f"refused at {'; '.join(denied)}", f"allow {action} there, if these commands run here")
         else:
             yield ok(what, "allowed wherever a command needs it")
+
+
+def _write(store: S3Store, key: str) -> None:
+    """Takes no effect, but on a store that ignores conditions: what it has written there goes again."""
+    store.put_if_match(key, b"", '"0123456789abcdef0123456789abcdef"')
+    store.discard(key)
 
 
 def _delete(store: S3Store, key: str) -> None:

@@ -1,13 +1,13 @@
-"""What a report says, gathered from the bucket: the logs, the scan snapshots, the records of runs. Changes nothing.
+"""What a report says, gathered from the bucket: what status knows of the journals, the scan snapshots, the records of runs.
 
-What can be missing or damaged without an end to everything (a partition's log, a scan, a run's record) is told on the page,
-and the rest is shown all the same. Only the controller's log must be readable: without it nothing is known.
+What can be missing or damaged without an end to everything (a journal, a scan, a run's record) is named on the page, and the
+rest is shown all the same. Only the controller's log must be readable: without it nothing is known. Changes nothing.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -18,16 +18,16 @@ from l0gc.collect.runs import RunEntry, list_runs
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.figures import STANDARD_PRICE, dollars_month
 from l0gc.inspect.causes import Cause
+from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.report.series import DeletedBar, EpochBar, deleted_bars, epoch_bars, thinned
-from l0gc.inspect.status import status
+from l0gc.inspect.status import Held, deleted_since, status
 from l0gc.inspect.verify.findings import Finding
-from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.compute import PartitionReport, Watermark, compute, gc_epoch_of, reason_of
-from l0gc.watermark.reports import report_of
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
+from l0gc.watermark.source import HELD_BACK_SHOWN, UnitSummary
 
-SHOWN_BEHIND: Final = 20
+SHOWN_BEHIND: Final = HELD_BACK_SHOWN
+SHOWN_TOPICS: Final = 50
 SHOWN_RUNS: Final = 20
 SHOWN_FINDINGS: Final = 50
 SCANS_READ: Final = 500
@@ -35,7 +35,9 @@ SCANS_READ: Final = 500
 RUNS_READ: Final = 1000
 _SCANS_TRIED: Final = 5
 
-_HELD_BY_OWN_LOG: Final = "by that system's report when M was computed; it moves when that reports a higher gc epoch"
+_HELD_BY_EXTERNAL_LOG: Final = (
+    "by that system's report when M was computed; it moves when that reports a higher gc epoch"
+)
 
 
 class HeldBack(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ class HeldBack(msgspec.Struct, frozen=True):
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
-    """How far a partition's gc epoch is behind the cluster epoch, by its own log."""
+    """How far a partition's gc epoch is behind the cluster epoch, as its journal has it."""
 
     topic: str
     partition: int
@@ -56,6 +58,20 @@ class PartitionLag(msgspec.Struct, frozen=True):
     lag_epochs: int
     unreconciled_records: int
     reason: str
+
+
+class TopicFacts(msgspec.Struct, frozen=True):
+    """A topic, as its journals have it; `unread` of these cannot be read, and are not in the numbers."""
+
+    topic: str
+    partitions: int
+    journals: int
+    unread: int
+    records: int
+    unreconciled_records: int
+    l1_objects: int
+    gc_epoch: int
+    lag_epochs: int
 
 
 class Garbage(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,20 +127,22 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster at `as_of_ms`, by the store's clock, as all times are.
 
     Attributes:
-        cluster_epoch: of a system that keeps its own log the one that was published with M; -1 if none was.
+        cluster_epoch: of an external log the one that was published with M; -1 if none was.
         watermark: the published M, -1 for none; `published_ms` is when.
         causes, warnings: why M stands or L0 is not swept, and what is wrong and holds nothing; each with its remedy.
-        lag_ms: how long ago the epoch behind M began; None where nobody knows. `lag_at_least`: it is longer than that.
-        computable_watermark: M as the partitions' logs have it now; None for a system that keeps its own log.
+        lag_ms: how long ago the epoch behind M began; None where that is not known. `lag_at_least`: it is longer than that.
+        computable_watermark: M as the journals have it now; None with an external log.
         lag_epochs: None where there is no M or no epoch to be behind.
+        held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all of them.
         behind: the partitions with the most lag; `others_behind` counts the rest, of which none is more than
             `others_lag` behind.
+        by_topic: the topics with the most unreconciled records; there are `topics` in all.
         garbage: None if no scan is there.
         epochs: what that scan saw, as bars.
         trend: scans, oldest first; of very many, those that show the peaks.
         runs: the newest last; `runs_total` are on record.
         deleted: what runs deleted, as bars.
-        errors: logs that cannot be read.
+        errors: why journals cannot be read.
         notes: what else could not be read, and what is missing therefore.
     """
 
@@ -145,10 +163,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[Cause]
     next: str
     paused: Pause | None
+    records: int
+    unreconciled_records: int
     held_back_by: list[HeldBack]
+    held_partitions: int
     behind: list[PartitionLag]
     others_behind: int
     others_lag: int
+    by_topic: list[TopicFacts]
     price_gb_month: float
     garbage: Garbage | None
     epochs: list[EpochBar]
@@ -187,39 +209,41 @@ def gather(
         CorruptObjectError: the controller's log cannot be read.
     """
     store, notes = cluster.store, list[str]()
-    told = status(cluster)
+    known = status(cluster)
     state = cluster.controller.snapshot()
-    epoch, watermark = told.cluster_epoch, told.watermark
-    partitions = state.partitions()
-    reports, errors = _reports(cluster, state.cluster_id, partitions)
-    now = None if state.external_log else compute(epoch, partitions, reports)
+    epoch, watermark = known.cluster_epoch, known.watermark
+    journals = Journals(state) if state.external_log else read_journals(cluster, state, watermark)
     runs, runs_total = _runs(cluster, notes)
     scan = _newest_scan(cluster, state.cluster_id, notes)
     trend = read_trend(store, cluster.parallel, state.cluster_id, SCANS_READ)
     garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
-    behind = lags(epoch, partitions, reports)
+    behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
     return Facts(
         cluster_id=state.cluster_id,
         url=url,
         as_of_ms=store.now_ms(),
         external_log=state.external_log,
         cluster_epoch=epoch,
-        topics=len(state.topics),
-        partitions=len(partitions),
+        topics=known.topics,
+        partitions=known.partitions,
         watermark=watermark,
-        published_ms=told.published_ms if told.published_ms >= 0 else None,
-        computable_watermark=now.watermark if now is not None else None,
-        lag_epochs=max(0, told.lag_epochs) if told.published_ms >= 0 and epoch >= 0 else None,
-        lag_ms=told.lag_ms,
-        lag_at_least=told.lag_at_least,
-        causes=told.causes,
-        warnings=told.warnings,
-        next=told.next_step,
-        paused=told.pause,
-        held_back_by=_held_back(now, scan, watermark),
-        behind=behind[:SHOWN_BEHIND],
-        others_behind=len(partitions) - len(behind[:SHOWN_BEHIND]),
-        others_lag=behind[SHOWN_BEHIND].lag_epochs if len(behind) > SHOWN_BEHIND else 0,
+        published_ms=known.published_ms if known.published_ms >= 0 else None,
+        computable_watermark=known.computable,
+        lag_epochs=max(0, known.lag_epochs) if known.published_ms >= 0 and epoch >= 0 else None,
+        lag_ms=known.lag_ms,
+        lag_at_least=known.lag_at_least,
+        causes=known.causes,
+        warnings=known.warnings,
+        next=known.next_step,
+        paused=known.pause,
+        records=known.records,
+        unreconciled_records=known.unreconciled_records,
+        held_back_by=_held_in_scan(scan, watermark) if state.external_log else _held_back(known.held),
+        held_partitions=known.held_partitions,
+        behind=behind,
+        others_behind=others,
+        others_lag=others_lag,
+        by_topic=[] if state.external_log else by_topic(epoch, journals),
         price_gb_month=price_gb_month,
         garbage=garbage,
         epochs=epoch_bars(scan.rows, watermark) if scan is not None else [],
@@ -228,55 +252,66 @@ def gather(
         runs_total=runs_total,
         deleted=deleted_bars(runs),
         findings=None if findings is None else _fewer(findings),
-        errors=errors,
+        errors=known.errors,
         notes=notes + _trend_notes(trend.skipped),
     )
 
 
-def _reports(
-    cluster: Cluster, cluster_id: str, partitions: Sequence[PartitionId]
-) -> tuple[dict[PartitionId, PartitionReport], list[str]]:
-    """What each partition's log says, as `status` has just read it; and what is wrong with those that cannot be read."""
-    errors: list[str] = []
+def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[PartitionLag], int, int]:
+    """The partitions with the most lag, how many others there are, and the most that one of those lags (pure)."""
+    low = sorted((h for u in units for h in u.lowest if h.topic), key=lambda h: (h.gc_epoch, h.topic, h.partition))
+    shown = low[:SHOWN_BEHIND]
+    rest: Counter[int] = Counter()
+    for u in units:
+        rest.update(u.gc_epochs)
+    rest.subtract(h.gc_epoch for h in shown)
+    others = [gc_epoch for gc_epoch, n in rest.items() if n > 0]
+    return (
+        [
+            PartitionLag(h.topic, h.partition, h.gc_epoch, cluster_epoch - h.gc_epoch, h.unreconciled_records, h.reason)
+            for h in shown
+        ],
+        sum(n for n in rest.values() if n > 0),
+        cluster_epoch - min(others, default=cluster_epoch),
+    )
 
-    def look(p: PartitionId) -> PartitionReport | None:
-        handle = cluster.partition(p)
-        try:
-            return report_of(cluster_id, p, handle.state, handle.replica.offset)
-        except CorruptObjectError as e:
-            errors.append(str(e))
-            return None
 
-    return {r.id: r for r in cluster.parallel.map(look, partitions) if r is not None}, sorted(errors)
-
-
-def lags(
-    cluster_epoch: int, partitions: Iterable[PartitionId], reports: Mapping[PartitionId, PartitionReport]
-) -> list[PartitionLag]:
-    """The partitions with the most lag, one more than is shown; the lowest gc epoch first (pure)."""
-
-    def order(p: PartitionId) -> tuple[int, str, int]:
-        return gc_epoch_of(p, reports.get(p)), p.topic, p.partition
-
+def by_topic(cluster_epoch: int, journals: Journals) -> list[TopicFacts]:
+    """The topics with the most unreconciled records (pure)."""
     found = []
-    for p in heapq.nsmallest(SHOWN_BEHIND + 1, partitions, key=order):
-        report = reports.get(p)
-        gc_epoch = gc_epoch_of(p, report)
-        unreconciled = report.next_offset - 1 - report.last_reconciled_offset if report is not None else 0
-        reason = reason_of(report) if report is not None else "its log cannot be read; it holds M where it was created"
-        found.append(PartitionLag(p.topic, p.partition, gc_epoch, cluster_epoch - gc_epoch, unreconciled, reason))
-    return found
+    for topic in journals.snapshot.topics.values():
+        read = [(run, s) for run in topic.runs() if (s := journals.readings[run.journal].state) is not None]
+        totals = [s.totals(topic.revision) for _, s in read]
+        low = [s.lowest(topic.revision, run.first, run.count, 1)[0].gc_epoch for run, s in read]
+        gc_epoch = min(low, default=-1)
+        found.append(
+            TopicFacts(
+                topic.name,
+                topic.partitions,
+                len(topic.journals),
+                len(topic.journals) - len(read),
+                sum(t.records for t in totals),
+                sum(t.unreconciled_records for t in totals),
+                sum(t.l1_objects for t in totals),
+                gc_epoch,
+                cluster_epoch - gc_epoch,
+            )
+        )
+    return sorted(found, key=lambda t: (-t.unreconciled_records, t.topic))[:SHOWN_TOPICS]
 
 
-def _held_back(now: Watermark | None, scan: ScanSnapshot | None, watermark: int) -> list[HeldBack]:
-    """Who M waits for; of a system with its own log what the newest scan remembers."""
-    if now is not None:
-        return [HeldBack(h.topic, h.partition, h.gc_epoch, h.reason) for h in now.held_back_by]
+def _held_back(held: Sequence[Held]) -> list[HeldBack]:
+    return [HeldBack(h.holder.topic, h.holder.partition, h.holder.gc_epoch, h.holder.reason) for h in held]
+
+
+def _held_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[HeldBack]:
+    """Which partition of an external log M waits for, as the newest scan has it."""
     held = next((r for r in scan.epochs if r.held_by), None) if scan is not None else None
     if held is None:
         return []
     topic, _, partition = held.held_by.rpartition("/")
-    return [HeldBack(topic, int(partition) if partition.isdecimal() else -1, watermark, _HELD_BY_OWN_LOG)]
+    number = int(partition) if partition.isdecimal() else -1
+    return [HeldBack(topic, number, watermark, _HELD_BY_EXTERNAL_LOG)]
 
 
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
@@ -284,10 +319,8 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     totals = scan.totals
-    # A run's name holds whole seconds, so one that seems to have begun a moment before the scan's end may be later.
-    since = [r.summary for r in runs if r.summary is not None and r.started_ms + 1000 > totals.taken_ms]
     objects, size = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
-    deleted, deleted_bytes = sum(s.deleted for s in since), sum(s.bytes for s in since)
+    deleted, deleted_bytes = deleted_since(runs, totals.taken_ms)
     left_bytes = max(0, size - deleted_bytes)
     held_bytes = sum(r.bytes for r in held)
     return Garbage(

@@ -1,1 +1,1 @@
-"""Whether a bucket holds what its logs say: what is wrong, told from what is on its way. Nothing here changes anything."""
+"""Whether a bucket holds what its journals say. What is under way is no finding, and nothing here changes anything."""

@@ -1,17 +1,18 @@
-"""The second look: which suspects are findings.
+"""The second reading: which suspects are findings.
 
-The bucket is in use while it is looked at, so the listing, a log and an object are of different moments. The order of the
-second look leaves one explanation alone:
+The bucket is in use while it is read, so the listing, a journal and an object are of different moments. The order of the
+second reading leaves one explanation:
 
-1. the object itself, by its key: missing, short, or not holding what the log says;
-2. then the partition's log, replayed: does it still need that object? What was reconciled meanwhile, and then swept, it
-   does not. An L1 object that was committed meanwhile, it names. Objects never come back under an old key, so what the
-   log needs *after* the object was missed is missing.
+1. the object itself, by its key: missing, short, or not holding what the journal says;
+2. then the journal, replayed: does it still need that object? What was reconciled meanwhile, and then swept, it does not.
+   An L1 object that was committed meanwhile, it names. Objects never come back under an old key, so what the journal needs
+   *after* the object was missed is missing.
 3. then the controller: does the topic still exist, and has the epoch been reached? A topic is deleted there first, and
    only then may M pass it and its objects go.
 
-That M is above something live needs no second look at the log. M was read before the log was, M never goes down, and what
-it has once allowed nothing may need again: it was wrong even if a reconciler has put it right since.
+That M is above something live needs no second reading of the journal. M was read before the journal was, M never goes
+down, and what it has once allowed nothing may need again: it was wrong even if a reconciler has put it right since. Nor
+does where a topic is placed: that never changes.
 """
 
 from __future__ import annotations
@@ -24,129 +25,191 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.basis import Basis, parse_l1
 from l0gc.inspect.verify.findings import Suspect
-from l0gc.inspect.verify.look import extent_faults, l1_fault, look_at, size_of
-from l0gc.inspect.verify.rules import (
-    Basis,
-    PartitionLook,
-    ReportTop,
-    check_partition,
-    names,
-    orphan_text,
-    parse_l1,
-    report_says_more,
+from l0gc.inspect.verify.reading import (
+    block_faults,
+    controller_faults,
+    indexed_rows,
+    l1_fault,
+    read_journal,
+    size_of,
+    unpack_object,
 )
+from l0gc.inspect.verify.rules import (
+    DOUBTFUL,
+    JournalCopy,
+    check_journal,
+    described,
+    needed_end,
+    needs,
+    orphan_text,
+)
+from l0gc.keys import CONTROLLER_LOG, PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Inline, Parallel
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.entries import L1File, Unreconciled
-from l0gc.watermark.reports import read_report_file
+from l0gc.streamlog.level_one.index import files_of, l1_key
 
 _L0: Final = {kinds.L0_MISSING, kinds.L0_SHORT, kinds.L0_CORRUPT}
-_L1: Final = {kinds.L1_MISSING, kinds.L1_SIZE, kinds.L1_CORRUPT}
-_AS_SEEN: Final = {kinds.LIVE_BELOW_WATERMARK, kinds.WATERMARK_AHEAD, kinds.WATERMARK_UNREADABLE, kinds.REPORT_FOREIGN}
+_L1: Final = {kinds.L1_MISSING, kinds.L1_SIZE, kinds.L1_CORRUPT, kinds.L1_ORPHAN}
+_AS_SEEN: Final = {
+    kinds.LIVE_BELOW_WATERMARK,
+    kinds.WATERMARK_AHEAD,
+    kinds.WATERMARK_UNREADABLE,
+    kinds.TOPIC_MISPLACED,
+    kinds.TOPIC_UNKNOWN,
+}
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_UNRECONCILED: Final = msgspec.json.Decoder(Unreconciled)
-_L1_FILE: Final = msgspec.json.Decoder(L1File)
-_TOP: Final = msgspec.json.Decoder(ReportTop)
 
+def confirm(
+    store: ObjectStore,
+    runtime: Runtime,
+    basis: Basis,
+    suspects: Iterable[Suspect],
+    *,
+    parallel: Parallel | None = None,
+    deep: bool = False,
+) -> list[Suspect]:
+    """The suspects that are findings, each with the detail that the second reading gave.
 
-def confirm(store: ObjectStore, runtime: Runtime, basis: Basis, suspects: Iterable[Suspect]) -> list[Suspect]:
-    """The suspects that are findings, each with the detail that the second look gave.
+    Args:
+        deep: as for the first reading; see `read_journal`.
 
     Raises:
         CorruptObjectError: the controller log cannot be read.
     """
-    ordered = sorted(suspects, key=lambda s: (s.topic, s.revision, s.partition, s.kind, s.key, s.offset))
+    ordered = sorted(suspects, key=lambda s: (s.journal, s.revision, s.partition, s.kind, s.key, s.offset))
     if not ordered:
         return []
+    reader = _Reader(store, runtime, basis, parallel or Inline(), deep)
     still: list[Suspect] = []
-    for p, group in groupby(ordered, key=lambda s: s.id):
-        seen = [t for s in group if (t := _look_at_object(store, s)) is not None]
-        if p is None:
+    for journal, group in groupby(ordered, key=lambda s: s.journal):
+        seen = [s for s in reader.parallel.map(reader.object_again, group) if s is not None]
+        if journal < 0:
             still += seen
         elif seen:
-            still += _look_at_log(store, runtime, basis, seen)
-    return _look_at_controller(Controller(store, runtime).snapshot(), still)
+            still += reader.journal_again(journal, seen)
+    return _still_there(Controller(store, runtime).snapshot(), still)
+
+
+def _still_there(state: ControllerState, suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Those suspects whose topic still exists, and whose epoch still was not reached."""
+    live = {t.revision for t in state.topics.values()}
+    return [
+        s
+        for s in suspects
+        if (not s.topic or s.revision in live) and (s.kind != kinds.EPOCH_AHEAD or s.expected > state.epoch)
+    ]
+
+
+def _partition(s: Suspect) -> PartitionId:
+    return PartitionId(s.topic, s.revision, s.partition)
 
 
 def _with(s: Suspect, detail: str) -> Suspect:
     return msgspec.structs.replace(s, detail=detail)
 
 
-def _look_at_object(store: ObjectStore, s: Suspect) -> Suspect | None:
-    """The suspect again if its object still is what it was, or there is no object to ask for."""
-    match s.kind:
-        case kinds.L0_MISSING | kinds.L1_MISSING:
-            return _with(s, "the object is missing") if size_of(store, s.key) is None else None
-        case kinds.L0_SHORT:
-            p, size = _UNRECONCILED.decode(s.ref).placeholder, size_of(store, s.key)
-            if size is None:
-                return _with(s, "the object is missing")
-            text = f"it has {size} bytes, and the log refers to bytes {p.start} to {p.start + p.length}"
-            return _with(s, text) if size < p.start + p.length else None
-        case kinds.L1_SIZE:
-            f, size = _L1_FILE.decode(s.ref), size_of(store, s.key)
-            if size is None:
-                return _with(s, "the object is missing")
-            return _with(s, f"it has {size} bytes, and the log says {f.bytes}") if size != f.bytes else None
-        case kinds.L0_CORRUPT:
-            faults = extent_faults(store, s.key, [_UNRECONCILED.decode(s.ref)])
-            return _with(s, faults[0][1]) if faults else None
-        case kinds.L1_CORRUPT:
-            fault = l1_fault(store, _L1_FILE.decode(s.ref))
-            return _with(s, fault) if fault else None
-        case kinds.L1_ORPHAN:
-            return s if size_of(store, s.key) is not None else None
-        case kinds.REPORT_UNREADABLE:
-            try:
-                read_report_file(store.get(s.key).body, s.key)
-            except ObjectNotFoundError:
-                return None
-            except CorruptObjectError as e:
-                return _with(s, str(e))
+class _Reader:
+    """Reads again what the suspects are about."""
+
+    def __init__(self, store: ObjectStore, runtime: Runtime, basis: Basis, parallel: Parallel, deep: bool) -> None:
+        self._store, self._runtime, self._basis, self.parallel, self._deep = store, runtime, basis, parallel, deep
+
+    # -- the object --------------------------------------------------------------------------------------------------------
+
+    def object_again(self, s: Suspect) -> Suspect | None:
+        """The suspect again if its object still is what it was, or there is no object to read."""
+        store = self._store
+        match s.kind:
+            case kinds.L0_MISSING | kinds.L1_MISSING:
+                return _with(s, "the object is missing") if size_of(store, s.key) is None else None
+            case kinds.L0_SHORT:
+                size = size_of(store, s.key)
+                if size is None:
+                    return _with(s, "the object is missing")
+                text = f"it has {size} bytes, and the journal refers to bytes up to {s.expected}"
+                return _with(s, text) if size < s.expected else None
+            case kinds.L1_SIZE:
+                size = size_of(store, s.key)
+                if size is None:
+                    return _with(s, "the object is missing")
+                text = f"it has {size} bytes, and the journal says {s.expected}"
+                return _with(s, text) if size != s.expected else None
+            case kinds.L0_CORRUPT:
+                faults = block_faults(store, unpack_object(s.key, s.ref))
+                return _with(s, faults[0][1]) if faults else None
+            case kinds.L1_CORRUPT:
+                fault = l1_fault(store, s.key, s.expected)
+                return _with(s, fault) if fault else None
+            case kinds.L1_ORPHAN:
+                return s if size_of(store, s.key) is not None else None
+        if s.key == CONTROLLER_LOG and s.kind in DOUBTFUL:
+            faults_now = controller_faults(store, self._runtime, parallel=self.parallel, deep=self._deep)
+            return next((_with(s, text) for kind, text in faults_now if kind == s.kind), None)
+        return s
+
+    # -- the journal -------------------------------------------------------------------------------------------------------
+
+    def journal_again(self, journal: int, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Those suspects of one journal that it bears out. An orphan is none while the journal is in doubt."""
+        still = [s for s in suspects if s.kind in _AS_SEEN]
+        try:
+            copy = read_journal(self._store, self._runtime, journal, parallel=self.parallel, deep=self._deep)
+        except CorruptObjectError as e:
+            return still + [_with(s, str(e)) for s in suspects if s.kind == kinds.LOG_UNREADABLE]
+        again = check_journal(copy, self._basis)
+        if any(s.kind in DOUBTFUL for s in again):
+            suspects = [s for s in suspects if s.kind != kinds.L1_ORPHAN]
+        places = {s.place for s in suspects}
+        still += [s for s in again if s.place in places and s.kind not in _AS_SEEN]
+        for revision, group in groupby((s for s in suspects if s.kind in _L0), key=lambda s: s.revision):
+            still += self._l0_again(copy, revision, list(group))
+        for p, group in groupby((s for s in suspects if s.kind in _L1), key=_partition):
+            still += self._l1_again(copy, p, list(group))
+        return still + [t for s in suspects if s.kind == kinds.INDEX_UNREADABLE and (t := self._index_again(copy, s))]
+
+    @staticmethod
+    def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> list[Suspect]:
+        needed = needs(copy.state, revision, {s.key for s in suspects})
+        found = []
+        for s in suspects:
+            o = needed.get(s.key)
+            if o is None:
+                continue
+            if s.kind == kinds.L0_CORRUPT:
+                row = o.extents[o.extents["partition"] == s.partition]
+                if len(row) and row["base"][0] == s.offset:
+                    found.append(s)
+            elif s.kind == kinds.L0_MISSING or needed_end(o) >= s.expected:
+                found.append(_with(s, f"{s.detail}; {described(o)}"))
+        return found
+
+    def _l1_again(self, copy: JournalCopy, p: PartitionId, suspects: Sequence[Suspect]) -> list[Suspect]:
+        if copy.state.closed(p.revision):
+            return []
+        try:
+            named = {l1_key(p, f): f.bytes for f in files_of(self._store, p, copy.state)}
+        except (CorruptObjectError, ObjectNotFoundError):
+            return []  # its index is the finding
+        found = []
+        for s in suspects:
+            if s.kind != kinds.L1_ORPHAN:
+                if s.key in named and (s.kind != kinds.L1_SIZE or named[s.key] == s.expected):
+                    found.append(s)
+            elif s.key not in named and (key := parse_l1(s.key)) is not None:
+                text = orphan_text(key.base_offset, key.last_offset, copy.state, p)
+                found.append(_with(s, text))
+        return found
+
+    def _index_again(self, copy: JournalCopy, s: Suspect) -> Suspect | None:
+        topic = copy.state.topics.get(s.revision)
+        index = topic.indexes.get(s.partition) if topic is not None and not topic.closed else None
+        if index is None:
             return None
-    return s
-
-
-def _look_at_log(store: ObjectStore, runtime: Runtime, basis: Basis, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Those suspects of one partition that its log bears out. An orphan is none while the log cannot be read."""
-    p = suspects[0].id
-    assert p is not None
-    still = [s for s in suspects if s.kind in _AS_SEEN]
-    try:
-        look = look_at(store, runtime, p)
-    except CorruptObjectError as e:
-        return still + [_with(s, str(e)) for s in suspects if s.kind == kinds.LOG_UNREADABLE]
-    places = {s.place for s in suspects}
-    again = check_partition(look, basis.layout, basis.watermark, basis.cluster_epoch)
-    still += [s for s in again if s.place in places and s.kind not in _AS_SEEN]
-    return still + [t for s in suspects if (t := _by_log(s, look)) is not None]
-
-
-def _by_log(s: Suspect, look: PartitionLook) -> Suspect | None:
-    """The suspect again if it concerns an object or a report and the log still bears it out."""
-    state = look.state
-    if s.kind in _L0:
-        return s if names(state, _UNRECONCILED.decode(s.ref)) else None
-    if s.kind in _L1:
-        return s if _L1_FILE.decode(s.ref) in state.l1 else None
-    if s.kind == kinds.REPORT_AHEAD:
-        text = report_says_more(_TOP.decode(s.ref), look)
-        return _with(s, text) if text else None
-    key = parse_l1(s.key) if s.kind == kinds.L1_ORPHAN else None
-    if key is None or any(f.key == s.key for f in state.l1):
-        return None
-    return _with(s, orphan_text(key.base_offset, key.last_offset, state))
-
-
-def _look_at_controller(state: ControllerState, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Those suspects whose topic still exists, and whose epoch still was not reached."""
-    live = {(t.name, t.revision) for t in state.topics.values()}
-    return [
-        s
-        for s in suspects
-        if (not s.topic or (s.topic, s.revision) in live) and (s.kind != kinds.EPOCH_AHEAD or int(s.ref) > state.epoch)
-    ]
+        log_start = copy.state.partition(s.revision, s.partition).log_start_offset
+        fault = indexed_rows(self._store, _partition(s), index, log_start)
+        return _with(s, fault) if isinstance(fault, str) else None

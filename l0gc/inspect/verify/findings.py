@@ -1,7 +1,7 @@
 """What can be wrong with a bucket, and what to do about it (pure).
 
-A suspect is what one look at a bucket in use gives. It becomes a finding only if a second look, in an order that leaves no
-other explanation, gives it again (`confirm.py`). Every kind of finding has its severity and its next step here.
+A suspect is what one reading of a bucket in use gives. It becomes a finding only if a second reading, in an order that
+leaves no other explanation, gives it again (`confirm.py`). Every kind of finding has its severity and its next step here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
-
-from l0gc.keys import PartitionId
 
 L0_MISSING: Final = "l0_missing"
 L0_SHORT: Final = "l0_short"
@@ -26,86 +24,83 @@ L1_SIZE: Final = "l1_size"
 L1_CORRUPT: Final = "l1_corrupt"
 L1_RANGE: Final = "l1_range"
 L1_ORPHAN: Final = "l1_orphan"
+INDEX_UNREADABLE: Final = "index_unreadable"
 LOG_UNREADABLE: Final = "log_unreadable"
+LOG_GAP: Final = "log_gap"
 STATE_BROKEN: Final = "state_broken"
-CHECKPOINT_AHEAD: Final = "checkpoint_ahead"
-REPORT_AHEAD: Final = "report_ahead"
-REPORT_FOREIGN: Final = "report_foreign"
-REPORT_UNREADABLE: Final = "report_unreadable"
+CHECKPOINT_DIFFERS: Final = "checkpoint_differs"
+BOUNDARY_BROKEN: Final = "boundary_broken"
+TOPIC_MISPLACED: Final = "topic_misplaced"
+TOPIC_UNKNOWN: Final = "topic_unknown"
+JOURNAL_UNKNOWN: Final = "journal_unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`severity` is `loss` (data cannot be read), `danger` (data may be lost) or `waste` (it costs space alone)."""
+    """`severity` is `loss` (data cannot be read), `danger` (data may be lost) or `waste` (it only costs space)."""
 
     severity: str
     next_step: str
 
 
 _RESTORE: Final = "restore it from a version or a backup"
+_RESTORE_LOG: Final = "restore this log's entries and checkpoints from a version or a backup"
 _STOP: Final = "stop l0gc sweep and l0gc compute-watermark"
+_NEWER: Final = "restore the newest controller log"
 
 KINDS: Final[dict[str, Kind]] = {
-    L0_MISSING: Kind("loss", f"{_RESTORE}; look for its key in l0gc/runs/, and at who else can delete there"),
+    L0_MISSING: Kind("loss", f"{_RESTORE}; search l0gc/runs/ for its key, and find out who else can delete there"),
     L0_SHORT: Kind("loss", _RESTORE),
     L0_CORRUPT: Kind("loss", _RESTORE),
     L0_WRONG_EPOCH: Kind("danger", f"{_STOP}, then run l0gc reconcile, which reads it while it is there"),
     LIVE_BELOW_WATERMARK: Kind("danger", f"{_STOP}, then run l0gc reconcile, which reads it while it is there"),
     WATERMARK_AHEAD: Kind(
-        "danger", f"{_STOP} until it is known who wrote that watermark, or which log was restored from a backup"
+        "danger", f"{_STOP} until you know who wrote that watermark, or which log was restored from a backup"
     ),
     WATERMARK_UNREADABLE: Kind("danger", "remove it, then run l0gc compute-watermark"),
-    EPOCH_AHEAD: Kind(
-        "danger",
-        "stop uploads and housekeeping; restore the newest controller log, or remove the object if it is foreign",
-    ),
+    EPOCH_AHEAD: Kind("danger", f"stop uploads and housekeeping; {_NEWER}, or remove the object if it is foreign"),
     L1_MISSING: Kind("loss", _RESTORE),
     L1_SIZE: Kind("loss", _RESTORE),
     L1_CORRUPT: Kind("loss", _RESTORE),
-    L1_RANGE: Kind("loss", "restore this partition's log and checkpoints from a version or a backup"),
-    L1_ORPHAN: Kind("waste", "remove it if no l0gc reconcile has been running since then"),
+    L1_RANGE: Kind("loss", _RESTORE_LOG),
+    L1_ORPHAN: Kind("waste", "remove it if no l0gc reconcile has been running since it was written"),
+    INDEX_UNREADABLE: Kind("loss", f"{_RESTORE}: it names the partition's older L1 objects"),
     LOG_UNREADABLE: Kind("loss", "restore the object that is named from a version or a backup; M waits meanwhile"),
-    STATE_BROKEN: Kind("danger", f"{_STOP}; restore this partition's log and checkpoints from a version or a backup"),
-    CHECKPOINT_AHEAD: Kind("danger", f"{_STOP}; restore the log entries that the checkpoint covers"),
-    REPORT_AHEAD: Kind(
-        "danger", f"{_STOP}; restore the newest log of this partition, or remove the report if it is foreign"
-    ),
-    REPORT_FOREIGN: Kind("danger", "restore the newest controller log, or remove the report if it is foreign"),
-    REPORT_UNREADABLE: Kind("danger", "remove it, then run l0gc housekeep, which reports every partition"),
+    LOG_GAP: Kind("danger", f"{_STOP}; {_RESTORE_LOG}"),
+    STATE_BROKEN: Kind("danger", f"{_STOP}; {_RESTORE_LOG}"),
+    CHECKPOINT_DIFFERS: Kind("danger", f"{_STOP}; {_RESTORE_LOG}, and keep both for a bug report"),
+    BOUNDARY_BROKEN: Kind("danger", f"{_STOP}; {_RESTORE_LOG}, boundary.json included"),
+    TOPIC_MISPLACED: Kind("danger", f"{_STOP}; {_NEWER}, or the journal that the controller names"),
+    TOPIC_UNKNOWN: Kind("danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"),
+    JOURNAL_UNKNOWN: Kind("danger", f"{_NEWER}, or remove the journal if it is foreign"),
 }
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """What one look gives.
+    """What one reading gives; -1 and empty where a field does not apply.
 
-    `topic` is empty and `revision` and `partition` are -1 where it concerns no partition. `offset` is the first record
-    concerned, -1 for none. `ref` holds what the second look needs, as JSON.
+    Attributes:
+        topic, revision, partition: the partition concerned, or the first of several.
+        offset: the first record concerned.
+        expected: the size or the epoch that the second reading compares with.
+        ref: what else the second reading needs.
     """
 
     kind: str
-    topic: str
-    revision: int
-    partition: int
-    key: str
+    journal: int = -1
+    topic: str = ""
+    revision: int = -1
+    partition: int = -1
+    key: str = ""
     offset: int = -1
+    expected: int = -1
     detail: str = ""
-    ref: str = ""
+    ref: bytes = b""
 
     @property
-    def id(self) -> PartitionId | None:
-        return PartitionId(self.topic, self.revision, self.partition) if self.topic else None
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """What makes two looks at one partition give the same suspect; numbers in `detail` may have moved."""
-        return self.kind, self.key, self.offset
-
-
-def suspect(kind: str, p: PartitionId | None, key: str, offset: int = -1, detail: str = "", ref: str = "") -> Suspect:
-    """A suspect of partition `p`, or of none."""
-    if p is None:
-        return Suspect(kind, "", -1, -1, key, offset, detail, ref)
-    return Suspect(kind, p.topic, p.revision, p.partition, key, offset, detail, ref)
+    def place(self) -> tuple[str, int, str, int]:
+        """What two readings of one journal have in common; numbers in `detail` may have moved."""
+        return self.kind, self.revision, self.key, self.offset
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -113,6 +108,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     kind: str
     severity: str
+    journal: int | None
     topic: str | None
     partition: int | None
     key: str
@@ -123,7 +119,9 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         """The finding as one line."""
-        where = f" {self.topic}/{self.partition}" if self.topic is not None else ""
+        where = ""
+        if self.topic is not None:
+            where = f" {self.topic}" if self.partition is None else f" {self.topic}/{self.partition}"
         record = f" at record {self.offset}" if self.offset is not None else ""
         text = f"{self.kind}{where}{record}: {self.key}: {self.detail}; {self.next_step}"
         return " ".join(text.split())
@@ -135,8 +133,9 @@ def finding_of(s: Suspect) -> Finding:
     return Finding(
         s.kind,
         kind.severity,
+        s.journal if s.journal >= 0 else None,
         s.topic or None,
-        s.partition if s.topic else None,
+        s.partition if s.partition >= 0 else None,
         s.key,
         s.offset if s.offset >= 0 else None,
         s.detail,
@@ -145,13 +144,14 @@ def finding_of(s: Suspect) -> Finding:
 
 
 class Checked(msgspec.Struct):
-    """How much was looked at. `bytes_read` counts extents and L1 objects that were read for their checksums."""
+    """How much was read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their contents."""
 
+    journals: int = 0
     partitions: int = 0
-    placeholders: int = 0
+    extents: int = 0
     l0_objects: int = 0
     l1_objects: int = 0
-    reports: int = 0
+    index_objects: int = 0
     bytes_read: int = 0
 
 
@@ -160,8 +160,8 @@ class VerifyResult:
     """What a run found, and what it saw that is as it should be.
 
     `findings` are at most as many as were asked for, `total` and `counts` (by kind) count all of them. Of the L0 objects
-    that no log needs, `waiting_objects` are above M and `eligible_objects` at or below it. `unparsable_keys` are keys in
-    the data folders of L0 and L1 that are not l0gc's. `young_l1_objects` are named by no log, or not yet.
+    that no journal needs, `waiting_objects` are above M and `eligible_objects` at or below it. `unparsable_keys` are keys
+    in the data folders of L0 and L1 that are not l0gc's. `young_l1_objects` are named by no journal, or not yet.
     """
 
     cluster_epoch: int

@@ -1,32 +1,29 @@
 """A process's view of the cluster, and its way to change it.
 
 The epoch may be served from a cache: a stale one costs a refused append and a second upload at worst, never safety, since
-every partition decides admission against its own window. A snapshot that a watermark is computed from is never cached.
+every journal decides admission against its own window. A snapshot that a watermark is computed from is never cached.
+
+Check first, write after. Nothing is appended before the decision, `refusal` and the guard have had their say. The guard is
+told by whoever builds the handle, and refuses where the log went back behind what is published (hazard 10): an entry there
+would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does without it,
+since that is how an operator recovers.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
-from l0gc.errors import NotInitialisedError, ObjectNotFoundError, TopicNotFoundError
+from l0gc.epoch import is_epoch
+from l0gc.errors import NotInitialisedError, ObjectNotFoundError, TopicNotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.controller.state import (
-    Bootstrap,
-    ControllerEntry,
-    ControllerMachine,
-    ControllerState,
-    DeleteTopic,
-    Producer,
-    Tick,
-    Topic,
+from l0gc.streamlog.controller.decisions import (
     check_cluster,
     check_no_external_log,
     decide_advance,
@@ -34,6 +31,18 @@ from l0gc.streamlog.controller.state import (
     decide_create_topic,
     decide_init_producer,
 )
+from l0gc.streamlog.controller.entries import (
+    DEFAULT_JOURNALS,
+    MAX_PRODUCER_ID,
+    Bootstrap,
+    ControllerEntry,
+    DeleteTopic,
+    InitProducer,
+    Tick,
+    encode_entry,
+)
+from l0gc.streamlog.controller.state import ControllerMachine, ControllerState, Producer, Topic, refusal
+from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
 EPOCH_INTERVAL_S: Final = 600.0
@@ -52,12 +61,17 @@ class Controller:
         epoch_interval_s: float = EPOCH_INTERVAL_S,
         parallel: Parallel | None = None,
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
+        guard: Callable[[], object] | None = None,
     ) -> None:
+        """`guard` raises where nothing may be appended; it is asked before an append, and only before one."""
         self._runtime = runtime
+        self._guard = guard
         self._expected = expected_cluster_id
         self._epoch_cache_s = epoch_cache_s
         self._epoch_interval_ms = int(epoch_interval_s * 1000)
         self._looked_at: float | None = None
+        self._store = store
+        self._format: Format | None = None
         log = SharedLog(store, CONTROLLER_LOG, runtime, parallel=parallel, truncate_min_age_ms=truncate_min_age_ms)
         self.replica = Replica(log, ControllerMachine(), runtime)
 
@@ -71,11 +85,10 @@ class Controller:
             ClusterMismatchError: it is another cluster than the expected one.
         """
         with self.replica.lock:
-            state = self.replica.catch_up()
+            state = self._look()
             self._check(state)
             self._looked_at = self._runtime.clock.monotonic()
-            machine = ControllerMachine()
-            return machine.decode(machine.encode(state), "the snapshot")
+            return state.copy()
 
     @property
     def looked(self) -> bool:
@@ -98,7 +111,7 @@ class Controller:
                 and self.replica.state.epoch >= at_least
             )
             if not fresh:
-                self._check(self.replica.catch_up())
+                self._check(self._look())
                 self._looked_at = self._runtime.clock.monotonic()
             return self.replica.state.epoch
 
@@ -106,6 +119,17 @@ class Controller:
         """The shape of this cluster's L0 keys."""
         self.epoch()
         return KeyLayout(self.replica.state.key_template, self.replica.state.shards)
+
+    def _look(self) -> ControllerState:
+        """The state as the log has it now; before the first look, whether this l0gc may look at all."""
+        if self._format is None:
+            self._format = check_format(self._store)
+        state = self.replica.catch_up()
+        if self._format is None and state.epoch >= 0:  # somebody has founded the cluster meanwhile, format first
+            self._format = check_format(self._store)
+            if self._format is None:
+                raise refuse_without_format()
+        return state
 
     def _check(self, state: ControllerState) -> None:
         if state.epoch < 0:
@@ -115,20 +139,40 @@ class Controller:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def _propose(
-        self, decide: Callable[[ControllerState], ControllerEntry | None], *, initialised: bool = True
+        self,
+        decide: Callable[[ControllerState], ControllerEntry | None],
+        *,
+        initialised: bool = True,
+        guarded: bool = True,
     ) -> bool:
-        def encoded(state: ControllerState, offset: int) -> bytes | None:
+        def checked(state: ControllerState, offset: int) -> ControllerEntry | None:
             if initialised:
                 self._check(state)
                 check_no_external_log(state)
             entry = decide(state)
-            return None if entry is None else msgspec.json.encode(entry)
+            if entry is not None and (why := refusal(state, offset, entry)) is not None:
+                raise UsageError(f"the entry that was to be appended at {offset} {why}; nothing was written")
+            return entry
+
+        def encoded(state: ControllerState, offset: int) -> bytes | None:
+            entry = checked(state, offset)
+            return None if entry is None else encode_entry(entry)
 
         with self.replica.lock:
-            self.replica.catch_up()
-            landed = self.replica.propose(encoded) is not None
+            state = self._look()
+            landed = False
+            if checked(state, self.replica.offset + 1) is not None:
+                if not initialised:
+                    self._format = write_format(self._store)
+                if guarded and self._guard is not None:
+                    self._guard()
+                landed = self.replica.propose(encoded) is not None
             self._looked_at = self._runtime.clock.monotonic()
             return landed
+
+    def _new_name(self) -> str:
+        """A random UUID as 22 letters, as Kafka writes its topics' ids."""
+        return base64.urlsafe_b64encode(self._runtime.random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
 
     def bootstrap(
         self,
@@ -136,6 +180,7 @@ class Controller:
         shards: int | None = None,
         key_template: str | None = None,
         *,
+        journals: int | None = None,
         external_log: bool = False,
     ) -> bool:
         """Found the cluster; False if it exists. See `decide_bootstrap`."""
@@ -145,20 +190,21 @@ class Controller:
         def decide(state: ControllerState) -> Bootstrap | None:
             wanted = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
             template = key_template or (state.key_template if state.epoch >= 0 else DEFAULT_TEMPLATE)
-            entry = Bootstrap(new_id, wanted, template, external_log or state.external_log)
-            KeyLayout(entry.key_template, entry.shards)
+            in_all = journals if journals is not None else (state.journals or DEFAULT_JOURNALS)
+            entry = Bootstrap(new_id, wanted, template, external_log or state.external_log, in_all)
             return decide_bootstrap(state, entry, expected)
 
-        return self._propose(decide, initialised=False)
+        return self._propose(decide, initialised=False, guarded=False)
 
-    def create_topic(self, name: str, partitions: int) -> tuple[Topic, bool]:
+    def create_topic(self, name: str, partitions: int, journals: int | None = None) -> tuple[Topic, bool]:
         """The topic, and whether it was created now. See `decide_create_topic`."""
+        topic_id = self._new_name()
         with self.replica.lock:
-            created = self._propose(lambda s: decide_create_topic(s, name, partitions))
+            created = self._propose(lambda s: decide_create_topic(s, name, partitions, journals, topic_id))
             return self.replica.state.topic(name), created
 
     def delete_topic(self, name: str) -> Topic:
-        """Delete the topic; its partitions are then to be closed.
+        """Delete the topic; its journals are then to be told.
 
         Raises:
             TopicNotFoundError: there is none, or it was deleted meanwhile and created again: the new one stays.
@@ -166,13 +212,14 @@ class Controller:
         topics: list[Topic] = []
 
         def decide(state: ControllerState) -> DeleteTopic:
-            topics.append(state.topic(name))
-            if topics[-1].revision != topics[0].revision:
+            topic = state.topic(name)
+            topics.append(topic)
+            if topic != topics[0]:
                 raise TopicNotFoundError(
                     f"topic {name!r} (revision {topics[0].revision}) was deleted meanwhile, and created again with "
-                    f"revision {topics[-1].revision}; that one was left as it is"
+                    f"revision {topic.revision}; that one was left as it is"
                 )
-            return DeleteTopic(name, topics[-1].revision)
+            return DeleteTopic(name, topic.revision)
 
         self._propose(decide)
         return topics[-1]
@@ -181,6 +228,22 @@ class Controller:
         """Advance the epoch and return it. See `decide_advance`."""
         with self.replica.lock:
             self._propose(lambda s: decide_advance(s, expected, caller))
+            return self.replica.state.epoch
+
+    def advance_above(self, epoch: int) -> int:
+        """Advance the epoch until it is above `epoch`, and return it: an operator's recovery of a log that went back.
+
+        It asks no guard. Each step is an entry of its own, so that who repeats it, or does it at the same time, goes no
+        further.
+
+        Raises:
+            UsageError: there is no epoch above it.
+        """
+        if not is_epoch(epoch + 1):
+            raise UsageError(f"there is no cluster epoch above {epoch}")
+        with self.replica.lock:
+            while self._propose(lambda s: Tick() if s.epoch <= epoch else None, guarded=False):
+                pass
             return self.replica.state.epoch
 
     def tick_if_due(self) -> int:
@@ -195,22 +258,41 @@ class Controller:
             self._propose(decide)
             return self.replica.state.epoch
 
-    def init_producer(self, name: str, producer_id: int | None = None, epoch: int | None = None) -> Producer:
-        """The producer with its new epoch; a retry after a lost reply gives both and is answered alike.
+    def init_producer(
+        self, name: str, producer_id: int | None = None, epoch: int | None = None, run: str | None = None
+    ) -> Producer:
+        """The producer with its new epoch and run; a retry after a lost reply gives all three and is answered alike.
 
-        See `decide_init_producer`. A new process has neither, so what it does after a crash is another bump, which is safe.
+        See `decide_init_producer`. A new process has none, so what it does after a crash is another bump, which is safe.
+
+        Raises:
+            UsageError: only some of the three are given.
         """
+        if len({v is None for v in (producer_id, epoch, run)}) > 1:
+            raise UsageError(f"an instance of producer {name!r} has an id, an epoch and a run, a new one has none")
+        instance = (
+            (producer_id, epoch, run) if producer_id is not None and epoch is not None and run is not None else None
+        )
+        new_run = self._new_name()
+
+        def decide(state: ControllerState) -> InitProducer | None:
+            # Random, so that a log that was restored from a backup gives no id a second time.
+            taken = {p.producer_id for p in state.producers.values()}
+            while (new_id := self._runtime.random.randrange(MAX_PRODUCER_ID)) in taken:
+                pass
+            return decide_init_producer(state, name, instance, new_id=new_id, new_run=new_run)
+
         with self.replica.lock:
-            self._propose(lambda s: decide_init_producer(s, name, producer_id, epoch))
+            self._propose(decide)
             return self.replica.state.producers[name]
 
-    def producer_is_current(self, producer_id: int, epoch: int) -> bool:
-        """Whether this run may begin at a partition that does not know it, as the log has it now, by the store's clock.
+    def producer_is_current(self, producer_id: int, epoch: int, run: str) -> bool:
+        """Whether this run may begin at a journal that does not know it, as the log has it now, by the store's clock.
 
         KIP-360's unknown producer fencing; see `ControllerState.may_begin`.
         """
         with self.replica.lock:
-            state = self.replica.catch_up()
+            state = self._look()
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
-            return state.may_begin(producer_id, epoch, as_of_ms)
+            return state.may_begin(producer_id, epoch, run, as_of_ms)

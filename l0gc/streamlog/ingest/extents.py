@@ -1,110 +1,228 @@
-"""Extents: the records of one partition inside an L0 object, as an Arrow IPC stream with zstd.
+"""Extents: the records of one partition inside an L0 object, many of them in one compressed block.
 
-The placeholder in the log holds the extent's CRC32C, and every read checks it and the number of records before a record
-is believed; what does not match stops the reader with the object's name. Offsets are not stored: they follow from the
-placeholder's base offset.
+A block is an Arrow IPC stream with zstd. It holds the records of one or more partitions, in order of partition, so that
+thousands of tiny extents cost no more than the records in them: neither to encode, nor to name, nor to fetch. The log holds
+each block's CRC32C, and which rows of it are whose. Every read checks both before a record is believed; what does not match
+stops the reader with the object's name. Offsets are not stored: they follow from the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError
-from l0gc.streamlog.journal.entries import InputSpan, Placeholder
+from l0gc.errors import CorruptObjectError, StoreError
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.journal import rows
+from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
+from l0gc.streamlog.journal.topic import Block, Extent
 
-SCHEMA = pa.schema(
+SCHEMA: Final = pa.schema(
     [
         pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary(), nullable=False),
     ]
 )
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+BLOCK_BYTES: Final = 256 << 10
+"""About so many bytes of records share a block. Who reads one partition reads no more than that of its neighbours; smaller
+blocks compress worse, and are more to ask for."""
+RECORD_OVERHEAD: Final = 16
+"""What a record counts beside the bytes of its value, so that tiny records are bounded, too."""
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one partition on their way into an L0 object; `spans` says which input they came from, in order."""
+    """Records of one partition."""
 
     partition: int
-    timestamp_ms: int = 0
-    values: list[bytes] = field(default_factory=list)
-    keys: list[bytes | None] = field(default_factory=list)
-    spans: list[InputSpan] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def without_landed(self, landed: Sequence[int]) -> Chunk:
-        """The chunk without the records that have landed, given how many of each span's input have."""
-        rest = Chunk(self.partition, self.timestamp_ms)
-        at = 0
-        for span, done in zip(self.spans, landed, strict=True):
-            size = span.end - span.start
-            skip = min(max(done - span.start, 0), size)
-            rest.values += self.values[at + skip : at + size]
-            rest.keys += self.keys[at + skip : at + size]
-            if skip < size:
-                rest.spans.append(InputSpan(span.input_id, span.start + skip, span.end))
-            at += size
-        return rest
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None]
 
 
-def encode(chunk: Chunk) -> bytes:
-    """The chunk as an extent."""
-    timestamps = columns.repeated(chunk.timestamp_ms, len(chunk), SCHEMA.field("timestamp").type)
-    arrays = [timestamps, columns.binary(chunk.keys), columns.binary(chunk.values)]
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records as columns, in order of partition: of the values, the bytes of each and all of them joined."""
+
+    partitions: Rows
+    sizes: Rows
+    values: bytes
+    keys: Sequence[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """What a journal is told of an L0 object, as in `ObjectExtents`; and how much that is, in values' bytes."""
+
+    start: int
+    blocks: bytes
+    partitions: bytes
+    records: bytes
+    total_records: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An L0 object's content, and a part for each journal that it has records of."""
+
+    body: bytes
+    parts: list[PackedPart]
+
+
+def pack(groups: Sequence[Sequence[Chunk]], timestamp_ms: int) -> Packed:
+    """An L0 object of these chunks: a group for each journal, the chunks in order of partition."""
+    chunks = list(chain.from_iterable(groups))
+    values = list(chain.from_iterable(c.values for c in chunks))
+    records = Records(
+        np.repeat(np.array([c.partition for c in chunks], NUMBER), [len(c.values) for c in chunks]),
+        np.array([len(v) for v in values]),
+        b"".join(values),
+        list(chain.from_iterable(c.keys for c in chunks)),
+    )
+    ends = np.cumsum([sum(len(c.values) for c in group) for group in groups]).tolist()
+    return pack_records(records, ends, timestamp_ms)
+
+
+def pack_records(records: Records, ends: Sequence[int], timestamp_ms: int) -> Packed:
+    """An L0 object of these records.
+
+    Args:
+        ends: behind which of them those of each journal end. Each journal has some.
+        timestamp_ms: when they arrived, in milliseconds since 1970.
+    """
+    n = len(records.sizes)
+    begins = np.zeros(n + 1, np.int64)  # at which byte each value does
+    np.cumsum(records.sizes, out=begins[1:])
+    buffers = [None, pa.py_buffer(begins.astype(np.int32)), pa.py_buffer(records.values)]
+    arrays = [
+        columns.repeated(timestamp_ms, n, SCHEMA.field("timestamp").type),
+        columns.binary(records.keys),
+        pa.Array.from_buffers(pa.binary(), n, buffers),
+    ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    layouts = [_layout(records.partitions, begins, first, end) for first, end in pairwise([0, *ends])]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    written = [_write(sink, batch, layout) for layout in layouts]
+    body = sink.getvalue().to_pybytes()
+    parts = [_part(layout, at, body) for layout, at in zip(layouts, written, strict=True)]
+    return Packed(body, parts)
 
 
-def pack(chunks: Sequence[Chunk], key: str) -> tuple[bytes, list[Placeholder]]:
-    """The L0 object `key` with an extent for each chunk, and where each one lies; base offsets are not known yet."""
-    parts: list[bytes] = []
-    extents: list[Placeholder] = []
-    at = 0
-    for chunk in chunks:
-        body = encode(chunk)
-        extents.append(Placeholder(key, at, len(body), len(chunk), crc32c(body), -1))
-        parts.append(body)
-        at += len(body)
-    return b"".join(parts), extents
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How the records of one journal lie in the object: the row at which each extent begins, and the extent with which
+    each block does; one more of both, for the end."""
+
+    partitions: Rows
+    extents: Rows
+    blocks: list[int]
+    total_bytes: int
 
 
-def unpack(body: bytes, extent: Placeholder, partition: int, spans: Sequence[InputSpan]) -> Chunk:
-    """The chunk that `pack` has put into the L0 object `body` as `extent`."""
-    batch = decode(body[extent.start : extent.start + extent.length], extent)
-    timestamp_ms = batch.column("timestamp").cast(pa.int64())[0].as_py()
-    return Chunk(
-        partition, timestamp_ms, batch.column("value").to_pylist(), batch.column("key").to_pylist(), list(spans)
+def _layout(partitions: Rows, begins: Rows, first: int, end: int) -> _Layout:
+    mine = partitions[first:end]
+    changes = np.flatnonzero(mine[1:] != mine[:-1]) + 1
+    extents = np.concatenate(([0], changes, [end - first])) + first
+    before = begins[extents] + RECORD_OVERHEAD * extents  # bytes in front of each
+    blocks = [0]
+    while blocks[-1] < len(changes) + 1:
+        full = int(np.searchsorted(before, before[blocks[-1]] + BLOCK_BYTES, "right")) - 1
+        blocks.append(max(full, blocks[-1] + 1))
+    return _Layout(partitions[extents[:-1]], extents, blocks, int(begins[end] - begins[first]))
+
+
+def _write(sink: pa.BufferOutputStream, batch: pa.RecordBatch, layout: _Layout) -> list[int]:
+    """Append the blocks; says at which byte each of them begins, and the last one ends."""
+    at = [sink.tell()]
+    for first, end in pairwise(layout.extents[layout.blocks].tolist()):
+        with pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS) as writer:
+            writer.write_batch(batch.slice(first, end - first))
+        at.append(sink.tell())
+    return at
+
+
+def _part(layout: _Layout, at: Sequence[int], body: bytes) -> PackedPart:
+    view = memoryview(body)
+    blocks = np.empty(len(at) - 1, BLOCK)
+    blocks["length"] = np.diff(at)
+    blocks["crc32c"] = [crc32c(view[first:end]) for first, end in pairwise(at)]
+    blocks["extents"] = np.diff(layout.blocks)
+    return PackedPart(
+        at[0],
+        rows.pack(blocks),
+        rows.pack(layout.partitions.astype(NUMBER)),
+        rows.pack(np.diff(layout.extents).astype(NUMBER)),
+        int(layout.extents[-1] - layout.extents[0]),
+        layout.total_bytes,
     )
 
 
-def decode(body: bytes, extent: Placeholder) -> pa.RecordBatch:
-    """The records of an extent, in order.
+def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The bytes of each (start, length) of an object.
 
     Raises:
-        CorruptObjectError: the bytes are not what the placeholder says.
+        ObjectNotFoundError: it is gone.
+        CorruptObjectError: it is shorter than that.
     """
-    where = f"{extent.key} at bytes {extent.start} to {extent.start + extent.length}"
-    if len(body) != extent.length or crc32c(body) != extent.crc32c:
+    try:
+        return store.get_ranges(key, ranges)
+    except StoreError:
+        end = max(start + length for start, length in ranges)
+        size = store.head(key).size
+        if size >= end:
+            raise
+        raise CorruptObjectError(
+            f"{key} has {size} bytes where the log says {end} or more; restore that object from a version"
+        ) from None
+
+
+def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
+    """The records of a block, of all partitions in it.
+
+    Args:
+        key: that of its object.
+        at_least: how many records the log says that there are, or more.
+
+    Raises:
+        CorruptObjectError: the bytes are not what the log says.
+    """
+    where = f"{key} at bytes {block.start} to {block.start + block.length}"
+    if len(body) != block.length or crc32c(body) != block.crc32c:
         raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
     try:
         table = pa.ipc.open_stream(body).read_all()
         table.validate(full=True)  # pyarrow trusts what a stream says of its buffers, and would read beyond them
         table = table.combine_chunks()
     except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
-        raise CorruptObjectError(f"{where} is not an extent: {e}") from e
+        raise CorruptObjectError(f"{where} is no block of records: {e}") from e
     whole = not any(column.null_count for f, column in zip(SCHEMA, table.columns, strict=False) if not f.nullable)
-    if table.schema != SCHEMA or table.num_rows != extent.records or not table.num_rows or not whole:
-        raise CorruptObjectError(f"{where} holds {table.num_rows} records of another kind than the log says")
+    if table.schema != SCHEMA or not table.num_rows or not whole:
+        raise CorruptObjectError(f"{where} holds records of another kind")
+    if table.num_rows < at_least:
+        raise CorruptObjectError(f"{where} holds {table.num_rows} records where the log says {at_least} or more")
     batch: pa.RecordBatch = table.to_batches()[0]
     return batch
+
+
+def rows_of(batch: pa.RecordBatch, extent: Extent) -> pa.RecordBatch:
+    """The records of an extent, in order, given its block's.
+
+    Raises:
+        CorruptObjectError: the block has fewer records than the log says.
+    """
+    end = extent.row + extent.records
+    if end > batch.num_rows:
+        raise CorruptObjectError(
+            f"{extent.key} at bytes {extent.block.start} to {extent.block.start + extent.block.length} holds "
+            f"{batch.num_rows} records where the log says {end} or more"
+        )
+    return batch.slice(extent.row, extent.records)

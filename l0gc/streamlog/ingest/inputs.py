@@ -3,23 +3,25 @@
 What makes a repeated upload safe: an input is identified by a hash over its content and over how its records are spread,
 never by its name, so that other content is never skipped and the same content is never sent twice under one producer. The
 hash has to be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a
-temporary file when there is a producer.
+temporary file when there is a producer. No more is read than was hashed, so what is added to a file meanwhile is for the
+next upload: sent now, it would be sent again by a repeat, which knows the longer file by another hash.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
@@ -32,70 +34,99 @@ STDIN: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file of an upload. `input_id` is empty where nobody has to recognise it."""
+    """One file of an upload.
+
+    Attributes:
+        input_id: empty where nobody has to recognise it.
+        open: opens it; more than once where it has an id.
+        size: the bytes that the id stands for; None without an id.
+    """
 
     name: str
     input_id: str
     open: Callable[[], BinaryIO]
+    size: int | None = None
 
-    def lines(self) -> Iterator[bytes]:
-        """The records, without their newline; the last one may lack it.
+    def blocks(self) -> Iterator[list[bytes]]:
+        """The records, some hundred at a time, without their newline; the last one may lack it.
 
         Raises:
             BadRecordError: a record is longer than `MAX_RECORD_BYTES`.
+            UsageError: there is less than there was when the input got its id.
         """
         with self.open() as f:
             number, rest = 0, b""
-            while block := f.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]  # of a buffered or in-memory file
-                lines = block.split(b"\n")
-                lines[0] = rest + lines[0]
+            left = self.size
+            while left != 0 and (block := f.read1(_BLOCK_BYTES if left is None else min(left, _BLOCK_BYTES))):  # type: ignore[attr-defined]  # of a buffered or in-memory file
+                if left is not None:
+                    left -= len(block)
+                records = block.split(b"\n")
+                records[0] = rest + records[0]
                 if len(rest) + len(block) > MAX_RECORD_BYTES:
-                    for i, line in enumerate(lines, number + 1):
-                        if len(line) > MAX_RECORD_BYTES:
+                    for i, record in enumerate(records, number + 1):
+                        if len(record) > MAX_RECORD_BYTES:
                             raise BadRecordError(f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes")
-                rest = lines.pop()
-                number += len(lines)
-                yield from lines
+                rest = records.pop()
+                number += len(records)
+                if records:
+                    yield records
+            if left:
+                raise UsageError(
+                    f"{self.name} was cut by {left} bytes while it was uploaded; what was read before that is sent. "
+                    "Upload it again once nobody changes it"
+                )
             if rest:
-                yield rest
+                yield [rest]
 
 
-def open_inputs(names: Sequence[str], spread: str | None, stack: ExitStack) -> list[Input]:
+Source = str | os.PathLike[str] | BinaryIO | Iterable[bytes]
+"""What an input is read from: a path, `-` for stdin, a binary file that is open and stays so, or records."""
+
+
+def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack) -> list[Input]:
     """The inputs of an upload, each checked to be readable before anything is sent.
 
     Args:
-        names: paths, or `-` for stdin, once.
         spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
         stack: closes what is opened here.
 
     Raises:
-        UsageError: a file cannot be read, stdin is named twice, or there are more inputs than a partition remembers.
+        UsageError: a file cannot be read, stdin is named twice, or there are more inputs than a journal remembers.
     """
-    if list(names).count(STDIN) > 1:
+    if list(sources).count(STDIN) > 1:
         raise UsageError("stdin (-) can be read once only")
-    if spread is not None and len(names) > INPUTS_KEPT:
+    if spread is not None and len(sources) > INPUTS_KEPT:
         raise UsageError(
-            f"{len(names):,} files in one upload with --producer are more than the {INPUTS_KEPT:,} that are remembered: "
+            f"{len(sources):,} files in one upload with --producer are more than the {INPUTS_KEPT:,} that are remembered: "
             "send them in several uploads"
         )
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
-    for name in names:
-        opener = _opener(name, stack, keep=spread is not None)
-        input_id = ""
+    for source in sources:
+        opener = _opener(source, stack, keep=spread is not None)
+        input_id, length = "", None
         if spread is not None:
-            digest = _digest(opener, spread)
+            digest, length = _digest(opener, spread)
             input_id = f"{digest}.{seen[digest]}"  # the same content twice in one upload is meant twice
             seen[digest] += 1
-        inputs.append(Input("stdin" if name == STDIN else name, input_id, opener))
+        inputs.append(Input(_name(source), input_id, opener, length))
     return inputs
 
 
-def _opener(name: str, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
+def _name(source: Source) -> str:
+    if isinstance(source, str | os.PathLike):
+        return "stdin" if source == STDIN else str(source)
+    return str(getattr(source, "name", "the open file" if hasattr(source, "read") else "the iterable"))
+
+
+def _opener(source: Source, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
     """Opens an input as often as it is read: with `keep` also what gives its bytes once only (stdin, a pipe)."""
-    if name == STDIN:
+    if source == STDIN:
         return _once(sys.stdin.buffer, stack, keep=keep)
-    path = Path(name)
+    if not isinstance(source, str | os.PathLike):
+        pieces = _read_from(source) if hasattr(source, "read") else _joined(source)
+        return _once(io.BufferedReader(_Pieces(pieces), _BLOCK_BYTES), stack, keep=keep)
+    path = Path(source)
     try:
         f = path.open("rb")
         try:
@@ -105,7 +136,7 @@ def _opener(name: str, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO
             f.close()
             raise
     except OSError as e:
-        raise UsageError(f"cannot read {name}: {e.strerror}") from e
+        raise UsageError(f"cannot read {source}: {e.strerror}") from e
     if again:
         f.close()
         return lambda: path.open("rb")
@@ -122,9 +153,53 @@ def _once(source: BinaryIO, stack: ExitStack, *, keep: bool) -> Callable[[], Bin
     return lambda: path.open("rb")
 
 
-def _digest(opener: Callable[[], BinaryIO], spread: str) -> str:
-    h = hashlib.blake2b(spread.encode() + b"\0", digest_size=16)
+class _Pieces(io.RawIOBase):
+    """Bytes that come piece by piece, as a file. To close it leaves open what they come from, which is the caller's."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        n = min(len(buffer), len(self._rest))
+        buffer[:n], self._rest = self._rest[:n], self._rest[n:]
+        return n
+
+
+def _read_from(file: Any) -> Iterator[bytes]:
+    read = getattr(file, "read1", file.read)
+    while piece := read(_BLOCK_BYTES):
+        if not isinstance(piece, bytes):
+            raise UsageError(f"{_name(file)} gives text, and records are bytes: open it in binary mode ('rb')")
+        yield piece
+
+
+def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
+    """The records as lines, many at a time."""
+    lines = bytearray()
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, bytes):
+            raise UsageError(f"record {number} is of type {type(record).__name__}, and records are bytes")
+        line = record.removesuffix(b"\n")
+        if b"\n" in line:
+            raise BadRecordError(f"record {number} holds a newline, which is what ends a record")
+        lines += line + b"\n"
+        if len(lines) >= _BLOCK_BYTES:
+            yield bytes(lines)
+            lines.clear()
+    if lines:
+        yield bytes(lines)
+
+
+def _digest(opener: Callable[[], BinaryIO], spread: str) -> tuple[str, int]:
+    """A hash over an input, and how many bytes it stands for."""
+    h, size = hashlib.blake2b(spread.encode() + b"\0", digest_size=16), 0
     with opener() as f:
         while block := f.read(1 << 20):
             h.update(block)
-    return h.hexdigest()
+            size += len(block)
+    return h.hexdigest(), size

@@ -1,24 +1,34 @@
 """Which partition a record goes to, and what its key is: by a field, fixed, or in turn.
 
-Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way.
+Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way. Records are
+placed some hundred at a time: what is done for each of them is the cost of an upload.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 
 from l0gc.errors import BadRecordError, UsageError
+from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
 
 _STRING: Final = msgspec.json.Decoder(str)
+_UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What a record raises that is no JSON object with the field."""
 
-Placed = tuple[int, bytes | None]
-"""A partition, and the record's key."""
+
+class Placed(NamedTuple):
+    """The partition and the key of each record, up to the first that cannot be placed; `error` says why it cannot."""
+
+    partitions: Rows
+    keys: Sequence[bytes | None]
+    error: BadRecordError | None = None
 
 
 class Partitioner(Protocol):
@@ -28,8 +38,8 @@ class Partitioner(Protocol):
         """What the placement depends on besides the records; part of an input's identity."""
         ...
 
-    def start(self, name: str) -> Callable[[bytes], Placed]:
-        """A function that places the records of the input `name`, one after another. It raises `BadRecordError`."""
+    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+        """A function that places the records of the input `name`, some after others."""
         ...
 
 
@@ -44,9 +54,8 @@ class FixedPartition:
     def describe(self) -> str:
         return f"partition={self._partition}"
 
-    def start(self, name: str) -> Callable[[bytes], Placed]:
-        placed: Placed = (self._partition, None)
-        return lambda line: placed
+    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+        return lambda records: Placed(np.full(len(records), self._partition, NUMBER), [None] * len(records))
 
 
 class InTurn:
@@ -58,9 +67,16 @@ class InTurn:
     def describe(self) -> str:
         return f"in-turn/{self._partitions}"
 
-    def start(self, name: str) -> Callable[[bytes], Placed]:
-        turn = iter(range(1 << 62))
-        return lambda line: (next(turn) % self._partitions, None)
+    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+        turn = 0
+
+        def place(records: Sequence[bytes]) -> Placed:
+            nonlocal turn
+            turns = np.arange(turn, turn + len(records))
+            turn += len(records)
+            return Placed((turns % self._partitions).astype(NUMBER), [None] * len(records))
+
+        return place
 
 
 class ByField:
@@ -68,32 +84,40 @@ class ByField:
 
     def __init__(self, field: str, partitions: int) -> None:
         self._field, self._partitions = field, partitions
-        shape = msgspec.defstruct("Keyed", [("key", msgspec.Raw)], rename={"key": field})
-        self._decoder = msgspec.json.Decoder(shape)
+        self._texts, self._values = _decoder(field, str | None), _decoder(field, msgspec.Raw)
 
     def describe(self) -> str:
         return f"field={self._field}/{self._partitions}"
 
-    def start(self, name: str) -> Callable[[bytes], Placed]:
-        decode, cache = self._decoder.decode, dict[bytes, Placed]()
-        number = 0
+    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+        of_texts, of_values = _Places(self._partitions, _key_of_text), _Places(self._partitions, _key_of_json)
+        texts, number = True, 0
 
-        def place(line: bytes) -> Placed:
-            nonlocal number
-            number += 1
+        def place(records: Sequence[bytes]) -> Placed:
+            nonlocal texts, number
+            before, number = number, number + len(records)
+            if texts:
+                try:
+                    return of_texts.place([r.key for r in map(self._texts.decode, records)])
+                except _UNPLACED:
+                    texts = False  # the field has other values than texts, or a record has to be named
             try:
-                raw = bytes(decode(line).key)  # type: ignore[attr-defined]
-                placed = cache.get(raw)
-                if placed is None:
-                    key = _text(raw)
-                    placed = (zlib.crc32(key) % self._partitions, key)
-                    if len(cache) < _CACHED_KEYS:
-                        cache[raw] = placed
-                return placed
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
-                raise self._bad(name, number, e) from e
+                return of_values.place([bytes(r.key) for r in map(self._values.decode, records)])
+            except _UNPLACED:
+                return self._up_to_the_first_bad(name, before, records, of_values)
 
         return place
+
+    def _up_to_the_first_bad(self, name: str, before: int, records: Sequence[bytes], places: _Places) -> Placed:
+        values: list[bytes] = []
+        for record in records:
+            try:
+                value = bytes(self._values.decode(record).key)
+                _key_of_json(value)
+            except _UNPLACED as e:
+                return places.place(values)._replace(error=self._bad(name, before + len(values) + 1, e))
+            values.append(value)
+        raise AssertionError("unreachable")
 
     def _bad(self, name: str, number: int, e: Exception) -> BadRecordError:
         if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
@@ -101,5 +125,36 @@ class ByField:
         return BadRecordError(f"{name} line {number} is not a JSON object ({e}), which --key-field needs")
 
 
-def _text(raw: bytes) -> bytes:
-    return _STRING.decode(raw).encode() if raw[:1] == b'"' else raw
+def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:
+    shape = msgspec.defstruct("Keyed", [("key", kind)], rename={"key": field}, gc=False)
+    return msgspec.json.Decoder(shape)
+
+
+class _Places(dict[Any, tuple[int, bytes]]):
+    """The partition and the key of each value of the field that was met, up to so many."""
+
+    def __init__(self, partitions: int, key_of: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._partitions, self._key_of = partitions, key_of
+
+    def __missing__(self, value: Any) -> tuple[int, bytes]:
+        key = self._key_of(value)
+        placed = (zlib.crc32(key) % self._partitions, key)
+        if len(self) >= _CACHED_KEYS:
+            self.clear()
+        self[value] = placed
+        return placed
+
+    def place(self, values: Sequence[Any]) -> Placed:
+        if not values:
+            return Placed(np.empty(0, NUMBER), [])
+        partitions, keys = zip(*map(self.__getitem__, values), strict=True)
+        return Placed(np.array(partitions, NUMBER), keys)
+
+
+def _key_of_text(value: str | None) -> bytes:
+    return b"null" if value is None else value.encode()
+
+
+def _key_of_json(value: bytes) -> bytes:
+    return _STRING.decode(value).encode() if value[:1] == b'"' else value

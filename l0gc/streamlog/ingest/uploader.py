@@ -1,13 +1,16 @@
-"""Uploading: records are batched over partitions into L0 objects, and committed partition by partition.
+"""Uploading: records are batched over partitions into L0 objects, and committed journal by journal.
 
 Order and safety:
-- An object is written before its placeholders, at the epoch in its key; each placeholder is fenced and admitted at the
-  offset where it lands. A batch refused as stale is stamped with a fresh epoch and uploaded again by itself.
-- Batches are committed one after another, so the records of a partition land in input order; encoding and writing of the
-  next batch overlap with it. At most `_IN_FLIGHT` batches exist beside the one being filled, and a packed one is held in
-  its packed form alone: memory does not grow with the input, but for a row for each object and placeholder.
-- With a producer, each batch says which records of which input it holds. What landed before is skipped; what another run
-  of the same job lands meanwhile is found out at the landing, and dropped from the batch.
+- An object is written before its placeholders, at the epoch in its key. Each journal admits its part of the object, whole or
+  not at all, at the offset where it lands. A part that was refused as stale is told again with another object: the same
+  content, written once more under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
+- Batches are committed in order, and nothing lands in a journal behind a part that was refused, so the records of a
+  partition land in the order of the input. Encoding and writing of later batches overlap with it. What is packed meanwhile
+  is committed together.
+- At most `_RAW` batches are in memory as records, beside the one being filled; packed ones are bounded in number and in
+  bytes, so memory does not grow with the input, but for a few bytes for each object and placeholder.
+- With a producer, each part says which records of which input it holds, as its journal counts them. What landed before is
+  skipped. Where another run of the same job has landed some meanwhile, the journal says so, and the inputs are read again.
 - After the first error nothing more is sent (KIP-360: if a record fails, so do all that follow it).
 """
 
@@ -15,115 +18,97 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from l0gc.errors import InputPositionMovedError, ProtocolError, StaleClusterEpochError
+from l0gc.errors import (
+    InputPositionMovedError,
+    L0gcError,
+    PartitionClosedError,
+    ProtocolError,
+    StaleClusterEpochError,
+)
 from l0gc.events import event
-from l0gc.keys import KeyLayout, PartitionId
+from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.extents import Chunk
+from l0gc.streamlog.ingest.batch import Batch, Filling, Position, Runs
+from l0gc.streamlog.ingest.extents import pack_records
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.partitioner import Partitioner
-from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch
-from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.ingest.partitioner import Partitioner, Placed
+from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
+from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
+from l0gc.streamlog.journal.handle import ENTRY_BYTES, Appended, JournalHandle
 from l0gc.watermark.publication import refuse_if_behind
 
 _log: Final = logging.getLogger(__name__)
 
 DEFAULT_BATCH_BYTES: Final = 4 << 20
-_IN_FLIGHT: Final = 2
+_RAW: Final = 2
+_PACKED: Final = 16
+"""How many batches may wait for their commit, so that a slow log is told of many at once."""
+_PACKED_BYTES: Final = 64 << 20
+"""About how many bytes of records these may be; packed they take a fraction of it."""
 _MAX_STAMPS: Final = 50
 """How often one batch is stamped anew before the upload gives up; each time the window has moved past it."""
-_RECORD_OVERHEAD: Final = 16
-"""What a record counts beside its bytes, so that a batch of tiny records is bounded, too."""
-
-
-class L0Object(msgspec.Struct, frozen=True):
-    key: str
-    epoch: int
-    bytes: int
-
-
-class Landing(msgspec.Struct, frozen=True):
-    """Where a chunk's records are now."""
-
-    topic: str
-    partition: int
-    base_offset: int
-    last_offset: int
-    epoch: int
-    key: str
-
-
-@dataclass
-class UploadResult:
-    """What an upload did. `skipped` records had landed in an earlier run of the same producer."""
-
-    records: int = 0
-    bytes: int = 0
-    skipped: int = 0
-    retries: int = 0
-    objects: list[L0Object] = field(default_factory=list)
-    placeholders: list[Landing] = field(default_factory=list)
+_MAX_PASSES: Final = 50
+"""How often the inputs are read before the upload gives up; each time another run has landed some of them meanwhile."""
 
 
 @dataclass
 class ProducerSession:
-    """One run of a producer: its id, its epoch, and the sequence that each partition is at."""
+    """One run of a producer, and the sequence that each journal is at."""
 
     name: str
     producer_id: int
     epoch: int
+    run: str
     sequences: dict[int, int] = field(default_factory=dict)
 
+    @classmethod
+    def begin(cls, cluster: Cluster, name: str) -> ProducerSession:
+        """A new run, which fences those before it."""
+        p = cluster.controller.init_producer(name)
+        return cls(name, p.producer_id, p.epoch, p.run)
+
 
 @dataclass(slots=True)
-class _Held:
-    """A chunk that is packed: what has to be known of it while its placeholder is on its way."""
+class _Part:
+    """What one journal is told of a batch."""
 
-    partition: int
+    run: int
+    extents: ObjectExtents
+    spans: list[InputSpan]
     records: int
     bytes: int
-    spans: list[InputSpan]
+    landed: bool = False
 
 
 @dataclass(slots=True)
-class _Packed:
-    """An L0 object in the store, with the extents that its placeholders need."""
+class _Sent:
+    """A batch whose object is in the store. The content is kept until all of it has landed."""
 
     object: L0Object
     body: bytes
-    chunks: list[_Held]
-    extents: list[Placeholder]
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What became of a chunk: landed, or `rest` has to be uploaded again at `epoch_needed` or above."""
-
-    chunk: _Held
-    landed: LandedBatch | None = None
-    rest: Chunk | None = None
-    epoch_needed: int = -1
+    parts: list[_Part]
+    stamps: int = 1
 
 
 class Uploader:
     """Uploads inputs into one topic.
 
     Raises:
-        EpochRegressionError: the published M is above the cluster epoch, so what is uploaded now could be swept.
+        EpochRegressionError: what is published is above the cluster epoch, so what is uploaded now could be swept.
 
     Args:
         packers: where batches are encoded and written.
         committer: a single thread, where batches are committed in order.
-        progress: told the records and the bytes of each batch that landed.
+        progress: told the records and the bytes of each part of a batch that landed.
     """
 
     def __init__(
@@ -147,13 +132,16 @@ class Uploader:
         self._progress = progress
         refuse_if_behind(cluster)
         self._layout: KeyLayout = cluster.controller.layout()
-        self._slots = threading.BoundedSemaphore(_IN_FLIGHT)
-        self._error: BaseException | None = None
-        self._chunks: dict[int, Chunk] = {}
-        self._size = 0
+        runs = topic.runs()
+        self._runs = Runs([r.first + r.count for r in runs])
+        self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
+        self._raw = threading.BoundedSemaphore(_RAW)
+        self._packed = threading.BoundedSemaphore(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
+        self._queue: deque[Future[_Sent]] = deque()
         self._pending: list[Future[None]] = []
-        self.result = UploadResult()
-        self.touched: dict[PartitionId, PartitionHandle] = {}
+        self._error: BaseException | None = None
+        self._skipped = 0
+        self.result = UploadResult(Landings(topic.name))
 
     def run(self, inputs: Iterable[Input]) -> UploadResult:
         """Upload everything, and return when it is committed.
@@ -162,176 +150,214 @@ class Uploader:
             BadRecordError: a record cannot be placed; the batches before it are committed.
             L0gcError: whatever stopped a batch; the ones before it are committed, the ones after it are not.
         """
+        sources = list(inputs)
+        for _ in range(_MAX_PASSES):
+            try:
+                self._run_once(sources)
+            except InputPositionMovedError as e:
+                _log.info("the inputs are read again: %s", e, extra=event("inputs_moved"))
+                self._error = None
+            else:
+                return self.result
+        raise ProtocolError(
+            f"other runs of the upload into topic {self._topic.name!r} landed some of its inputs each of the {_MAX_PASSES} "
+            "times that they were read; wait for them to end"
+        )
+
+    def _run_once(self, sources: Sequence[Input]) -> None:
+        """Read the inputs from their beginnings, and upload what has not landed."""
+        before, self._skipped = self.result.records, 0
+        filling = Filling(self._runs, self._batch_bytes)
         try:
-            for source in inputs:
-                self._read(source)
-            self._flush()
+            if self._producer is not None:
+                self._cluster.parallel.map(JournalHandle.catch_up, self.journals)
+            for source in sources:
+                self._read(source, filling)
+            if filling.batch.values:
+                self._send(filling.take())
         finally:
             for future in self._pending:
                 future.exception()
+            self._pending.clear()
+            self.result.skipped = max(0, self._skipped - before)  # those of a pass before were landed by this run
         if self._error is not None:
             raise self._error
-        return self.result
 
     # -- reading, in the caller's thread --------------------------------------------------------------------------------
 
-    def _read(self, source: Input) -> None:
+    def _read(self, source: Input, filling: Filling) -> None:
         place = self._partitioner.start(source.name)
-        skip = self._skipper(source.input_id) if source.input_id else None
-        chunks, size, limit = self._chunks, self._size, self._batch_bytes
-        for line in source.lines():  # the innermost loop of an upload: hence the local names
-            partition, key = place(line)
-            if skip is not None and skip(partition):
-                continue
-            try:
-                chunk = chunks[partition]
-            except KeyError:
-                chunk = chunks[partition] = Chunk(partition)
-            chunk.values.append(line)
-            chunk.keys.append(key)
-            size += len(line) + _RECORD_OVERHEAD
-            if size >= limit:
-                self._flush()
-                chunks, size = self._chunks, 0
-        self._size = size
+        position = None
+        if self._producer is not None and source.input_id:
+            producer_id = self._producer.producer_id
+            landed = [journal.landed_of(producer_id, source.input_id) for journal in self.journals]
+            position = Position(source.input_id, self._runs, landed)
+        for values in source.blocks():
+            placed = place(values)
+            values = values[: len(placed.partitions)]  # noqa: PLW2901 - without those behind a bad one
+            error = placed.error
+            new = None if position is None else position.not_landed(placed.partitions)
+            if new is not None:
+                at: list[int] = new.tolist()
+                self._skipped += len(values) - len(at)
+                values = [values[i] for i in at]  # noqa: PLW2901 - those that have not landed
+                placed = Placed(placed.partitions[new], [placed.keys[i] for i in at])
+            for batch in filling.add(values, placed, position):
+                self._send(batch)
+            if error is not None:
+                raise error
 
-    def _skipper(self, input_id: str) -> Callable[[int], bool]:
-        """Says of each record of an input whether it has landed before; notes those that have not in their chunk."""
-        counts: dict[int, int] = {}
-        landed: dict[int, int] = {}
-
-        def skip(partition: int) -> bool:
-            position = counts.get(partition, 0)
-            counts[partition] = position + 1
-            if partition not in landed:
-                landed[partition] = self._landed(partition, input_id)
-            if position < landed[partition]:
-                self.result.skipped += 1
-                return True
-            self._note_span(partition, input_id, position)
-            return False
-
-        return skip
-
-    def _landed(self, partition: int, input_id: str) -> int:
-        assert self._producer is not None
-        handle = self._handle(partition)
-        handle.catch_up()
-        return handle.landed_of(self._producer.producer_id, input_id)
-
-    def _note_span(self, partition: int, input_id: str, position: int) -> None:
-        chunk = self._chunks.setdefault(partition, Chunk(partition))
-        if chunk.spans and chunk.spans[-1].input_id == input_id:
-            chunk.spans[-1] = InputSpan(input_id, chunk.spans[-1].start, position + 1)
-        else:
-            chunk.spans.append(InputSpan(input_id, position, position + 1))
-
-    def _flush(self) -> None:
+    def _send(self, batch: Batch) -> None:
         if self._error is not None:
             raise self._error
-        if not self._chunks:
-            return
-        chunks = [self._chunks[p] for p in sorted(self._chunks)]
-        self._chunks, self._size = {}, 0
-        now = self._cluster.runtime.clock.now_ms()
-        for chunk in chunks:
-            chunk.timestamp_ms = now
-        self._slots.acquire()
-        packed = self._packers.submit(self._pack, chunks)
+        batch.timestamp_ms = self._cluster.runtime.clock.now_ms()
+        self._packed.acquire()
+        self._raw.acquire()
+        self._queue.append(self._packers.submit(self._pack, batch))
         self._pending = [f for f in self._pending if not f.done()]
-        self._pending.append(self._committer.submit(self._commit_batch, packed))
+        self._pending.append(self._committer.submit(self._commit_packed))
 
     # -- packing, on the packers ------------------------------------------------------------------------------------------
 
-    def _pack(self, chunks: Sequence[Chunk], at_least: int = -1) -> _Packed:
+    def _pack(self, batch: Batch) -> _Sent:
+        try:
+            records = batch.sorted()
+            ends: list[int] = records.partitions.searchsorted(self._runs.ends).tolist()
+            runs = [run for run, (first, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > first]
+            packed = pack_records(records, [ends[run] for run in runs], batch.timestamp_ms)
+        finally:
+            self._raw.release()
+        l0 = self._write(packed.body)
+        revision, topic_id = self._topic.revision, self._topic.topic_id
+        parts = [
+            _Part(
+                run,
+                ObjectExtents(l0.key, l0.epoch, revision, topic_id, p.start, p.blocks, p.partitions, p.records),
+                batch.spans[run],
+                p.total_records,
+                p.total_bytes,
+            )
+            for run, p in zip(runs, packed.parts, strict=True)
+        ]
+        return _Sent(l0, packed.body, parts)
+
+    def _write(self, body: bytes, at_least: int = -1) -> L0Object:
         epoch = self._cluster.controller.epoch(at_least=at_least)
         name = self._cluster.runtime.new_id()
         key = self._layout.format(self._layout.shard_of(name), epoch, name)
-        body, placeholders = extents.pack(chunks, key)
-        self._cluster.store.put(key, body)
-        held = [_Held(c.partition, len(c), sum(map(len, c.values)), c.spans) for c in chunks]
-        return _Packed(L0Object(key, epoch, len(body)), body, held, placeholders)
+        self._cluster.store.put_fast(key, body)
+        return L0Object(key, epoch, len(body))
 
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 
-    def _commit_batch(self, packing: Future[_Packed]) -> None:
+    def _commit_packed(self) -> None:
+        """Commit the oldest batch, and those behind it that are packed by now, if it did not go along with others."""
+        taken, group, weight = 0, list[_Sent](), 0
         try:
-            if self._error is None:
-                self._commit(packing.result())
+            try:
+                while self._queue and (not taken or (self._queue[0].done() and weight < ENTRY_BYTES)):
+                    packing = self._queue.popleft()
+                    taken += 1
+                    if self._error is None:
+                        group.append(packing.result())
+                        weight += sum(2 * len(p.extents.partitions) for p in group[-1].parts)
+            finally:
+                if group:  # also where the one behind them could not be packed
+                    self._commit(group)
         except BaseException as e:
-            self._error = e
+            self._error = self._error or e
             raise
         finally:
-            self._slots.release()
+            for _ in range(taken):
+                self._packed.release()
 
-    def _commit(self, packed: _Packed) -> None:
-        for _ in range(_MAX_STAMPS):
-            self.result.objects.append(packed.object)
-            outcomes = self._land_all(packed)
-            again = [o.rest for o in outcomes if o.rest is not None and len(o.rest)]
-            if not again:
-                return
-            self.result.retries += 1
-            needed = max(o.epoch_needed for o in outcomes)
+    def _commit(self, group: Sequence[_Sent]) -> None:
+        todo: dict[int, list[_Part]] = {}
+        for sent in group:
+            self.result.objects.append(sent.object)
+            for part in sent.parts:
+                todo.setdefault(part.run, []).append(part)
+        while todo:
+            stale = self._land(todo)
+            todo = {run: left for run, parts in todo.items() if (left := [p for p in parts if not p.landed])}
+            self._stamp_anew(group, stale)
+
+    def _land(self, todo: Mapping[int, Sequence[_Part]]) -> dict[int, int]:
+        """Have each journal take its parts, in order, up to the first that it refuses. What landed is noted, also where
+        another journal failed.
+
+        Returns:
+            For each run whose journal refused one as stale, the lowest epoch that it takes.
+        """
+        outcomes: dict[int, Appended] = {}
+
+        def land(run: int) -> None:
+            outcomes[run] = self.journals[run].append(self._offers(run, todo[run]))
+
+        try:
+            self._cluster.parallel.map(land, todo)
+        finally:
+            for run in sorted(outcomes):
+                self._note(run, todo[run], outcomes[run])
+        errors = {run: o.error for run, o in sorted(outcomes.items()) if o.error is not None}
+        stale = {run: e.window[0] for run, e in errors.items() if isinstance(e, StaleClusterEpochError)}
+        for run, error in errors.items():
+            if run not in stale:
+                raise self._told(error)
+        return stale
+
+    def _offers(self, run: int, parts: Sequence[_Part]) -> list[ObjectExtents]:
+        session = self._producer
+        if session is None:
+            return [p.extents for p in parts]
+        first = session.sequences.get(self.journals[run].journal, 0)
+        return [
+            msgspec.structs.replace(
+                p.extents, producer=ProducerBatch(session.producer_id, session.epoch, session.run, sequence, p.spans)
+            )
+            for sequence, p in enumerate(parts, first)
+        ]
+
+    def _note(self, run: int, parts: Sequence[_Part], outcome: Appended) -> None:
+        for part, landed in zip(parts, outcome.landed, strict=False):
+            part.landed = True
+            if self._producer is not None:
+                journal = self.journals[run].journal
+                self._producer.sequences[journal] = self._producer.sequences.get(journal, 0) + 1
+            self.result.records += part.records
+            self.result.bytes += part.bytes
+            self.result.placeholders.add(part.extents, landed.bases)
+            self._progress(part.records, part.bytes)
+
+    def _told(self, error: L0gcError) -> L0gcError:
+        if not isinstance(error, PartitionClosedError):
+            return error
+        return PartitionClosedError(
+            f"topic {self._topic.name!r} (revision {self._topic.revision}) was deleted while records were uploaded into it"
+        )
+
+    def _stamp_anew(self, group: Sequence[_Sent], stale: Mapping[int, int]) -> None:
+        """Write the objects again of which a journal has refused a part, at an epoch that it takes."""
+
+        def needed(sent: _Sent) -> int:
+            epochs = [stale[p.run] for p in sent.parts if not p.landed and p.run in stale]
+            return max((epoch for epoch in epochs if epoch > sent.object.epoch), default=-1)
+
+        again = [(sent, epoch) for sent in group if (epoch := needed(sent)) >= 0]
+        if any(sent.stamps == _MAX_STAMPS for sent, _ in again):
+            raise ProtocolError(
+                f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
+            )
+        self.result.retries += len(again)
+        written = self._cluster.parallel.map(lambda a: self._write(a[0].body, a[1]), again)
+        for (sent, epoch), l0 in zip(again, written, strict=True):
             _log.info(
                 "a batch at epoch %d came too late and is stamped anew",
-                packed.object.epoch,
-                extra=event("upload_retried", epoch=packed.object.epoch, epoch_needed=needed, extents=len(again)),
+                sent.object.epoch,
+                extra=event("upload_retried", epoch=sent.object.epoch, epoch_needed=epoch),
             )
-            packed = self._pack(again, at_least=needed)
-        raise ProtocolError(
-            f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
-        )
-
-    def _land_all(self, packed: _Packed) -> list[_Outcome]:
-        """Commit the extents of a batch. What landed is noted, also where another one of them failed."""
-        outcomes: dict[int, _Outcome] = {}
-
-        def land(at: int) -> None:
-            outcomes[at] = self._land(packed, packed.chunks[at], packed.extents[at])
-
-        try:
-            self._cluster.parallel.map(land, range(len(packed.chunks)))
-        finally:
-            for at in sorted(outcomes):
-                self._note(packed.object, outcomes[at])
-        return [outcomes[at] for at in sorted(outcomes)]
-
-    def _land(self, packed: _Packed, chunk: _Held, extent: Placeholder) -> _Outcome:
-        """Commit one extent, on any thread."""
-        handle = self._handle(chunk.partition)
-        session = self._producer
-        if session is not None:
-            sequence = session.sequences.get(chunk.partition, 0)
-            batch = ProducerBatch(session.producer_id, session.epoch, sequence, chunk.spans)
-            extent = msgspec.structs.replace(extent, producer=batch)
-        try:
-            landed = handle.append_placeholder(extent, packed.object.epoch)
-        except StaleClusterEpochError as e:
-            rest = extents.unpack(packed.body, extent, chunk.partition, chunk.spans)
-            return _Outcome(chunk, rest=rest, epoch_needed=e.window[0])
-        except InputPositionMovedError:
-            assert session is not None
-            progress = [handle.landed_of(session.producer_id, s.input_id) for s in chunk.spans]
-            rest = extents.unpack(packed.body, extent, chunk.partition, chunk.spans)
-            return _Outcome(chunk, rest=rest.without_landed(progress))
-        if session is not None:
-            session.sequences[chunk.partition] = sequence + 1
-        return _Outcome(chunk, landed=landed)
-
-    def _note(self, l0: L0Object, outcome: _Outcome) -> None:
-        chunk, landed = outcome.chunk, outcome.landed
-        if landed is None:
-            self.result.skipped += chunk.records - len(outcome.rest or ())
-            return
-        self.result.records += chunk.records
-        self.result.bytes += chunk.bytes
-        self.result.placeholders.append(
-            Landing(self._topic.name, chunk.partition, landed.base_offset, landed.last_offset, l0.epoch, l0.key)
-        )
-        self._progress(chunk.records, chunk.bytes)
-
-    def _handle(self, partition: int) -> PartitionHandle:
-        handle = self._cluster.partition(PartitionId(self._topic.name, self._topic.revision, partition))
-        self.touched[handle.partition] = handle
-        return handle
+            sent.object, sent.stamps = l0, sent.stamps + 1
+            self.result.objects.append(l0)
+            for p in sent.parts:
+                if not p.landed:
+                    p.extents = msgspec.structs.replace(p.extents, key=l0.key, epoch=l0.epoch)

@@ -1,1 +1,1 @@
-"""A partition: its window of epochs, its producers, its placeholders, kept in one shared log."""
+"""A journal: the shared log of many partitions, and the state machine that says which epochs they may still need."""

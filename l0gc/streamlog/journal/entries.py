@@ -1,4 +1,4 @@
-"""What a partition's log and its checkpoints hold."""
+"""What a journal's log holds."""
 
 from __future__ import annotations
 
@@ -7,113 +7,137 @@ from typing import Annotated
 import msgspec
 
 Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""What a report can hold, and a little less, so that what is one more or one less fits, too. JSON has larger numbers; an
-entry or a checkpoint with one is corrupt."""
+"""What a row can hold, and a little less, so that what is one more or one less fits, too."""
 
 
-class InputSpan(msgspec.Struct, frozen=True):
-    """The records `start` to `end` (end excluded) of what input `input_id` has for this partition."""
+class InputSpan(msgspec.Struct, frozen=True, array_like=True):
+    """The records `start` to `end` (end excluded) of those that input `input_id` has for this journal."""
 
     input_id: str
     start: Int62
     end: Int62
 
 
-class ProducerBatch(msgspec.Struct, frozen=True):
-    """Who sends a batch, and which one it is; fixed when it is first sent (KIP-360)."""
+class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Who sends an object, and which one it is; fixed when it is first sent (KIP-360).
+
+    `run` is random, so that a controller log that was restored from a backup cannot give the same identity twice.
+    """
 
     producer_id: Int62
     epoch: Int62
+    run: str
     sequence: Int62
     inputs: list[InputSpan] = []
 
 
-class Placeholder(msgspec.Struct, frozen=True):
-    """What the log holds instead of data: where the records are. `crc32c` is over the byte range."""
+class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
+    """An L0 object, as far as this journal goes: which records of which partitions lie where in it.
+
+    Its blocks lie one behind the other from byte `start` on. Each holds the records of one or more partitions, in order of
+    partition; a partition's records lie in one block. Offsets are not stored: `apply` assigns them.
+
+    Attributes:
+        epoch: the epoch in its key.
+        revision, topic_id: the topic's incarnation. The id is random; a revision can be given twice by a restored log.
+        blocks: rows of `rows.BLOCK`.
+        partitions: the partitions, ascending, as `rows.NUMBER`.
+        records: how many records each of them has, as `rows.NUMBER`.
+    """
 
     key: str
+    epoch: Int62
+    revision: Int62
+    topic_id: str
     start: Int62
-    length: Int62
-    records: Int62
-    crc32c: Int62
-    base_offset: Int62
+    blocks: bytes
+    partitions: bytes
+    records: bytes
     producer: ProducerBatch | None = None
 
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.records - 1
+
+class Objects(msgspec.Struct, frozen=True, array_like=True, tag="o"):
+    """Data: objects in the order in which they are admitted."""
+
+    objects: list[ObjectExtents]
 
 
-class Placeholders(msgspec.Struct, frozen=True, tag="placeholders"):
-    """Data at `epoch`."""
-
-    epoch: Int62
-    placeholders: list[Placeholder]
-
-
-class Advance(msgspec.Struct, frozen=True, tag="advance"):
+class Advance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """The window slides to `epoch` without data."""
 
     epoch: Int62
 
 
-class Barrier(msgspec.Struct, frozen=True, tag="barrier"):
+class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     """The window closes to `epoch` alone: a straggler below it has to upload again."""
 
     epoch: Int62
 
 
-class L1File(msgspec.Struct, frozen=True):
-    """An L1 object with the records `base_offset` to `last_offset`, both included."""
+class IndexObject(msgspec.Struct, frozen=True, array_like=True):
+    """A partition's L1 rows up to `last_offset` are in the index object `name`, and leave the state.
 
-    key: str
-    base_offset: Int62
+    `epoch` is that of the run that wrote it, as in its key; `rows` counts all that it leads to.
+    """
+
+    partition: Int62
+    name: str
+    epoch: Int62
+    rows: Int62
     last_offset: Int62
-    bytes: Int62
 
 
-class Reconciled(msgspec.Struct, frozen=True, tag="reconciled"):
-    """The records `base_offset` to `last_offset`, of the entries up to `log_offset`, are in `files`, durably."""
+class ReconciledTopic(msgspec.Struct, frozen=True, array_like=True):
+    """Of one topic: `ranges` (rows of `rows.RANGE`, by partition) are in the L1 objects `files` (rows of `rows.L1_ROW`)."""
 
-    base_offset: Int62
-    last_offset: Int62
-    log_offset: Int62
-    files: list[L1File]
-
-
-class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """The topic is gone."""
+    revision: Int62
+    ranges: bytes
+    files: bytes
+    indexes: list[IndexObject] = []
 
 
-PartitionEntry = Placeholders | Advance | Barrier | Reconciled | Closed
+class Reconciled(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """Records of the entries up to `log_offset` are in L1, durably; `epoch` is that of the run that lifted them."""
 
-
-class Unreconciled(msgspec.Struct, frozen=True):
-    """A placeholder in the state, with the epoch and the log offset of its entry."""
-
-    placeholder: Placeholder
     epoch: Int62
     log_offset: Int62
+    topics: list[ReconciledTopic]
 
 
-class LandedBatch(msgspec.Struct, frozen=True):
+class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """The topic with this revision is gone.
+
+    The id is the topic's, as in `ObjectExtents`: a deletion by a restored log must not end another topic (hazard 10). An
+    empty one stands for whichever topic has the revision.
+    """
+
+    revision: Int62
+    topic_id: str = ""
+
+
+JournalEntry = Objects | Advance | Barrier | Reconciled | Closed
+
+
+class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
+    """An object of a producer, and the log offset at which it landed."""
+
     sequence: Int62
-    base_offset: Int62
-    last_offset: Int62
+    log_offset: Int62
 
 
-class InputProgress(msgspec.Struct):
-    """How many of an input's records for this partition have landed, and when the last ones did."""
+class InputProgress(msgspec.Struct, array_like=True):
+    """How many of an input's records for this journal have landed, and when the last ones did."""
 
     landed: Int62
     time_ms: Int62
 
 
-class ProducerState(msgspec.Struct):
-    """What a partition knows of a producer: enough to recognise a repeated batch, a gap and a zombie."""
+class ProducerState(msgspec.Struct, array_like=True):
+    """What a journal knows of a producer: enough to recognise a repeated object, a gap and a zombie."""
 
     epoch: Int62
+    run: str
     next_sequence: Int62
-    recent: list[LandedBatch]
+    recent: list[LandedSequence]
     inputs: dict[str, InputProgress]
     time_ms: Int62

@@ -1,6 +1,6 @@
 """The in-process epoch fence: admits early and cheaply; the append is the gate.
 
-Many uploads share one partition's handle. An epoch inside the seen window is admitted together with others; a newer one
+Many uploads share one journal's handle. An epoch inside the seen window is admitted together with others; a newer one
 waits until it is alone, slides the seen window, and goes on together with others; one below is refused before anything is
 appended. The seen window is volatile: it is dropped whenever it may be ahead of the log (a lost append, a conflict, a
 recovery), and admission then falls back to the applied window, so that a bump that never landed shuts nobody out
@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from l0gc.errors import StaleClusterEpochError
-from l0gc.keys import PartitionId
-from l0gc.streamlog.journal.state import stale
 from l0gc.streamlog.journal.window import EpochWindow
 
 
@@ -56,12 +54,12 @@ class EpochFence:
     """A readers-writer fence over a window of epochs.
 
     Args:
-        partition: named in errors.
+        journal: its number, named in errors.
         applied: the window that the log has; asked whenever there is no seen window.
     """
 
-    def __init__(self, partition: PartitionId, applied: Callable[[], EpochWindow]) -> None:
-        self._partition = partition
+    def __init__(self, journal: int, applied: Callable[[], EpochWindow]) -> None:
+        self._journal = journal
         self._applied = applied
         self._seen: EpochWindow | None = None
         self._turn = threading.Condition()
@@ -89,7 +87,7 @@ class EpochFence:
 
     @contextmanager
     def fence_epoch(self, epoch: int) -> Iterator[EpochWindow]:
-        """Hold the fence for `epoch` while its placeholder is appended; yields the window.
+        """Hold the fence for `epoch` while its objects are appended; yields the window.
 
         Raises:
             StaleClusterEpochError: the epoch lies below the window.
@@ -97,15 +95,16 @@ class EpochFence:
         window = self._acquire(epoch)
         try:
             yield window
-        except StaleClusterEpochError as e:
-            with self._turn:
-                self._counters.rejected_at_landing += 1
-                self._counters.last_rejected_gap = e.window[0] - e.epoch
-            raise
         finally:
             with self._turn:
                 self._holders -= 1
                 self._turn.notify_all()
+
+    def count_rejected_at_landing(self, error: StaleClusterEpochError) -> None:
+        """The log has refused an epoch that this fence had admitted."""
+        with self._turn:
+            self._counters.rejected_at_landing += 1
+            self._counters.last_rejected_gap = error.window[0] - error.epoch
 
     def _acquire(self, epoch: int) -> EpochWindow:
         with self._turn:
@@ -150,7 +149,12 @@ class EpochFence:
     def _rejected(self, epoch: int, window: EpochWindow) -> StaleClusterEpochError:
         self._counters.rejected_below_window += 1
         self._counters.last_rejected_gap = window.oldest - epoch
-        return stale(self._partition, epoch, window)
+        return StaleClusterEpochError(
+            f"epoch {epoch} is below the window {window} of journal {self._journal}; stamp the data with a fresh epoch and "
+            "upload it again",
+            epoch=epoch,
+            window=(window.oldest, window.newest),
+        )
 
     def forget(self) -> None:
         """Drop the seen window: it may be ahead of the log."""

@@ -1,45 +1,103 @@
-"""A process's handle on one partition: replay, fence, append.
+"""A process's handle on one journal: replay, fence, group commit.
 
 Admission is decided twice, on purpose: early by the fence, which saves an append that would be refused, and at the very
-offset where the placeholder lands, by `decide_placeholder`, which is what safety rests on (hazard 2).
+offset where the objects land, by `Admission`, which is what safety rests on (hazard 2).
+
+Group commit: a process has one append in flight for each journal. Whatever its threads have finished meanwhile queues and
+goes into the next entry. An idle process commits at once, a busy one in groups: the writers of a journal together append
+about ten entries a second, since each is a request that costs as much as the object that it names. While an append waits,
+its queue grows, so that objects per second hold where appends per second do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from typing import Final
 
 import msgspec
 
-from l0gc.errors import StaleClusterEpochError, UnknownProducerError
-from l0gc.keys import PartitionId, partition_log
+from l0gc.errors import (
+    EpochRegressionError,
+    L0gcError,
+    PartitionClosedError,
+    StaleClusterEpochError,
+    UnknownProducerError,
+)
+from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
-from l0gc.streamlog.journal.entries import LandedBatch, PartitionEntry, Placeholder, ProducerBatch, Reconciled
+from l0gc.streamlog.journal.admission import Admission, check_not_poisoned, without
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import (
+    Advance,
+    Barrier,
+    Closed,
+    JournalEntry,
+    ObjectExtents,
+    Objects,
+    Reconciled,
+)
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.producers import landed_of, needs_controller_check
-from l0gc.streamlog.journal.state import (
-    PartitionMachine,
-    PartitionState,
-    check_not_poisoned,
-    decide_advance,
-    decide_barrier,
-    decide_closed,
-    decide_placeholder,
-    decide_reconciled,
-)
+from l0gc.streamlog.journal.rows import NUMBER, Rows
+from l0gc.streamlog.journal.state import JournalState, refusals
+from l0gc.streamlog.journal.topic import check_commit
 from l0gc.streamlog.journal.window import EpochWindow
 
+ENTRY_BYTES: Final = 1 << 20
+"""About how much one entry holds: what waits beyond that goes into the next one."""
+APPEND_INTERVAL_S: Final = 0.1
+"""How long busy writers of a journal leave between two entries: with 100 journals, their entries then cost a tenth of what
+10,000 objects a second cost. Nobody waits who has not appended for so long."""
+_OBJECT_BYTES: Final = 200
+"""What an object weighs in an entry beside its extents."""
 
-class PartitionHandle:
-    """Safe for use by several threads; one per partition and process, so that they share its fence."""
+
+@dataclass(frozen=True, slots=True)
+class LandedObject:
+    """Where an object landed. `bases` has the first offset of each of its extents; None if they are in L1 by now."""
+
+    log_offset: int
+    bases: Rows | None
+
+
+@dataclass(slots=True)
+class Appended:
+    """What became of objects that were offered together: the first of them landed, and `error` is why the next did not."""
+
+    landed: list[LandedObject] = field(default_factory=list)
+    error: L0gcError | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    """Objects of one epoch that a thread waits for."""
+
+    objects: Sequence[ObjectExtents]
+    cluster_epoch: int
+    offsets: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+    done: bool = False
+
+    @property
+    def weight(self) -> int:
+        return sum(_OBJECT_BYTES + 2 * len(o.partitions) + len(o.blocks) for o in self.objects)
+
+
+class JournalHandle:
+    """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends."""
 
     def __init__(
         self,
-        partition: PartitionId,
+        journal: int,
         store: ObjectStore,
         controller: Controller,
         runtime: Runtime,
@@ -47,17 +105,17 @@ class PartitionHandle:
         parallel: Parallel | None = None,
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
     ) -> None:
-        self.partition = partition
+        self.journal = journal
         self._controller = controller
         log = SharedLog(
-            store,
-            partition_log(partition),
-            runtime,
-            parallel=parallel,
-            truncate_min_age_ms=truncate_min_age_ms,
+            store, journal_log(journal), runtime, parallel=parallel, truncate_min_age_ms=truncate_min_age_ms
         )
-        self.replica = Replica(log, PartitionMachine(partition), runtime)
-        self.fence = EpochFence(partition, self._applied_window)
+        self.replica = Replica(log, JournalMachine(journal), runtime)
+        self.fence = EpochFence(journal, self._applied_window)
+        self._runtime = runtime
+        self._appending = threading.Lock()
+        self._appended_at = float("-inf")
+        self._queue: deque[_Request] = deque()
 
     def _applied_window(self) -> EpochWindow:
         # Without the replica's lock: whoever holds that one may be waiting for the fence's. The fence is a hint; the
@@ -65,97 +123,245 @@ class PartitionHandle:
         return self.replica.peek().window
 
     @property
-    def state(self) -> PartitionState:
-        """The state as of the last look; shared with the handle, so read it and let it be."""
+    def state(self) -> JournalState:
+        """The state as of the last look; shared with the handle, so do not change it."""
         return self.replica.state
 
-    def catch_up(self) -> PartitionState:
+    def catch_up(self) -> JournalState:
         return self.replica.catch_up()
 
     # -- data -----------------------------------------------------------------------------------------------------------
 
-    def append_placeholder(self, extent: Placeholder, epoch: int) -> LandedBatch:
-        """Commit an extent of the L0 object at `epoch`; returns where its records are now.
+    def append(self, objects: Sequence[ObjectExtents]) -> Appended:
+        """Commit L0 objects that are in the store, in their order; none lands behind one that was refused.
 
-        Raises:
-            StaleClusterEpochError: upload the data again under a fresh epoch.
-            PoisonedEpochError, PartitionClosedError, ProtocolError: see `decide_placeholder`.
+        Returns:
+            Where each landed. Where one did not, `error` says why, and those behind it did not land either:
+            StaleClusterEpochError: upload it again under a fresh epoch.
+            PoisonedEpochError, PartitionClosedError, EpochRegressionError, UsageError, ProtocolError: see `Admission`.
             AppendOutcomeUnknownError: see `SharedLog.append`.
+            StoreError: the store refused the append.
         """
+        appended = Appended()
+        for epoch, group in groupby(objects, key=lambda o: o.epoch):
+            try:
+                appended.landed += self._append_epoch(epoch, list(group), appended)
+            except L0gcError as e:  # of this epoch; those before it have landed, and their caller is to hear of it
+                appended.error = e
+            if isinstance(appended.error, StaleClusterEpochError):
+                appended.error = self._explained(appended.error)
+            if appended.error is not None:
+                break
+        return appended
+
+    def _append_epoch(self, epoch: int, objects: Sequence[ObjectExtents], appended: Appended) -> list[LandedObject]:
         cluster_epoch = self._controller.epoch(at_least=epoch)
-        check_not_poisoned(self.partition, epoch, cluster_epoch)  # before the fence, whose window it would move
-        _ = self.replica.state  # replayed on first use, so that the fence has an applied window to go by
+        check_not_poisoned(self.journal, epoch, cluster_epoch)  # before the fence, whose window it would move
+        if self.replica.as_of_ms is None:  # whoever looked before must not wait for the append that is under way
+            _ = self.replica.state  # replayed, so that the fence has an applied window to go by
+        request = _Request(objects, cluster_epoch)
         try:
             with self.fence.fence_epoch(epoch):
-                return self._append_fenced(extent, epoch, cluster_epoch)
+                self._queue.append(request)
+                with self._appending:
+                    self._append_until_done(request)
+                if isinstance(request.error, StaleClusterEpochError):
+                    self.fence.count_rejected_at_landing(request.error)
+                elif request.error is not None and not isinstance(request.error, L0gcError):
+                    raise request.error
         except StaleClusterEpochError:
             raise
         except BaseException:
             self.fence.forget()
             raise
+        landed = self._landed(request)
+        if request.error is not None:
+            assert isinstance(request.error, L0gcError)
+            if not isinstance(request.error, StaleClusterEpochError):
+                self.fence.forget()
+            appended.error = request.error
+        return landed
 
-    def _append_fenced(self, extent: Placeholder, epoch: int, cluster_epoch: int) -> LandedBatch:
-        landed: list[LandedBatch] = []
+    def _append_until_done(self, request: _Request) -> None:
+        try:
+            while not request.done:
+                self._append_queued()
+        except BaseException:
+            self._queue.remove(request)  # nobody is to commit what its caller takes for failed
+            raise
+
+    def _keep_pace(self) -> None:
+        clock = self._runtime.clock
+        wait = self._appended_at + self.replica.writers * APPEND_INTERVAL_S - clock.monotonic()
+        if wait > 0:
+            clock.sleep(wait)
+        self._appended_at = clock.monotonic()
+
+    def _append_queued(self) -> None:
+        """Append what is queued as one entry, and say to each request what became of it."""
+        self._keep_pace()
+        taken: list[_Request] = []
         offsets: list[int] = []
 
-        def decide(state: PartitionState, offset: int) -> bytes | None:
+        def decide(state: JournalState, offset: int) -> bytes | None:
             if offsets and offsets[-1] != offset:  # a conflict: the log moved otherwise than this process thought
                 self.fence.forget()
             offsets.append(offset)
-            if extent.producer is not None:
-                self._check_producer(state, extent.producer)
-            decision = decide_placeholder(state, self.partition, extent, epoch, cluster_epoch)
-            if isinstance(decision, LandedBatch):
-                self.fence.forget()  # nothing is appended at this epoch, so the log's window does not follow
-                landed.append(decision)
-                return None
-            p = decision.placeholders[0]
-            sequence = p.producer.sequence if p.producer is not None else -1
-            landed.append(LandedBatch(sequence, p.base_offset, p.last_offset))
-            return msgspec.json.encode(decision)
+            self._take(taken)
+            admission = Admission(state.window, state.topics, state.producers)
+            entry = [o for request in taken for o in self._admit(admission, request, state, offset)]
+            return msgspec.msgpack.encode(Objects(entry)) if entry else None
 
-        self.replica.propose(decide)
-        return landed[-1]
+        try:
+            self.replica.propose(decide)
+        except BaseException as e:
+            for request in taken:
+                request.error, request.offsets = e, []
+            self.fence.forget()
+            if not taken:
+                raise
+        finally:
+            for request in taken:
+                request.done = True
 
-    def _check_producer(self, state: PartitionState, batch: ProducerBatch) -> None:
-        """Ask the controller about a producer that this partition has not seen (hazard 17)."""
+    def _take(self, taken: list[_Request]) -> None:
+        weight = sum(r.weight for r in taken)
+        while self._queue and (not taken or weight + self._queue[0].weight <= ENTRY_BYTES):
+            taken.append(self._queue.popleft())
+            weight += taken[-1].weight
+
+    def _admit(self, admission: Admission, request: _Request, state: JournalState, offset: int) -> list[ObjectExtents]:
+        """Those of a request's objects that land at `offset`, up to the first that is refused."""
+        request.offsets, request.error = [], None
+        entry: list[ObjectExtents] = []
+        for o in request.objects:
+            try:
+                check_not_poisoned(self.journal, o.epoch, request.cluster_epoch)
+                if o.producer is not None:
+                    self._check_producer(state, o)
+                landed = admission.admit(o)
+            except L0gcError as e:
+                request.error = e
+                break
+            if landed is None:
+                entry.append(o)
+                request.offsets.append(offset)
+            else:
+                # Nothing is appended at this epoch, so the log's window does not follow the fence's.
+                self.fence.forget()
+                request.offsets.append(landed.log_offset if landed.log_offset >= 0 else offset)
+        return entry
+
+    def _check_producer(self, state: JournalState, o: ObjectExtents) -> None:
+        """Ask the controller about a producer that this journal has not seen (hazard 17)."""
+        batch = o.producer
+        assert batch is not None
         if needs_controller_check(state.producers, batch) and not self._controller.producer_is_current(
-            batch.producer_id, batch.epoch
+            batch.producer_id, batch.epoch, batch.run
         ):
             raise UnknownProducerError(
                 f"producer {batch.producer_id} epoch {batch.epoch} is not the newest that the controller knows; "
                 "start the upload again, which bumps its epoch"
             )
 
+    def _landed(self, request: _Request) -> list[LandedObject]:
+        first = min(request.offsets, default=0)
+        with self.replica.lock:
+            objects = {
+                (o.key, o.log_offset): o
+                for revision in {o.revision for o in request.objects}
+                if (topic := self.replica.peek().topics.get(revision)) is not None
+                for o in takewhile(lambda o: o.log_offset >= first, reversed(topic.objects))
+            }
+        found = []
+        for o, offset in zip(request.objects, request.offsets, strict=False):
+            there = objects.get((o.key, offset))
+            whole = there is not None and NUMBER.itemsize * len(there.extents) == len(o.partitions)
+            found.append(LandedObject(offset, there.extents["base"] if there is not None and whole else None))
+        return found
+
+    def _explained(self, error: StaleClusterEpochError) -> L0gcError:
+        """A window above the cluster epoch is no reason to try again: the controller log went back."""
+        try:
+            cluster_epoch = self._controller.epoch(at_least=error.window[0])
+        except L0gcError:
+            return error
+        if cluster_epoch >= error.window[0]:
+            return error
+        return EpochRegressionError(
+            f"journal {self.journal} has seen epoch {error.window[0]}, above the cluster epoch {cluster_epoch}: the "
+            "controller log looks restored from an old backup. Restore the newer one, or see docs/operations.md"
+        )
+
     def landed_of(self, producer_id: int, input_id: str) -> int:
-        """How many of an input's records for this partition have landed, as of the last look."""
+        """How many of an input's records for this journal have landed, as of the last look."""
         return landed_of(self.replica.state.producers, producer_id, input_id)
 
     # -- the window, the reconciler, the end ------------------------------------------------------------------------------
 
-    def _propose(self, decide: Callable[[PartitionState], PartitionEntry | None]) -> bool:
-        def encoded(state: PartitionState, offset: int) -> bytes | None:
+    def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
+        def encoded(state: JournalState, offset: int) -> bytes | None:
             entry = decide(state)
-            return None if entry is None else msgspec.json.encode(entry)
+            return None if entry is None else msgspec.msgpack.encode(entry)
 
-        with self.replica.lock:
-            self.replica.catch_up()
-            return self.replica.propose(encoded) is not None
+        self.replica.catch_up()
+        return self.replica.propose(encoded) is not None
 
     def advance(self, epoch: int) -> bool:
         """Slide the window to the cluster epoch `epoch`, without data; False if it is there."""
-        check_not_poisoned(self.partition, epoch, self._controller.epoch(at_least=epoch))
-        return self._propose(lambda s: decide_advance(s, epoch))
+        check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
+        return self._propose(lambda s: Advance(epoch) if epoch > s.max_applied_epoch else None)
 
     def barrier(self, epoch: int) -> bool:
-        """Close the window to the fresh tick `epoch`; False if it is closed there."""
-        check_not_poisoned(self.partition, epoch, self._controller.epoch(at_least=epoch))
-        return self._propose(lambda s: decide_barrier(s, epoch))
+        """Close the window to the fresh tick `epoch`, or to what is newer here; False if it is closed there."""
+        check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
 
-    def commit_reconciled(self, entry: Reconciled) -> None:
-        """Commit what a reconciler has made durable. Raises `StaleReconcilerError` if another one was first."""
-        self._propose(lambda s: decide_reconciled(s, self.partition, entry))
+        def decide(state: JournalState) -> Barrier | None:
+            to = max(epoch, state.max_applied_epoch)
+            return Barrier(to) if to > state.previous_applied_epoch else None
 
-    def close(self) -> bool:
-        """End the partition, because its topic was deleted; False if it has ended."""
-        return self._propose(decide_closed)
+        return self._propose(decide)
+
+    def commit_reconciled(self, entry: Reconciled) -> dict[tuple[int, int], str]:
+        """Commit what a reconciler has made durable.
+
+        Returns:
+            The partitions that did not land, as (revision, partition), and why: another reconciler was first, or the topic
+            is gone. The others landed.
+
+        Raises:
+            StaleReconcilerError: the commit cannot land in whatever state.
+        """
+        refused: dict[tuple[int, int], str] = {}
+
+        def decide(state: JournalState) -> Reconciled | None:
+            refused.clear()
+            for t in entry.topics:
+                try:
+                    found = refusals(state, t, entry.log_offset)
+                except PartitionClosedError as e:
+                    found = dict.fromkeys(check_commit(t)[0]["partition"].tolist(), str(e))
+                refused.update({(t.revision, p): why for p, why in found.items()})
+            by_revision: dict[int, set[int]] = {}
+            for revision, partition in refused:
+                by_revision.setdefault(revision, set()).add(partition)
+            return without(entry, by_revision)
+
+        self._propose(decide)
+        return refused
+
+    def close(self, revision: int, topic_id: str = "") -> bool:
+        """End the topic with this revision, because it was deleted; False if it has ended, or if the journal has another
+        topic with that revision, which a restored controller log has given a second time.
+
+        Args:
+            topic_id: the topic's; without it, whichever topic has the revision ends.
+        """
+
+        def decide(state: JournalState) -> Closed | None:
+            topic = state.topics.get(revision)
+            if topic is not None and (topic.closed or topic_id not in ("", topic.topic_id)):
+                return None
+            return Closed(revision, topic_id)
+
+        return self._propose(decide)

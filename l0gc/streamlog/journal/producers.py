@@ -1,50 +1,58 @@
-"""Idempotent producers, as far as a partition decides them (pure). Source: KIP-360.
+"""Idempotent producers, as far as a journal decides them (pure). Source: KIP-360.
 
-What makes a batch land once: the decision is made against the state at the very offset where the batch lands. A repeated
-batch is recognised by its sequence; a repeated upload, which starts at sequence 0 under a bumped epoch, by how much of its
-input has landed. A zombie's epoch is older than the one the partition knows, and a zombie that the partition has forgotten
-is looked up at the controller (hazard 17) by the caller, who is told by `needs_controller_check`.
+What makes an object land once: the decision is made against the state at the very offset where the object lands. A repeated
+object is recognised by its sequence; a repeated upload, which starts at sequence 0 under a bumped epoch, by how much of its
+input has landed. A zombie's epoch is older than the one the journal knows, and a zombie that the journal has forgotten is
+looked up at the controller (hazard 17), which the caller does where `needs_controller_check` asks for it. The same id and
+epoch with another run means that the controller gave them twice, which only a restored log can do: it is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+import msgspec
 
 from l0gc.errors import (
     InputPositionMovedError,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
     UnknownProducerError,
+    UsageError,
 )
-from l0gc.streamlog.journal.entries import InputProgress, LandedBatch, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.entries import InputProgress, LandedSequence, ProducerBatch, ProducerState
 
-RECENT_BATCHES: Final = 5
-"""How many batches can be answered with their offset when they are repeated; Kafka keeps as many."""
+RECENT_OBJECTS: Final = 5
+"""How many objects can be answered with their offset when they are repeated; Kafka keeps as many."""
 INPUTS_KEPT: Final = 10_000
 """How many inputs of one producer are remembered; more of them within the expiry forget the oldest."""
 
 
-def needs_controller_check(producers: dict[int, ProducerState], batch: ProducerBatch) -> bool:
+def needs_controller_check(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> bool:
     """Whether the producer is unknown here and claims to begin."""
     return batch.producer_id not in producers and batch.sequence == 0
 
 
-def landed_of(producers: dict[int, ProducerState], producer_id: int, input_id: str) -> int:
-    """How many of the input's records for this partition have landed."""
+def landed_of(producers: Mapping[int, ProducerState], producer_id: int, input_id: str) -> int:
+    """How many of the input's records for this journal have landed."""
     state = producers.get(producer_id)
     progress = state.inputs.get(input_id) if state is not None else None
     return progress.landed if progress is not None else 0
 
 
-def admit(producers: dict[int, ProducerState], batch: ProducerBatch) -> LandedBatch | None:
-    """None if the batch may land now; where it landed, if it has landed before.
+def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> LandedSequence | None:
+    """None if the object may land now; where it landed, if it has landed before.
 
     Raises:
-        InvalidProducerEpochError: a newer instance of the producer was here.
+        UsageError: the batch cannot be one.
+        InvalidProducerEpochError: a newer instance of the producer was here, or another one with the same epoch.
         UnknownProducerError: nothing is known that this sequence could continue.
-        OutOfOrderSequenceError: a batch before it is missing, or it is too old to be answered.
-        InputPositionMovedError: another run has landed other parts of the input; nothing of this batch landed.
+        OutOfOrderSequenceError: an object before it is missing, or it is too old to be answered.
+        InputPositionMovedError: another run has landed other parts of the input; nothing of this object landed.
     """
+    if batch.sequence < 0 or batch.epoch < 0 or any(s.end <= s.start for s in batch.inputs):
+        raise UsageError(f"sequence {batch.sequence} of producer {batch.producer_id} cannot be an object's")
     state = producers.get(batch.producer_id)
     if state is None or batch.epoch > state.epoch:
         if batch.sequence != 0:
@@ -56,10 +64,15 @@ def admit(producers: dict[int, ProducerState], batch: ProducerBatch) -> LandedBa
         raise InvalidProducerEpochError(
             f"producer {batch.producer_id} epoch {batch.epoch} is fenced by epoch {state.epoch}: another run took over"
         )
+    elif batch.run != state.run:
+        raise InvalidProducerEpochError(
+            f"producer {batch.producer_id} epoch {batch.epoch} belongs to another run: the controller log looks restored "
+            "from a backup. Run l0gc doctor; then start the upload again, which bumps the epoch"
+        )
     elif batch.sequence < state.next_sequence:
-        for b in state.recent:
-            if b.sequence == batch.sequence:
-                return b
+        for landed in state.recent:
+            if landed.sequence == batch.sequence:
+                return landed
         raise OutOfOrderSequenceError(
             f"producer {batch.producer_id} repeats sequence {batch.sequence}, which landed too long ago to be answered"
         )
@@ -68,30 +81,24 @@ def admit(producers: dict[int, ProducerState], batch: ProducerBatch) -> LandedBa
             f"producer {batch.producer_id} sent sequence {batch.sequence} where {state.next_sequence} is due"
         )
     for span in batch.inputs:
-        landed = landed_of(producers, batch.producer_id, span.input_id)
-        if landed != span.start:
+        landed_records = landed_of(producers, batch.producer_id, span.input_id)
+        if landed_records != span.start:
             raise InputPositionMovedError(
-                f"{landed} records of input {span.input_id} have landed, not {span.start}: another run sends it too",
-                landed=landed,
+                f"{landed_records} records of input {span.input_id} have landed, not {span.start}: another run sends it too",
+                landed=landed_records,
             )
     return None
 
 
-def record(
-    producers: dict[int, ProducerState],
-    batch: ProducerBatch,
-    base_offset: int,
-    last_offset: int,
-    time_ms: int,
-) -> None:
-    """Remember a batch that landed."""
+def record(producers: dict[int, ProducerState], batch: ProducerBatch, log_offset: int, time_ms: int) -> None:
+    """Remember an object that landed."""
     state = producers.get(batch.producer_id)
     if state is None:
-        state = producers[batch.producer_id] = ProducerState(batch.epoch, 0, [], {}, time_ms)
+        state = producers[batch.producer_id] = ProducerState(batch.epoch, batch.run, 0, [], {}, time_ms)
     if batch.epoch > state.epoch:
-        state.epoch, state.recent = batch.epoch, []
+        state.epoch, state.run, state.recent = batch.epoch, batch.run, []
     state.next_sequence = batch.sequence + 1
-    state.recent = [*state.recent, LandedBatch(batch.sequence, base_offset, last_offset)][-RECENT_BATCHES:]
+    state.recent = [*state.recent, LandedSequence(batch.sequence, log_offset)][-RECENT_OBJECTS:]
     state.time_ms = time_ms
     for span in batch.inputs:
         state.inputs.pop(span.input_id, None)
@@ -107,3 +114,23 @@ def expire(producers: dict[int, ProducerState], before_ms: int) -> None:
     for state in producers.values():
         for input_id in [i for i, progress in state.inputs.items() if progress.time_ms < before_ms]:
             del state.inputs[input_id]
+
+
+class Overlay:
+    """The producers as several objects of one entry leave them, one after another, before any of them lands (hazard 22)."""
+
+    def __init__(self, producers: Mapping[int, ProducerState]) -> None:
+        self._base = producers
+        self._changed: dict[int, ProducerState] = {}
+
+    def admit(self, batch: ProducerBatch) -> LandedSequence | None:
+        """See `admit`."""
+        known = self._changed.get(batch.producer_id) or self._base.get(batch.producer_id)
+        return admit({} if known is None else {batch.producer_id: known}, batch)
+
+    def record(self, batch: ProducerBatch) -> None:
+        """See `record`; when and where it lands does not matter to those behind it."""
+        if batch.producer_id not in self._changed and batch.producer_id in self._base:
+            known = self._base[batch.producer_id]
+            self._changed[batch.producer_id] = msgspec.structs.replace(known, inputs=dict(known.inputs))
+        record(self._changed, batch, -1, 0)

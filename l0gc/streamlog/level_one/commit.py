@@ -1,77 +1,192 @@
-"""Planning and committing a reconcile run, on the driver. The executors' part is between the two.
+"""A reconciler's commit in one journal: index objects where they are due, then the entries, then the losers' objects.
 
-A commit happens only when all of a partition's L1 objects are durable. A partition that another reconciler has moved on
-is left to it: its log refuses this run's range, and the L1 objects that this run wrote for it, which no log will ever
-name, are removed.
+A commit happens only when all that it names is durable. A partition that another reconciler has moved on, or whose topic is
+gone, is left out by the journal, at the offset where the entry lands; the L1 objects that were written for it are removed,
+since no journal will ever name them: a last reconciled offset never goes back. Done a second time, because Spark did its
+task again, a commit finds its own objects in the journal, and counts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from l0gc.errors import CorruptObjectError, PartitionClosedError, StaleReconcilerError, StoreError
+import numpy as np
+
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, ProtocolError, StoreError
 from l0gc.keys import PartitionId
-from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.entries import L1File
-from l0gc.streamlog.level_one.plan import PartitionPlan, Plan, commit_entry, make_plan
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.journal.entries import IndexObject
+from l0gc.streamlog.journal.handle import ENTRY_BYTES, JournalHandle
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.index import STATE_ROWS, files_of, l1_key, spill
+from l0gc.streamlog.level_one.plan import Fault, Window, commit_entries, is_unreconciled, still_there
+
+_TOLD: Final = 20
+"""So many causes of a journal are told, and how many more there are; and so many partitions of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
-    """What became of one partition: its L1 objects count, or (`lost`) another reconciler was first."""
+    """What became of a round in one journal.
 
-    plan: PartitionPlan
-    files: list[L1File]
-    lost: bool
-
-
-def plan_run(cluster: Cluster, topic: str | None) -> tuple[Plan, list[str]]:
-    """What there is to reconcile, in one topic or in all of them, and what is wrong with partitions left out of it.
-
-    Raises:
-        TopicNotFoundError: there is no such topic.
+    `partitions` are those that were lifted, by revision; `lost` counts those at which another reconciler was first, or whose
+    topic is gone. `errors` says what could not be done.
     """
-    state = cluster.controller.snapshot()
-    ids = state.topic(topic).ids() if topic is not None else state.partitions()
 
-    def load(p: PartitionId) -> str | None:
+    journal: int
+    records: int = 0
+    l1_objects: int = 0
+    bytes: int = 0
+    partitions: dict[int, Rows] = field(default_factory=dict)
+    lost: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class Commit:
+    """The commit of one round in one journal.
+
+    Args:
+        window: what the round took from the journal.
+        epoch: the round's.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        handle: JournalHandle,
+        runtime: Runtime,
+        parallel: Parallel,
+        window: Window,
+        epoch: int,
+    ) -> None:
+        self._store, self._handle, self._runtime, self._parallel = store, handle, runtime, parallel
+        self._window, self._epoch = window, epoch
+        self._result = Committed(window.journal)
+
+    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> Committed:
+        """Commit L1 objects. What goes wrong in this journal alone is in the result's errors; nothing is removed then.
+
+        Args:
+            files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
+            faults: what could not be lifted; it is told unless somebody else has lifted it.
+
+        Raises:
+            StoreError: the store does not answer, or does not let us.
+        """
         try:
-            cluster.partition(p).catch_up()
-        except CorruptObjectError as e:
-            return str(e)
-        return None
+            self._run(files, faults)
+        except (ProtocolError, CorruptObjectError) as e:
+            self._result.errors.append(f"journal {self._window.journal}: {e}")
+        return self._result
 
-    errors = cluster.parallel.map(load, ids)
-    healthy = [p for p, error in zip(ids, errors, strict=True) if error is None]
-    return make_plan((p, cluster.partition(p).state) for p in healthy), [e for e in errors if e is not None]
+    def _run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> None:
+        ordered = {r: rows[np.lexsort((rows["base"], rows["partition"]))] for r, rows in files.items() if len(rows)}
+        self._handle.catch_up()
+        indexes = {revision: self._spilled(revision, rows) for revision, rows in ordered.items()}
+        refused: dict[int, set[int]] = {}
+        for entry in commit_entries(self._epoch, self._window.upto, ordered, indexes, ENTRY_BYTES):
+            for revision, partition in self._handle.commit_reconciled(entry):
+                refused.setdefault(revision, set()).add(partition)
+        for revision, rows in ordered.items():
+            self._count(revision, rows, refused.get(revision, set()))
+        with self._handle.replica.lock:
+            left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
+        self._tell(left)
 
+    # -- index objects ------------------------------------------------------------------------------------------------
 
-def commit_run(
-    cluster: Cluster, plan: Plan, files: dict[int, list[L1File]], warn: Callable[[str], None]
-) -> list[Committed]:
-    """Commit each partition of the plan."""
-    return cluster.parallel.map(lambda p: _commit(cluster, p, files.get(p.index, []), warn), plan.partitions)
+    def _spilled(self, revision: int, rows: Rows) -> list[IndexObject]:
+        """The index objects that the commit brings along: for partitions that would have too many rows in the state."""
+        with self._handle.replica.lock:
+            due = list(self._full(revision, rows))
+        written = self._parallel.map(lambda d: spill(self._store, d[0], d[1], d[2], self._epoch, self._runtime), due)
+        return [index for index in written if index is not None]
 
+    def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, IndexObject | None]]:
+        """Each such partition, with its rows in the state and the new ones, and its index object."""
+        topic = self._handle.state.topics.get(revision)
+        if topic is None or topic.closed:
+            return
+        partitions, firsts, counts = np.unique(rows["partition"], return_index=True, return_counts=True)
+        begins = np.searchsorted(topic.l1["partition"], partitions)
+        ends = np.searchsorted(topic.l1["partition"], partitions, "right")
+        full = ends - begins + counts > STATE_ROWS
+        full &= is_unreconciled(topic, partitions, rows["base"][firsts])  # else it will be refused
+        for at in np.flatnonzero(full).tolist():
+            partition = int(partitions[at])
+            both = [topic.l1[begins[at] : ends[at]], rows[firsts[at] : firsts[at] + counts[at]]]
+            yield self._partition(revision, partition), np.concatenate(both), topic.indexes.get(partition)
 
-def _commit(cluster: Cluster, plan: PartitionPlan, files: list[L1File], warn: Callable[[str], None]) -> Committed:
-    entry = commit_entry(plan, files)
-    try:
-        cluster.partition(plan.id).commit_reconciled(entry)
-    except (StaleReconcilerError, PartitionClosedError):
-        named = {f.key for f in cluster.partition(plan.id).state.l1}
-        _remove(cluster, [f for f in files if f.key not in named], warn)
-        return Committed(plan, [], lost=True)
-    return Committed(plan, files, lost=False)
+    # -- what became of it --------------------------------------------------------------------------------------------
 
+    def _count(self, revision: int, rows: Rows, refused: set[int]) -> None:
+        """Add up what landed, now or at an earlier try; remove the objects of what never will."""
+        found = {p: self._has_landed(revision, p, rows) for p in sorted(refused)}
+        lost = np.isin(rows["partition"], [p for p, landed in found.items() if landed is False])
+        landed = rows[~lost & ~np.isin(rows["partition"], [p for p, landed in found.items() if landed is None])]
+        if len(landed):
+            self._result.partitions[revision] = np.unique(landed["partition"])
+        self._result.records += int((landed["last"] - landed["base"] + 1).sum())
+        self._result.l1_objects += len(landed)
+        self._result.bytes += int(landed["bytes"].sum())
+        self._result.lost += len(np.unique(rows["partition"][lost]))
+        self._remove([self._key(revision, row) for row in rows[lost]])
 
-def _remove(cluster: Cluster, files: list[L1File], warn: Callable[[str], None]) -> None:
-    """Remove L1 objects that the log has refused for good; one that stays costs space, nothing else."""
-    for f in files:
+    def _has_landed(self, revision: int, partition: int, rows: Rows) -> bool | None:
+        """Whether the journal names these very objects: an earlier try of this commit landed. None: that is not known."""
+        first, end = np.searchsorted(rows["partition"], [partition, partition + 1])
+        mine = [l1_file(row) for row in rows[first:end]]
+        p = self._partition(revision, partition)
         try:
-            failures = cluster.store.delete([f.key])
-        except StoreError as e:
-            warn(f"{f.key}, which no log names, could not be removed: {e}")
-            continue
-        for failure in failures:
-            warn(f"{failure.key}, which no log names, could not be removed: {failure.code}")
+            with self._handle.replica.lock:
+                state = self._handle.state
+                if state.partition(revision, partition).last_reconciled_offset < mine[-1].last_offset:
+                    return False
+                files = files_of(self._store, p, state, mine[0].base_offset)
+            return {f.name for f in mine} <= {f.name for f in files}
+        except (CorruptObjectError, ObjectNotFoundError) as e:
+            self._result.errors.append(f"whether the L1 objects of {p} count is not known, so they stay: {e}")
+            return None
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        """Remove L1 objects that the journal has refused for good; one that stays costs space, nothing else."""
+        for at in range(0, len(keys), PAGE_SIZE):
+            page = keys[at : at + PAGE_SIZE]
+            try:
+                failures = self._store.delete(page)
+            except StoreError as e:
+                self._result.errors.append(f"{page[0]}, which no journal names, could not be removed: {e}")
+                return
+            self._result.errors += [
+                f"{f.key}, which no journal names, could not be removed: {f.code}" for f in failures[:_TOLD]
+            ]
+
+    def _tell(self, faults: Iterable[Fault]) -> None:
+        """Add what could not be lifted to the errors: each cause once, with the partitions that it holds."""
+        held: dict[str, list[str]] = {}
+        for f in faults:
+            name = self._window.topics[f.revision].name
+            held.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
+        told = [f"{message}; it holds {_listed(partitions)}" for message, partitions in sorted(held.items())]
+        self._result.errors += told[:_TOLD]
+        if len(told) > _TOLD:
+            self._result.errors.append(f"and {len(told) - _TOLD} more of that kind in journal {self._window.journal}")
+
+    def _partition(self, revision: int, partition: int) -> PartitionId:
+        return PartitionId(self._window.topics[revision].name, revision, partition)
+
+    def _key(self, revision: int, row: Rows) -> str:
+        file = l1_file(row)
+        return l1_key(self._partition(revision, file.partition), file)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    if len(names) <= _TOLD:
+        return ", ".join(names)
+    return f"{', '.join(names[:_TOLD])} and {len(names) - _TOLD} more partitions"

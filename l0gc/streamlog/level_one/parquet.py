@@ -1,27 +1,22 @@
-"""L0 extents to L1 Parquet: what an executor does.
+"""L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and their reading.
 
-Every extent is checked against the log's CRC32C before its records are believed. A file is written to local disk, checked
-to hold consecutive offsets, uploaded as a whole, and named only then: what the driver commits is durable and complete.
+What is read is believed only as far as it is what the journal says: the columns, the offsets from the first to the last,
+and a checksum for each page. Whatever differs is corrupt, and named.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import io
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc import columns
 from l0gc.errors import CorruptObjectError
-from l0gc.keys import level_one
-from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.journal.entries import L1File
-from l0gc.streamlog.level_one.plan import ObjectRead, PartitionPlan
+from l0gc.streamlog.ingest.extents import fetch
+from l0gc.streamlog.journal.topic import L1File
 
 L1_SCHEMA: Final = pa.schema(
     [
@@ -32,123 +27,69 @@ L1_SCHEMA: Final = pa.schema(
         pa.field("epoch", pa.int64(), nullable=False),
     ]
 )
-FILE_BYTES: Final = 128 << 20
-"""Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""
-_ROW_GROUP_BYTES: Final = 16 << 20
+"""`epoch` is that of the L0 object which the record came from."""
+_READ: Final = [f for f in L1_SCHEMA if f.name != "epoch"]
+_ROWS: Final = 4096
 
 
-def read_object(store: ObjectStore, read: ObjectRead) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of an L0 object, each extent as (plan index, batch of `L1_SCHEMA`).
+class StoredFile(io.RawIOBase):
+    """An object as a file that is read by ranges."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        self._store, self._key, self._size, self._at = store, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        if end <= self._at:
+            return b""
+        body = fetch(self._store, self._key, [(self._at, end - self._at)])[0]
+        self._at = end
+        return body
+
+
+def read_l1(store: ObjectStore | bytes, key: str, file: L1File, start: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of an L1 object as (offset of the first, batch of timestamp, key and value), in order.
+
+    Args:
+        store: where it is, or its content.
+        start: what lies wholly before this offset need not be read.
 
     Raises:
-        CorruptObjectError: an extent does not match the log.
-        ObjectNotFoundError: the object is gone: the range was reconciled and swept by another reconciler, or it is lost.
+        CorruptObjectError: the object does not hold the records that the journal says.
+        ObjectNotFoundError: it is gone.
     """
-    bodies = store.get_ranges(read.key, [(e.placeholder.start, e.placeholder.length) for e in read.extents])
-    for e, body in zip(read.extents, bodies, strict=True):
-        batch = extents.decode(body, e.placeholder)
-        base, n = e.placeholder.base_offset, e.placeholder.records
-        offsets, epochs = columns.counting(base, n), columns.repeated(e.epoch, n)
-        arrays = [offsets, batch.column("timestamp"), batch.column("key"), batch.column("value"), epochs]
-        yield e.index, pa.RecordBatch.from_arrays(arrays, schema=L1_SCHEMA)
-
-
-class L1Writer:
-    """Writes the records of one plan, in order, as one or more L1 objects."""
-
-    def __init__(self, store: ObjectStore, plan: PartitionPlan, runtime: Runtime, directory: Path) -> None:
-        self._store, self._plan, self._runtime, self._directory = store, plan, runtime, directory
-        self._next = plan.base_offset
-        self._base = plan.base_offset
-        self._writer: pq.ParquetWriter | None = None
-        self._path = directory / "unused"
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-        self._bytes = 0
-        self.files: list[L1File] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take the next records. Raises `CorruptObjectError` if they do not continue the ones before."""
-        offsets = batch.column("offset").to_numpy()
-        n = len(offsets)
-        if (
-            offsets[0] != self._next
-            or offsets[-1] != self._next + n - 1
-            or (n > 1 and (offsets[1:] <= offsets[:-1]).any())
-        ):
-            raise CorruptObjectError(
-                f"partition {self._plan.id}: records {offsets[0]} to {offsets[-1]} arrived where {self._next} is next"
-            )
-        self._next += n
-        self._held.append(batch)
-        self._held_bytes += batch.nbytes
-        if self._held_bytes >= _ROW_GROUP_BYTES:
-            self._flush()
-        if self._bytes >= FILE_BYTES:
-            self._close()
-
-    def finish(self) -> list[L1File]:
-        """Close and upload what is open. Raises `CorruptObjectError` if records of the plan are missing."""
-        if self._next != self._plan.last_offset + 1:
-            raise CorruptObjectError(
-                f"partition {self._plan.id}: the last record is {self._next - 1}, not {self._plan.last_offset}"
-            )
-        self._flush()
-        self._close()
-        return self.files
-
-    def _flush(self) -> None:
-        if not self._held:
-            return
-        if self._writer is None:
-            self._path = self._directory / f"{self._runtime.new_id()}.parquet"
-            self._writer = pq.ParquetWriter(
-                self._path,
-                L1_SCHEMA,
-                compression="zstd",
-                use_dictionary=["key", "epoch", "timestamp"],
-                write_page_checksum=True,
-            )
-        self._writer.write_table(pa.Table.from_batches(self._held, L1_SCHEMA))
-        self._bytes += self._held_bytes
-        self._held, self._held_bytes = [], 0
-
-    def _close(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        last = self._next - 1
-        key = level_one(self._plan.id, self._base, last, self._runtime.new_id())
-        self._store.put_file(key, self._path)
-        self.files.append(L1File(key, self._base, last, self._path.stat().st_size))
-        self._path.unlink()
-        self._writer, self._base, self._bytes = None, self._next, 0
-
-
-def write_l1(
-    store: ObjectStore, plans: dict[int, PartitionPlan], rows: Iterable[pa.RecordBatch], runtime: Runtime
-) -> Iterator[tuple[int, L1File]]:
-    """Write records, sorted by plan and offset, as L1 objects.
-
-    `rows` has the columns plan, offset, timestamp_ms, key, value, epoch.
-    """
-    with tempfile.TemporaryDirectory(prefix="l0gc-l1-") as directory:
-        current: L1Writer | None = None
-        index = -1
-        for batch in rows:
-            column = batch.column(0).to_numpy()
-            at = 0
-            while at < batch.num_rows:
-                if column[at] != index:
-                    if current is not None:
-                        yield from ((index, f) for f in current.finish())
-                    index = int(column[at])
-                    current = L1Writer(store, plans[index], runtime, Path(directory))
-                end = int(column.searchsorted(index, side="right"))
-                assert current is not None
-                _, offset, timestamp, key, value, epoch = batch.slice(at, end - at).columns
-                timestamp = timestamp.cast(L1_SCHEMA.field("timestamp").type)
-                current.write(pa.record_batch([offset, timestamp, key, value, epoch], L1_SCHEMA))
-                at = end
-        if current is not None:
-            yield from ((index, f) for f in current.finish())
+    at = file.base_offset
+    try:
+        stored = pa.BufferReader(store) if isinstance(store, bytes) else StoredFile(store, key, file.bytes)
+        parquet = pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True)
+        found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
+        if any(found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in _READ):
+            raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
+        group = 0
+        while group + 1 < parquet.num_row_groups and at + (rows := parquet.metadata.row_group(group).num_rows) <= start:
+            group, at = group + 1, at + rows
+        groups = list(range(group, parquet.num_row_groups))
+        names = [f.name for f in _READ]  # one thread: small files are many, and read at once
+        for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=names, use_threads=False):
+            offset = batch.column(0)
+            if batch.num_rows and (offset[0].as_py(), offset[-1].as_py()) != (at, at + batch.num_rows - 1):
+                raise CorruptObjectError(f"{key} does not hold the records {file.base_offset} to {file.last_offset}")
+            yield at, batch.select(["timestamp", "key", "value"])
+            at += batch.num_rows
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
+        raise CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version") from e
+    if at != file.last_offset + 1:
+        raise CorruptObjectError(f"{key} ends at record {at - 1}, not {file.last_offset}")

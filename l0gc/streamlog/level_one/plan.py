@@ -1,118 +1,340 @@
-"""What a reconciler has to read, and what it may commit (pure).
+"""What a reconciler takes in a round, and what it may commit (pure).
 
-A plan covers whole log entries, from the last reconciled record on. It is committed only if the L1 objects hold exactly
-its records, and only if the partition still is where the plan began: a second reconciler, or one that slept, is refused
-by the log (hazard 9).
+A run lifts what was there when it began. It does so in rounds, each of the oldest objects up to a number of bytes, and each
+committed before the next one begins, so that a run which is killed keeps what it lifted. A round takes whole log entries
+of a journal: those behind the last round's cut, up to its own. What a round had to leave (a damaged block, a partition at
+which another reconciler was first) the next one passes over, by nothing but the journal's state: a partition that still
+has something at or below the last cut waits for another run.
+
+A commit names, for each partition, the records from the last reconciled one on without a gap, in L1 objects that are
+durable. Whether the partition still is where the commit begins is decided where it lands (hazard 9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final, NamedTuple
 
-import msgspec
+import numpy as np
 
-from l0gc.errors import CorruptObjectError
-from l0gc.keys import PartitionId
-from l0gc.streamlog.journal.entries import L1File, Placeholder, Reconciled
-from l0gc.streamlog.journal.state import PartitionState
+from l0gc.streamlog.journal.entries import IndexObject, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.rows import EXTENT, L1_ROW, MAX_OFFSET, RANGE, Rows, pack
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
+
+ROUND_BYTES: Final = 4 << 30
+"""How much of L0 a round takes: some minutes of work for a small cluster, which is what a killed run can lose."""
+TASK_BYTES: Final = 32 << 20
+"""How much of L0 one task reads, and about what one task writes; some hundred MiB of records."""
+SMALL_TASK_BYTES: Final = 1 << 20
+"""Below this a task costs more than it saves."""
+MAX_WRITERS: Final = 200
+"""Tasks that write, at the most: each reader sends something to each of them."""
+STEPS: Final = 16
+"""At how many places a round may be cut within one journal."""
+_RANGE_BYTES: Final = RANGE.itemsize + L1_ROW.itemsize
+_INDEX_BYTES: Final = 80
+"""What a partition, or an index object, weighs in a commit."""
+_SPREAD: Final = 0x9E3779B1
+"""Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
 
 
-class PartitionPlan(msgspec.Struct, frozen=True):
-    """The records `base_offset` to `last_offset` of a partition; `index` is the plan's number within the run."""
+class Wanted(NamedTuple):
+    """A topic that is to be reconciled."""
 
-    index: int
-    topic: str
-    revision: int
-    partition: int
-    base_offset: int
-    last_offset: int
-    log_offset: int
-
-    @property
-    def id(self) -> PartitionId:
-        return PartitionId(self.topic, self.revision, self.partition)
+    name: str
+    topic_id: str
 
 
-class ExtentRead(msgspec.Struct, frozen=True):
-    """An extent to read, for plan `index`."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a journal that a round may take from: entries above `after`, up to `upto`, of these topics by revision."""
 
-    index: int
+    journal: int
+    topics: Mapping[int, Wanted]
+    after: int = -1
+    upto: int = MAX_OFFSET
+
+
+class Step(NamedTuple):
+    """Consecutive entries, up to the log offset `cut`: how many objects there are to read, how much of them, and the lowest
+    of their epochs."""
+
+    cut: int
     epoch: int
-    placeholder: Placeholder
+    objects: int
+    bytes: int
 
 
-class ObjectRead(msgspec.Struct, frozen=True):
-    """An L0 object with all of its extents that the run needs: it is fetched once."""
+@dataclass(frozen=True, slots=True)
+class JournalPlan:
+    """What there is to take from a journal, oldest first, and whether there is `more` behind that.
 
+    `end` is the log's last offset at that moment. `errors` says what cannot be taken at all.
+    """
+
+    journal: int
+    end: int
+    steps: list[Step] = field(default_factory=list)
+    more: bool = False
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What a round takes from one journal: all of `window`. `begins` is how many bytes it takes from those before it."""
+
+    window: Window
+    begins: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: what it takes, the cluster epoch that its L1 objects are stamped with, and by how many tasks it is done."""
+
+    epoch: int
+    takes: list[Take]
+    bytes: int
+    readers: int
+    writers: int
+
+    def reader_of(self, take: Take, before: int) -> int:
+        """Which reader gets the object of a take that has `before` bytes in front of it."""
+        return min(self.readers - 1, (take.begins + before) * self.readers // max(1, self.bytes))
+
+    def topics(self) -> dict[int, str]:
+        """The names of the topics, by revision."""
+        return {revision: t.name for take in self.takes for revision, t in take.window.topics.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRead:
+    """The blocks of an L0 object that are to be read, and whose records lie where in them.
+
+    Attributes:
+        extents: rows of `EXTENT`; `block` is a number in `blocks`.
+    """
+
+    journal: int
+    revision: int
     key: str
-    extents: list[ExtentRead]
+    epoch: int
+    blocks: list[Block]
+    extents: Rows
 
     @property
     def bytes(self) -> int:
-        return sum(e.placeholder.length for e in self.extents)
+        return sum(b.length for b in self.blocks)
 
 
-class Plan(msgspec.Struct, frozen=True):
-    partitions: list[PartitionPlan]
-    objects: list[ObjectRead]
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why records could not be lifted: of each of `partitions` those from the offset in `bases` on."""
 
-    @property
-    def records(self) -> int:
-        return sum(p.last_offset - p.base_offset + 1 for p in self.partitions)
+    journal: int
+    revision: int
+    message: str
+    partitions: Rows
+    bases: Rows
 
 
-def make_plan(states: Iterable[tuple[PartitionId, PartitionState]]) -> Plan:
-    """Everything that is unreconciled in `states`."""
-    partitions: list[PartitionPlan] = []
-    by_key: dict[str, list[ExtentRead]] = {}
-    for p, state in states:
-        if state.closed or not state.placeholders:
+# -- what to take -------------------------------------------------------------------------------------------------------
+
+
+def strangers(state: JournalState, window: Window) -> list[str]:
+    """The topics that are other ones in the journal than in the controller's log, which was restored from a backup then."""
+    return [
+        f"topic {wanted.name!r} (revision {revision}) is another one in journal {window.journal}: the controller log looks "
+        "restored from a backup, and gave that revision a second time; it is left as it is"
+        for revision, wanted in sorted(window.topics.items())
+        if (topic := state.topics.get(revision)) is not None and topic.topic_id not in ("", wanted.topic_id)
+    ]
+
+
+def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
+    """The objects of a window with those of their extents that can be lifted, as (revision, object), in order of the log."""
+    found = (
+        _of_topic(revision, topic, window)
+        for revision, wanted in sorted(window.topics.items())
+        if (topic := state.topics.get(revision)) is not None and topic.topic_id == wanted.topic_id
+    )
+    return heapq.merge(*found, key=lambda o: o[1].log_offset)
+
+
+def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
+    left = [o.extents["partition"] for o in topic.objects if o.log_offset <= window.after]
+    waiting = np.unique(np.concatenate(left)) if left else None
+    for o in topic.objects:
+        if not window.after < o.log_offset <= window.upto:
             continue
-        index, last = len(partitions), state.placeholders[-1]
-        partitions.append(
-            PartitionPlan(
-                index,
-                p.topic,
-                p.revision,
-                p.partition,
-                state.last_reconciled_offset + 1,
-                last.placeholder.last_offset,
-                last.log_offset,
-            )
-        )
-        for u in state.placeholders:
-            by_key.setdefault(u.placeholder.key, []).append(ExtentRead(index, u.epoch, u.placeholder))
-    return Plan(partitions, [ObjectRead(k, v) for k, v in sorted(by_key.items())])
+        if waiting is not None:
+            free = o.extents[~np.isin(o.extents["partition"], waiting)]
+            o = UnreconciledObject(o.key, o.epoch, o.log_offset, o.start, o.blocks, free)  # noqa: PLW2901
+        if len(o.extents):
+            yield revision, o
 
 
-def split(objects: Sequence[ObjectRead], tasks: int) -> list[list[ObjectRead]]:
-    """The objects in at most `tasks` groups of about equal bytes."""
-    groups: list[list[ObjectRead]] = [[] for _ in range(max(1, min(tasks, len(objects))))]
-    sizes = [0] * len(groups)
-    for o in sorted(objects, key=lambda o: -o.bytes):
-        smallest = sizes.index(min(sizes))
-        groups[smallest].append(o)
-        sizes[smallest] += o.bytes
-    return groups
+def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Step], bool]:
+    """The oldest objects of a window, up to about `budget` bytes, in about `STEPS` steps; and whether there are more."""
+    steps: list[Step] = []
+    total = 0
+    objects = unreconciled(state, window)
+    for cut, entry in groupby(objects, key=lambda o: o[1].log_offset):
+        if total >= budget:
+            return steps, True
+        step = Step(cut, *_weight(o for _, o in entry))
+        total += step.bytes
+        if steps and steps[-1].bytes + step.bytes <= budget // STEPS:
+            step = _together(steps.pop(), step)
+        steps.append(step)
+    return steps, False
 
 
-def commit_entry(plan: PartitionPlan, files: Iterable[L1File]) -> Reconciled:
-    """The log entry for a plan whose L1 objects are durable.
+def _together(a: Step, b: Step) -> Step:
+    return Step(b.cut, min(a.epoch, b.epoch), a.objects + b.objects, a.bytes + b.bytes)
 
-    Raises:
-        CorruptObjectError: the objects do not hold exactly the plan's records.
+
+def _weight(objects: Iterable[UnreconciledObject]) -> tuple[int, int, int]:
+    """The lowest epoch of objects, their number, and the bytes to read of them."""
+    epochs, sizes = [], []
+    for o in objects:
+        epochs.append(o.epoch)
+        sizes.append(int(o.blocks["length"][np.unique(o.extents["block"])].sum(dtype=np.int64)))
+    return min(epochs), len(sizes), sum(sizes)
+
+
+def choose(plans: Iterable[JournalPlan], budget: int) -> dict[int, Step]:
+    """Up to where a round goes in each journal: the steps of the lowest epochs first, up to `budget` bytes, one at least.
+
+    What is still to be taken of the lowest epochs is what holds M.
     """
-    ordered = sorted(files, key=lambda f: f.base_offset)
-    at = plan.base_offset
-    whole = True
-    for f in ordered:
-        if f.base_offset != at or f.last_offset < at:
-            whole = False
+    rest = {p.journal: p.steps for p in plans if p.steps}
+    chosen: dict[int, Step] = {}
+    heap = [(steps[0].epoch, journal, 0) for journal, steps in rest.items()]
+    heapq.heapify(heap)
+    total = 0
+    while heap:
+        _, journal, number = heapq.heappop(heap)
+        step = rest[journal][number]
+        if chosen and total + step.bytes > budget:
             break
-        at = f.last_offset + 1
-    if not whole or at != plan.last_offset + 1:
-        raise CorruptObjectError(
-            f"the L1 objects written for partition {plan.id} hold records up to {at - 1}, not {plan.base_offset} to "
-            f"{plan.last_offset}; nothing is committed"
-        )
-    return Reconciled(plan.base_offset, plan.last_offset, plan.log_offset, ordered)
+        total += step.bytes
+        chosen[journal] = _together(chosen[journal], step) if journal in chosen else step
+        if number + 1 < len(rest[journal]):
+            heapq.heappush(heap, (rest[journal][number + 1].epoch, journal, number + 1))
+    return chosen
+
+
+def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step], cores: int, partitions: int) -> Round:
+    """The round that takes what was chosen, by as many tasks as are worth it.
+
+    Args:
+        windows: those that were planned.
+        partitions: how many the topics have; more writers than that are of no use.
+    """
+    takes: list[Take] = []
+    total = 0
+    for w in windows:
+        step = chosen.get(w.journal)
+        if step is not None:
+            takes.append(Take(Window(w.journal, w.topics, w.after, step.cut), total, step.bytes))
+            total += step.bytes
+    objects = sum(step.objects for step in chosen.values())
+    tasks = max(-(-total // TASK_BYTES), min(cores, -(-total // SMALL_TASK_BYTES)), 1)
+    writers = max(1, min(max(tasks, cores if tasks > 1 else 1), MAX_WRITERS, partitions))
+    return Round(epoch, takes, total, max(1, min(tasks, objects)), writers)
+
+
+def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
+    """What is to be read of each object of a window, in order of the log."""
+    for revision, o in unreconciled(state, window):
+        needed, numbers = np.unique(o.extents["block"], return_inverse=True)
+        lengths = o.blocks["length"].astype(np.int64)
+        starts = o.start + np.cumsum(lengths) - lengths
+        columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed])
+        blocks = [Block(*b) for b in zip(*(c.tolist() for c in columns), strict=True)]
+        extents = o.extents.astype(EXTENT)  # a copy
+        extents["block"] = numbers
+        yield ObjectRead(window.journal, revision, o.key, o.epoch, blocks, extents)
+
+
+def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
+    """Which of the writers each partition belongs to: all of a partition's records go to one."""
+    mixed: Rows = (partitions.astype(np.int64) + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
+    return mixed
+
+
+# -- what to commit -----------------------------------------------------------------------------------------------------
+
+
+def ranges_of(files: Rows) -> Rows:
+    """The range of records that each partition's L1 objects hold, as rows of `RANGE`; they leave no gap."""
+    first = np.flatnonzero(np.r_[True, files["partition"][1:] != files["partition"][:-1]])
+    ranges = np.empty(len(first), RANGE)
+    ranges["partition"], ranges["base"] = files["partition"][first], files["base"][first]
+    ranges["last"] = files["last"][np.r_[first[1:], len(files)] - 1]
+    return ranges
+
+
+def commit_entries(
+    epoch: int, cut: int, files: Mapping[int, Rows], indexes: Mapping[int, Sequence[IndexObject]], limit: int
+) -> Iterator[Reconciled]:
+    """The commit of a journal's L1 objects, by revision, as entries of at most about `limit` bytes.
+
+    Args:
+        cut: the log offset up to which the round took from the journal.
+        files: rows of `L1_ROW`, by partition and offset, without a gap within a partition.
+        indexes: the index objects that go with them.
+    """
+    topics: list[ReconciledTopic] = []
+    room = limit
+    for revision, rows in sorted(files.items()):
+        of_partition = {i.partition: i for i in indexes.get(revision, ())}
+        firsts = np.flatnonzero(np.r_[True, rows["partition"][1:] != rows["partition"][:-1]])
+        ends = np.r_[firsts[1:], len(rows)]
+        weights = RANGE.itemsize + L1_ROW.itemsize * (ends - firsts)
+        weights = weights + _INDEX_BYTES * np.isin(rows["partition"][firsts], list(of_partition))
+        at = 0
+        while at < len(firsts):
+            fit = int(np.searchsorted(np.cumsum(weights[at:]), room, "right"))
+            if not fit and topics:
+                yield Reconciled(epoch, cut, topics)
+                topics, room = [], limit
+                continue
+            end = at + max(1, fit)
+            part = rows[firsts[at] : ends[end - 1]]
+            named = [of_partition[p] for p in part["partition"].tolist() if p in of_partition]
+            unique = list({i.partition: i for i in named}.values())
+            topics.append(ReconciledTopic(revision, pack(ranges_of(part)), pack(part), unique))
+            room -= int(weights[at:end].sum())
+            at = end
+            if at < len(firsts):
+                yield Reconciled(epoch, cut, topics)
+                topics, room = [], limit
+    if topics:
+        yield Reconciled(epoch, cut, topics)
+
+
+def still_there(state: JournalState, fault: Fault) -> Fault | None:
+    """What is left of a fault, given what has been reconciled by now, by whomever; None if nothing is."""
+    topic = state.topics.get(fault.revision)
+    if topic is None or topic.closed:
+        return None
+    open_ = is_unreconciled(topic, fault.partitions, fault.bases)
+    if not open_.any():
+        return None
+    return Fault(fault.journal, fault.revision, fault.message, fault.partitions[open_], fault.bases[open_])
+
+
+def is_unreconciled(topic: TopicState, partitions: Rows, bases: Rows) -> Rows:
+    """For each (partition, offset) whether that record is not in L1."""
+    at = np.searchsorted(topic.partitions, partitions)
+    at[at == len(topic.partitions)] = 0
+    known = topic.partitions[at] == partitions if len(topic.partitions) else np.zeros(len(partitions), bool)
+    last = topic.reconciled[at] if len(topic.partitions) else np.full(len(partitions), -1)
+    unreconciled: Rows = known & (last < bases)
+    return unreconciled

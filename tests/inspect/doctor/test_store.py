@@ -8,15 +8,18 @@ from collections.abc import Iterator
 import boto3
 import pytest
 from moto import mock_aws
+from moto.server import ThreadedMotoServer
 
 from l0gc.errors import AccessDeniedError
 from l0gc.inspect.doctor import store as doctor
 from l0gc.inspect.doctor.checkup import FAILURE, OK, WARNING, Check
+from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage.bucket import BucketSettings, LifecycleRule
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import Written
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.format import remember_etags, write_format
 from tests.support.memory_store import FakeClock, MemoryStore
 
 
@@ -96,6 +99,28 @@ def test_a_store_that_looks_before_it_writes_fails_in_the_race_alone() -> None:
     assert store.objects == {}
 
 
+class TakesPlainEtags(Locked):
+    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)
+
+
+def test_the_form_in_which_a_store_takes_etags_is_said() -> None:
+    checks = by_name(doctor.promises(TakesPlainEtags(), Runtime()))
+    assert {c.status for c in checks.values()} == {OK}
+    assert "conditional replace (ETags without quotes)" in checks["store"].text
+
+
+def test_a_cluster_that_remembers_another_form_than_its_store_takes_is_told_the_way_out() -> None:
+    store = TakesPlainEtags()
+    write_format(store)
+    check = by_name(doctor.promises(store, Runtime()))["etags"]
+    assert (check.status, check.remedy.split(":")[0]) == (FAILURE, "run l0gc init again")
+    remember_etags(store, quoted=False)
+    assert {c.status for c in doctor.promises(store, Runtime())} == {OK}
+
+
 # -- lifecycle ------------------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +129,7 @@ def test_a_store_that_looks_before_it_writes_fails_in_the_race_alone() -> None:
     [
         ("", "expires objects", FAILURE),
         ("c/level_zero/", "expires objects", FAILURE),
-        ("c/l0gc/partition/", "expires objects", FAILURE),
+        ("c/l0gc/journal/", "expires objects", FAILURE),
         ("c/l0gc/runs/", "expires objects", OK),
         ("c/l0gc/watermarks/reports/", "expires objects", OK),
         ("c/l0gc/", "expires objects", FAILURE),
@@ -180,7 +205,41 @@ def test_a_refused_permission_names_the_folder_and_the_commands(moto: S3Store, m
     monkeypatch.setattr(S3Store, "put_if_match", refuse)
     check = by_name(doctor.permissions(moto, Runtime()))["write"]
     assert check.status == WARNING
-    assert check.text == "refused at level_one/data/* (reconcile)"
+    assert check.text == "refused at level_one/data/* (reconcile); level_one/index/* (reconcile)"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_a_store_that_ignores_conditions_is_left_as_it_was(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, versioned: bool
+) -> None:
+    """There a write that should take no effect does, also where a cluster is."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    store = S3Store(StoreConfig(f"versioned-{versioned}".lower(), "c/", endpoint, region="us-east-1"))
+    store.create_bucket()
+    if versioned:
+        store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
+    write_format(store)
+    monkeypatch.setattr(S3Store, "put_if_match", lambda self, key, body, etag: self.put(key, body))
+    monkeypatch.setattr(S3Store, "put_if_absent", lambda self, key, body: self.put(key, body))
+    before = store.get(FORMAT)
+    for check in (doctor.permissions, doctor.promises):
+        list(check(store, Runtime()))
+    assert store.get(FORMAT).body == before.body
+    versions = store.client.list_object_versions(Bucket=store.config.bucket)
+    assert [v["Key"] for v in versions["Versions"]] == [f"c/{FORMAT}"]
+    assert versions.get("DeleteMarkers", []) == []
 
 
 @pytest.mark.parametrize(("behind_ms", "status"), [(0, OK), (-59_000, OK), (600_000, WARNING), (-600_000, WARNING)])

@@ -1,7 +1,8 @@
-"""Scans and runs for the tests of the report."""
+"""Scans, runs and journals for the tests of the report."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from l0gc.collect.record import RunSummary
 from l0gc.collect.runs import RunEntry
 from l0gc.watermark.scans import ScanTotals
+from l0gc.watermark.source import UNRECONCILED, Holder, UnitSummary
 
 DAY_MS = 86_400_000
 CLUSTER = "c"
@@ -47,3 +49,10 @@ def run_entry(started_ms: int, deleted: int | None) -> RunEntry:
     """A run; one that was killed if nobody knows what it deleted."""
     ended = summary(started_ms, deleted or 0)
     return RunEntry(ended.run_id, started_ms, 1, ended if deleted is not None else None)
+
+
+def unit(topic: str, gc_epochs: Mapping[int, int], shown: int) -> UnitSummary:
+    """A journal with so many partitions of a topic at each M(p), of which it names the first few."""
+    each = [m for m, n in sorted(gc_epochs.items()) for _ in range(n)]
+    lowest = [Holder(topic, p, m, UNRECONCILED, f"from epoch {m + 1} on", 1) for p, m in enumerate(each[:shown])]
+    return UnitSummary(unit="journal 0", gc_epochs=gc_epochs, lowest=lowest)

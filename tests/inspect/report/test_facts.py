@@ -1,8 +1,6 @@
-"""What the report gathers: from logs, scans and records, with what is missing or damaged told and not raised."""
+"""What the report gathers: from journals, scans and records, with what is missing or damaged named and not raised."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,28 +8,22 @@ import pytest
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
-from l0gc.inspect.report.facts import SHOWN_BEHIND, Facts, findings_of, garbage_of, gather, lags
+from l0gc.inspect.report.facts import SHOWN_BEHIND, SHOWN_TOPICS, Facts, findings_of, garbage_of, gather, lags
 from l0gc.inspect.report.page import render
-from l0gc.inspect.verify.findings import L1_MISSING, finding_of, suspect
-from l0gc.keys import PUBLISHED_WATERMARK, SCANS, PartitionId, partition_log
+from l0gc.inspect.verify.findings import L1_MISSING, Suspect, finding_of
+from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
-from tests.inspect.report.support import run_entry, summary, totals
-from tests.support.ingest import upload
-from tests.support.memory_store import MemoryStore, memory_cluster
-from tests.support.reports import a_report
+from tests.inspect.report.support import run_entry, summary, totals, unit
+from tests.support.memory_store import memory_cluster
+from tests.support.verify import lift, put, store_of
 
 NOW = 1_700_000_000_000
 
 
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
-
-
-def look(cluster: Cluster) -> Facts:
+def gathered(cluster: Cluster) -> Facts:
     """What another process sees; it changes nothing, and what it sees can be shown."""
     before = dict(store_of(cluster).objects)
     facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
@@ -52,10 +44,10 @@ def scan(cluster: Cluster, taken_ms: int, rows: list[ScanRow], **changes: object
 
 
 def test_an_empty_cluster_has_nothing_to_tell() -> None:
-    facts = look(memory_cluster())
+    facts = gathered(memory_cluster())
     assert (facts.cluster_epoch, facts.watermark, facts.published_ms, facts.lag_epochs) == (0, -1, None, None)
     assert (facts.garbage, facts.epochs, facts.trend, facts.runs, facts.behind) == (None, [], [], [], [])
-    assert (facts.errors, facts.notes, facts.held_back_by) == ([], [], [])
+    assert (facts.errors, facts.notes, facts.held_back_by, facts.by_topic) == ([], [], [], [])
     assert (facts.as_of_ms, facts.url) == (NOW, "s3://b/p/")
 
 
@@ -64,42 +56,62 @@ def test_without_a_cluster_there_is_no_report() -> None:
         gather(memory_cluster(bootstrap=False), "s3://b/")
 
 
-def test_lag_and_what_holds_m_come_from_the_logs(tmp_path: Path) -> None:
+def test_lag_and_what_holds_m_come_from_the_journals() -> None:
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 3)
-    (tmp_path / "in").write_bytes(b"1\n2\n")
-    upload(cluster, "events", [tmp_path / "in"])
+    put(cluster, {0: 1, 1: 1})
     for _ in range(4):
         cluster.controller.advance()
         housekeep(cluster)
     publish_m(cluster, 0)
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert (facts.cluster_epoch, facts.watermark, facts.computable_watermark, facts.lag_epochs) == (5, 0, 0, 5)
     assert [(p.partition, p.gc_epoch, p.lag_epochs, p.unreconciled_records) for p in facts.behind] == [
         (0, 0, 5, 1), (1, 0, 5, 1), (2, 3, 2, 0),
     ]  # fmt: skip
     assert "l0gc reconcile" in facts.behind[0].reason
     assert [(h.partition, h.gc_epoch) for h in facts.held_back_by] == [(0, 0), (1, 0)]
+    assert facts.held_partitions == 2
     assert facts.next.startswith("l0gc reconcile")
 
 
+def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -> None:
+    cluster = memory_cluster()
+    for name, journals in (("idle", 1), ("busy", 2)):
+        cluster.controller.create_topic(name, 4, journals)
+    put(cluster, {0: 3, 3: 4}, "busy")
+    lift(cluster, "busy")
+    put(cluster, {1: 2, 2: 1}, "busy")
+    facts = gathered(cluster)
+    assert (facts.records, facts.unreconciled_records) == (10, 3)
+    assert [
+        (t.topic, t.partitions, t.journals, t.records, t.unreconciled_records, t.l1_objects, t.gc_epoch, t.lag_epochs)
+        for t in facts.by_topic
+    ] == [("busy", 4, 2, 10, 3, 2, 1, 1), ("idle", 4, 1, 0, 0, 0, 0, 2)]
+    for n in range(SHOWN_TOPICS):
+        cluster.controller.create_topic(f"t-{n}", 1)
+    facts = gathered(cluster)
+    assert (len(facts.by_topic), facts.topics) == (SHOWN_TOPICS, SHOWN_TOPICS + 2)
+    assert "And 2 others with fewer unreconciled records" in render(facts)
+
+
 def test_the_page_shows_the_partitions_with_the_most_lag_and_counts_the_others() -> None:
-    ids = [PartitionId("t", 1, n) for n in range(100)]
-    reports = {p: a_report("c", p, p.partition) for p in ids if p.partition != 70}
-    found = lags(200, ids, reports)
-    assert [(p.partition, p.gc_epoch, p.lag_epochs) for p in found[:3]] == [(0, 0, 200), (70, 0, 200), (1, 1, 199)]
-    assert "cannot be read" in found[1].reason
-    assert len(found) == SHOWN_BEHIND + 1
+    found, others, lag = lags(200, [unit("t", {5: 3, 7: 20}, shown=4), unit("u", {6: 1, 9: 2}, shown=3)])
+    assert [(p.topic, p.gc_epoch, p.lag_epochs) for p in found] == [
+        ("t", 5, 195), ("t", 5, 195), ("t", 5, 195), ("u", 6, 194), ("t", 7, 193), ("u", 9, 191), ("u", 9, 191),
+    ]  # fmt: skip
+    assert (others, lag) == (19, 193)
+    assert lags(200, []) == ([], 0, 0)
 
     cluster = memory_cluster()
     cluster.controller.create_topic("many", 100)
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert (len(facts.behind), facts.others_behind, facts.others_lag) == (SHOWN_BEHIND, 100 - SHOWN_BEHIND, 1)
 
 
 def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_deleted_since() -> None:
     rows = [ScanRow(1, 4, 4 << 30, 7), ScanRow(2, 2, 2 << 30, 5), ScanRow(3, 1, 1 << 30, 9), ScanRow(None, 1, 1, 1)]
-    runs = [run_entry(10_000, 50), run_entry(30_000, 1), run_entry(40_000, None)]
+    runs = [run_entry(10_000, 50), run_entry(30_500, 1), run_entry(40_000, None)]
     g = garbage_of(ScanSnapshot(totals(30_500, unparsable=1), rows), 2, runs, 0.5)
     assert (g.eligible_objects, g.eligible_bytes, g.oldest_eligible_ms) == (6, 6 << 30, 5)
     assert (g.held_objects, g.held_bytes, g.oldest_held_ms, g.held_dollars_month) == (1, 1 << 30, 9, 0.5)
@@ -115,8 +127,8 @@ def test_scans_and_runs_become_bars_and_a_trend() -> None:
     for n in range(3):
         scan(cluster, NOW - n * 1000, [ScanRow(0, 5, 50, 1), ScanRow(3, 1, 10, 1, "t/0", 1)], eligible_objects=5)
     for n in range(25):
-        write_summary(cluster.store, summary(NOW - 10**7 + n * 1000, n, n))
-    facts = look(cluster)
+        write_summary(store_of(cluster), summary(NOW - 10**7 + n * 1000, n, n))
+    facts = gathered(cluster)
     assert [(b.first_epoch, b.objects, b.eligible) for b in facts.epochs] == [(0, 5, True), (3, 1, False)]
     assert [t.eligible_objects for t in facts.trend] == [5, 5, 5]
     assert ([len(facts.runs), facts.runs_total], [b.objects for b in facts.deleted]) == ([20, 25], list(range(25)))
@@ -127,32 +139,31 @@ def test_scans_and_runs_become_bars_and_a_trend() -> None:
 def test_m_that_was_never_published_leaves_everything_held() -> None:
     cluster = memory_cluster()
     scan(cluster, NOW, [ScanRow(0, 5, 50, 1)], eligible_objects=5)
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert facts.garbage is not None
     assert (facts.garbage.eligible_objects, facts.garbage.held_objects) == (0, 5)
     assert "no M is published" in render(facts)
 
 
-def test_a_damaged_log_scan_or_record_is_told_and_the_rest_is_shown() -> None:
+def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> None:
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 2)
+    cluster.controller.create_topic("others", 2)
     housekeep(cluster, barrier=True)
     publish_m(cluster, 0)
     store = store_of(cluster)
-    folder = partition_log(cluster.controller.snapshot().topic("events").ids()[1])
-    broken = min(k for k in store.objects if k.startswith(folder))
+    broken = min(k for k in store.objects if k.startswith(journal_log(0)))
     store.objects[broken].body = b"not an entry"
     scan(cluster, NOW - 5, [ScanRow(0, 5, 50, 1)])
     damaged = scan(cluster, NOW, [ScanRow(0, 6, 60, 1)])
     store.objects[damaged].body = b"no scan"
     store.put(summary_key("20260131T235959Z-0123abcd"), b"no record")
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert [broken in e for e in facts.errors] == [True]
-    assert ["broken_log" in [c.cause for c in facts.causes], [w.cause for w in facts.warnings]] == [
-        True,
-        ["damaged_record"],
-    ]
+    assert "damaged_journal" in [c.cause for c in facts.causes]
+    assert [w.cause for w in facts.warnings] == ["damaged_record"]
     assert "cannot be read" in facts.behind[0].reason
+    assert [(t.topic, t.unread) for t in facts.by_topic] == [("events", 1), ("others", 0)]
     assert facts.garbage is not None
     assert facts.garbage.eligible_objects == 5
     assert [damaged in facts.notes[1], "no run is shown" in facts.notes[0]] == [True, True]
@@ -169,7 +180,7 @@ def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(caus
         published = PublishedWatermark("another", 0, 1, NOW)
         store_of(cluster).objects.pop(PUBLISHED_WATERMARK)
         publish(cluster.store, cluster.runtime, published)
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert (facts.watermark, facts.published_ms, facts.lag_epochs) == (-1, None, None)
     assert [c.cause for c in facts.causes] == [cause]
     assert facts.next.startswith("remove l0gc/watermarks/published.json")
@@ -179,7 +190,7 @@ def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(caus
 def test_only_scans_that_cannot_be_read_are_as_none() -> None:
     cluster = memory_cluster()
     store_of(cluster).put(f"{SCANS}{NOW:015}-00000000-0000-4000-8000-000000000000.parquet", b"no scan")
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert facts.garbage is None
     assert facts.epochs == []
 
@@ -187,15 +198,15 @@ def test_only_scans_that_cannot_be_read_are_as_none() -> None:
 def test_a_pause_is_shown() -> None:
     cluster = memory_cluster()
     set_pause(cluster.store, "disk audit", "ann")
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert facts.paused is not None
     assert "disk audit" in render(facts)
 
 
-def test_a_system_with_its_external_log_is_told_by_what_it_published_and_by_the_scan() -> None:
+def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> None:
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert (facts.external_log, facts.cluster_epoch, facts.lag_epochs, facts.computable_watermark) == (
         True,
         -1,
@@ -204,9 +215,9 @@ def test_a_system_with_its_external_log_is_told_by_what_it_published_and_by_the_
     )
     cluster_id = cluster.controller.snapshot().cluster_id
     new = PublishedWatermark(cluster_id, 40, 47, NOW - 60_000)
-    publish(cluster.store, cluster.runtime, new, external_log=True)
+    publish(cluster.store, cluster.runtime, new)
     scan(cluster, NOW, [ScanRow(40, 5, 50, 1), ScanRow(41, 1, 10, 1, "a/b/<i>/3", 2)])
-    facts = look(cluster)
+    facts = gathered(cluster)
     assert (facts.cluster_epoch, facts.watermark, facts.lag_epochs) == (47, 40, 7)
     assert [(h.topic, h.partition, h.gc_epoch) for h in facts.held_back_by] == [("a/b/<i>", 3, 40)]
     assert facts.next.startswith("l0gc compute-watermark --reports")
@@ -214,9 +225,9 @@ def test_a_system_with_its_external_log_is_told_by_what_it_published_and_by_the_
 
 
 def test_findings_are_what_verify_prints_and_nothing_else() -> None:
-    found = finding_of(suspect(L1_MISSING, None, "k"))
-    told = {"findings": [msgspec.structs.asdict(found)], "total": 7, "deep": True, "cluster_epoch": 3, "other": 1}
-    read = findings_of(msgspec.json.encode(told), "f.json")
+    found = finding_of(Suspect(L1_MISSING, key="k"))
+    printed = {"findings": [msgspec.structs.asdict(found)], "total": 7, "deep": True, "cluster_epoch": 3, "other": 1}
+    read = findings_of(msgspec.json.encode(printed), "f.json")
     assert (read.findings, read.total, read.deep, read.cluster_epoch) == ([found], 7, True, 3)
     for body in (b"", b"{}", b"[1]", b"\xff", b"[" * 100_000):
         with pytest.raises(UsageError, match=r"f\.json is not what l0gc verify --json prints"):

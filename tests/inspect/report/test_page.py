@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.inspect.causes import Cause
-from l0gc.inspect.report.facts import Facts, Findings, HeldBack, PartitionLag, Run, garbage_of, lags
+from l0gc.inspect.report.facts import Facts, Findings, HeldBack, PartitionLag, Run, TopicFacts, garbage_of, lags
 from l0gc.inspect.report.page import render, short_number, short_size
 from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, thinned
 from l0gc.inspect.verify.findings import Finding
-from l0gc.keys import PartitionId
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
-from tests.inspect.report.support import DAY_MS, run_entry, summary, totals
-from tests.support.reports import a_report
+from tests.inspect.report.support import DAY_MS, run_entry, summary, totals, unit
 
 NOW = 1_795_000_000_000
 VOID = {"meta"}
@@ -32,20 +30,24 @@ def facts(**changes: object) -> Facts:
     scan = ScanSnapshot(totals(NOW - 5 * 60_000, unparsable=2, unparsable_samples=["level_zero/data/README"]), rows)
     runs = [run_entry(NOW - DAY_MS + n * 3_600_000, 100 + n) for n in range(5)]
     plain = Facts(
-        cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", url="s3://b/p/", as_of_ms=NOW, external_log=False, cluster_epoch=9,
-        topics=1, partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6, lag_epochs=3,
-        lag_ms=2 * 3_600_000, lag_at_least=True,
+        cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", url="s3://b/p/", as_of_ms=NOW, external_log=False,
+        cluster_epoch=9, topics=1, partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6,
+        lag_epochs=3, lag_ms=2 * 3_600_000, lag_at_least=True,
         causes=[Cause("unreconciled", "t/0 at 6: 7 records are not in L1 yet", "l0gc reconcile && l0gc compute-watermark")],
         warnings=[Cause("local_clock", "this machine's clock is 99 s behind", "set the clock (NTP)")],
         next="l0gc reconcile && l0gc compute-watermark", paused=Pause("disk audit", "ann@ops1", NOW - DAY_MS),
         held_back_by=[HeldBack("t", 0, 6, "7 unreconciled records"), HeldBack("t", 1, 6, "7 unreconciled records")],
+        records=41, unreconciled_records=7, held_partitions=12,
+        by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6, 3), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6, 3)],
         behind=[PartitionLag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
         price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
         trend=[totals(NOW - n * DAY_MS, eligible_objects=n, eligible_bytes=n << 30) for n in range(5, 0, -1)],
         runs=[Run(r.run_id, r.started_ms, r.summary) for r in (*runs, run_entry(NOW, None))], runs_total=9,
         deleted=deleted_bars(runs),
-        findings=Findings([Finding("l1_missing", "loss", "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3, True, 8),
-        errors=["l0gc/partition/t-1/00001 entry 3 cannot be read"], notes=["3 scans cannot be read"],
+        findings=Findings(
+            [Finding("l1_missing", "loss", 0, "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3, True, 8
+        ),
+        errors=["journal 1 cannot be read: entry 3 is damaged"], notes=["3 scans cannot be read"],
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
 
@@ -114,11 +116,14 @@ def test_the_page_is_well_formed_and_stands_alone() -> None:
 
 
 def test_the_page_says_what_an_operator_asks() -> None:
-    told = texts(render(facts()))
+    shown = texts(render(facts()))
     for words in (
         "01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0, 2026-11-18 11:06 UTC by the store's clock",
         "Sweeps are paused since 2026-11-17 11:06 UTC by ann@ops1: disk audit",
-        "1 log cannot be read",
+        "1 journal cannot be read",
+        "The first 2 of 12 partitions",
+        "7 of 41 records",
+        "u (1 journal cannot be read)",
         "3 findings of l0gc verify, below",
         "Next: l0gc reconcile && l0gc compute-watermark",
         "unreconciled t/0 at 6: 7 records are not in L1 yet l0gc reconcile && l0gc compute-watermark",
@@ -138,7 +143,7 @@ def test_the_page_says_what_an_operator_asks() -> None:
         "Dollars at $0.023 a GB and month, S3 Standard in us-east-1",
         "M = 6",
     ):
-        assert words in told, words
+        assert words in shown, words
 
 
 def hostile(x: object) -> object:
@@ -174,27 +179,28 @@ def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> N
     "changes",
     [
         {"garbage": None, "epochs": [], "trend": [], "runs": [], "deleted": [], "findings": None, "paused": None},
-        {"behind": [], "held_back_by": [], "watermark": -1, "published_ms": None, "lag_epochs": None},
+        {"behind": [], "by_topic": [], "held_back_by": [], "watermark": -1, "published_ms": None, "lag_epochs": None},
         {"external_log": True, "cluster_epoch": -1, "computable_watermark": None, "held_back_by": []},
         {"findings": Findings([], 0, False, 1), "errors": [f"e{n}" for n in range(100)]},
         {"epochs": []},
     ],
-    ids=["nothing is known", "no M", "own log", "no findings", "no objects"],
+    ids=["nothing is known", "no M", "external log", "no findings", "no objects"],
 )
 def test_a_page_without_some_of_the_facts_is_whole(changes: dict[str, object]) -> None:
     check_alone(render(facts(**changes)))
 
 
 def test_a_large_cluster_makes_a_small_page() -> None:
-    ids = [PartitionId("topic" * 20, 1, n) for n in range(100_000)]
-    reports = {p: a_report("c", p, p.partition) for p in ids}
+    name = "topic" * 20
+    behind, others, _ = lags(200_000, [unit(name, dict.fromkeys(range(1000), 1), 10) for _ in range(100)])
     rows = [ScanRow(e, e, e, e, "topic" * 20 + "/0", 100_000) for e in range(100_000)]
     runs = [run_entry(NOW - n * 1_200_000, n) for n in range(1000)]
     scans = [totals(NOW - n * 1_200_000, eligible_bytes=n) for n in range(500, 0, -1)]
     page = render(
         facts(
-            behind=lags(200_000, ids, reports)[:20],
-            others_behind=99_980,
+            behind=behind,
+            others_behind=others,
+            by_topic=[TopicFacts(name, 10**6, 10**4, 1, 10**15, 10**12, 10**9, 1, 200_000)] * 50,
             epochs=epoch_bars(rows, 50_000),
             trend=thinned(scans),
             runs=[Run("r" * 25, NOW, summary(NOW, 1))] * 20,

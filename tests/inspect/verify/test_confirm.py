@@ -1,26 +1,39 @@
-"""The second look: a suspect is a finding only if nothing that goes on beside explains it."""
+"""The second reading: a suspect is a finding only if nothing that goes on meanwhile explains it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 
-import msgspec
 import pytest
 
 from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.basis import Basis, basis_of
 from l0gc.inspect.verify.confirm import confirm
-from l0gc.inspect.verify.findings import Suspect, suspect
-from l0gc.inspect.verify.rules import Basis, ReportTop, basis_of
-from l0gc.keys import level_one, partition_log
+from l0gc.inspect.verify.findings import Suspect
+from l0gc.inspect.verify.reading import pack_object
+from l0gc.inspect.verify.rules import of_object
+from l0gc.keys import CONTROLLER_LOG, journal_log, level_one
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.topics import delete_topic
-from l0gc.watermark.reports import publish_reports, report_of
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one.index import index_key
 from tests.support.memory_store import Call
-from tests.support.reconcile import reconcile
-from tests.support.verify import another_process, handle_of, loaded_cluster, put, state_of, store_of
+from tests.support.verify import (
+    another_process,
+    events_of,
+    handle_of,
+    l1_of,
+    lift,
+    loaded_cluster,
+    object_of,
+    put,
+    state_of,
+    store_of,
+    topic_of,
+)
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
+JOURNAL = journal_log(0)
 
 
 def basis(cluster: Cluster, watermark: int = -1) -> Basis:
@@ -28,20 +41,23 @@ def basis(cluster: Cluster, watermark: int = -1) -> Basis:
 
 
 def found(cluster: Cluster, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:
-    """What is left of the suspects, as kind and detail. The second look is another process's."""
+    """What is left of the suspects, as kind and detail. The second reading is another process's."""
     confirmed = confirm(cluster.store, another_process(cluster).runtime, seen or basis(cluster), suspects)
     return [(s.kind, s.detail) for s in confirmed]
 
 
-def of_l0(cluster: Cluster, kind: str, index: int = 0) -> Suspect:
-    u = state_of(cluster).placeholders[index]
-    ref = msgspec.json.encode(u).decode()
-    return suspect(kind, handle_of(cluster).partition, u.placeholder.key, u.placeholder.base_offset, "", ref)
+def of_l0(cluster: Cluster, kind: str) -> Suspect:
+    o = object_of(cluster)
+    return replace_ref(of_object(kind, 0, topic_of(cluster), o), pack_object(o))
+
+
+def replace_ref(s: Suspect, ref: bytes) -> Suspect:
+    return Suspect(s.kind, s.journal, s.topic, s.revision, s.partition, s.key, s.offset, s.expected, s.detail, ref)
 
 
 def of_l1(cluster: Cluster, kind: str) -> Suspect:
-    (f,) = state_of(cluster).l1
-    return suspect(kind, handle_of(cluster).partition, f.key, f.base_offset, "", msgspec.json.encode(f).decode())
+    key, f = l1_of(cluster)
+    return Suspect(kind, 0, "events", topic_of(cluster).revision, 0, key, f.base_offset, f.bytes)
 
 
 def cut(cluster: Cluster, key: str) -> None:
@@ -68,13 +84,10 @@ DAMAGE: list[tuple[str, Callable[[Cluster, str], Suspect], Callable[[Cluster, st
 
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
-def test_an_object_that_is_as_the_log_says_is_no_finding_and_a_damaged_one_is(
-    tmp_path: Path,
-    kind: str,
-    suspected: Callable[[Cluster, str], Suspect],
-    damage: Callable[[Cluster, str], None],
+def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_is(
+    kind: str, suspected: Callable[[Cluster, str], Suspect], damage: Callable[[Cluster, str], None]
 ) -> None:
-    cluster = loaded_cluster(tmp_path)
+    cluster = loaded_cluster()
     s = suspected(cluster, kind)
     assert found(cluster, s) == []
     damage(cluster, s.key)
@@ -85,28 +98,25 @@ def test_an_object_that_is_as_the_log_says_is_no_finding_and_a_damaged_one_is(
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
-    tmp_path: Path,
-    kind: str,
-    suspected: Callable[[Cluster, str], Suspect],
-    damage: Callable[[Cluster, str], None],
+    kind: str, suspected: Callable[[Cluster, str], Suspect], damage: Callable[[Cluster, str], None]
 ) -> None:
-    cluster = loaded_cluster(tmp_path)
+    cluster = loaded_cluster()
     s, seen = suspected(cluster, kind), basis(cluster)
     damage(cluster, s.key)
-    another_process(cluster).controller.delete_topic("events")  # the deleter dies before it closes the partition
+    another_process(cluster).controller.delete_topic("events")  # the deleter dies before it ends it in the journal
     assert found(cluster, s, seen=seen) == []
 
 
-def test_what_was_reconciled_and_swept_meanwhile_is_no_finding(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
+def test_what_was_reconciled_and_swept_meanwhile_is_no_finding() -> None:
+    cluster = loaded_cluster()
     suspects = [of_l0(cluster, k) for k in (kinds.L0_MISSING, kinds.L0_SHORT)]
-    reconcile(another_process(cluster))
+    lift(another_process(cluster))
     remove(cluster, suspects[0].key)
     assert found(cluster, *suspects) == []
 
 
 def reconcile_and_sweep(cluster: Cluster, key: str) -> None:
-    reconcile(cluster)
+    lift(cluster)
     remove(cluster, key)
 
 
@@ -116,12 +126,12 @@ def delete_and_sweep(cluster: Cluster, key: str) -> None:
 
 
 @pytest.mark.parametrize("event", [reconcile_and_sweep, delete_and_sweep])
-def test_whenever_an_object_goes_rightly_during_the_second_look_it_is_no_finding(
-    tmp_path: Path, event: Callable[[Cluster, str], None]
+def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_finding(
+    event: Callable[[Cluster, str], None],
 ) -> None:
     happened = 0
     for moment in range(40):
-        cluster = loaded_cluster(tmp_path)
+        cluster = loaded_cluster()
         s, seen, other = of_l0(cluster, kinds.L0_MISSING), basis(cluster), another_process(cluster)
         left = [moment]
 
@@ -139,123 +149,148 @@ def test_whenever_an_object_goes_rightly_during_the_second_look_it_is_no_finding
     assert 2 <= happened < 40
 
 
-# -- L1 objects that no log names -----------------------------------------------------------------------------------------
+def test_a_missing_object_is_reported_with_what_is_lost() -> None:
+    cluster = loaded_cluster()
+    s = of_l0(cluster, kinds.L0_MISSING)
+    remove(cluster, s.key)
+    assert found(cluster, s) == [
+        (kinds.L0_MISSING, "the object is missing; 16 unreconciled records of 2 partitions"),
+    ]
+
+
+# -- L1 objects that no journal names, and index objects -------------------------------------------------------------------
 
 
 def orphan(cluster: Cluster, base: int = 10, last: int = 19) -> Suspect:
-    p = handle_of(cluster).partition
-    key = level_one(p, base, last, UUID)
+    p = topic_of(cluster).id(0)
+    key = level_one(p, 1, base, last, UUID)
     cluster.store.put(key, b"x")
-    return suspect(kinds.L1_ORPHAN, p, key)
+    return Suspect(kinds.L1_ORPHAN, 0, p.topic, p.revision, p.partition, key)
 
 
-def test_an_l1_object_that_no_log_names_is_a_finding(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
+def test_an_l1_object_that_no_journal_names_is_a_finding() -> None:
+    cluster = loaded_cluster()
     assert [kind for kind, _ in found(cluster, orphan(cluster))] == [kinds.L1_ORPHAN]
 
 
-def test_an_l1_object_that_was_committed_or_removed_meanwhile_is_no_orphan(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    reconcile(another_process(cluster))
-    committed = state_of(cluster).l1[-1]
+def test_an_l1_object_that_was_committed_or_removed_meanwhile_is_no_orphan() -> None:
+    cluster = loaded_cluster()
+    lift(another_process(cluster))
+    committed = of_l1(cluster, kinds.L1_ORPHAN)
     removed = orphan(cluster, 20, 21)
     remove(cluster, removed.key)
-    assert found(cluster, suspect(kinds.L1_ORPHAN, removed.id, committed.key), removed) == []
+    assert found(cluster, committed, removed) == []
 
 
-def test_while_a_log_cannot_be_read_that_is_the_finding_and_nothing_is_an_orphan(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    p = handle_of(cluster).partition
-    unreadable = suspect(kinds.LOG_UNREADABLE, p, partition_log(p))
+def test_while_a_journal_cannot_be_read_that_is_the_finding_and_nothing_is_an_orphan() -> None:
+    cluster = loaded_cluster()
+    unreadable = Suspect(kinds.LOG_UNREADABLE, 0, key=JOURNAL)
     suspects = [orphan(cluster), of_l0(cluster, kinds.L0_MISSING), unreadable]
     assert [kind for kind, _ in found(cluster, *suspects)] == [kinds.L1_ORPHAN]
-    cluster.store.put(f"{partition_log(p)}log/{1:020}.json", b"{")
+    cluster.store.put(f"{JOURNAL}log/{1:020}", b"{")
     ((kind, detail),) = found(cluster, *suspects)
     assert kind == kinds.LOG_UNREADABLE
-    assert f"{1:020}.json" in detail
+    assert f"{1:020}" in detail
 
 
-# -- the log by itself ----------------------------------------------------------------------------------------------------
+def test_while_a_journal_may_have_lost_entries_nothing_is_an_orphan() -> None:
+    cluster = loaded_cluster()
+    at = handle_of(cluster).replica.write_checkpoint()
+    remove(cluster, f"{JOURNAL}log/{at:020}")
+    gap = Suspect(kinds.LOG_GAP, 0, key=JOURNAL)
+    assert [kind for kind, _ in found(cluster, orphan(cluster), gap)] == [kinds.LOG_GAP]
 
 
-def test_what_was_live_below_m_stays_a_finding_though_it_was_reconciled_since(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    suspects = [of_l0(cluster, kinds.LIVE_BELOW_WATERMARK)]
-    reconcile(another_process(cluster))
+def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {0: 70})
+    lift(cluster, per_file=1)
+    p, index = topic_of(cluster).id(0), events_of(cluster).indexes[0]
+    s = Suspect(kinds.INDEX_UNREADABLE, 0, p.topic, p.revision, 0, index_key(p, index))
+    assert found(cluster, s) == []
+    remove(cluster, s.key)
+    assert [kind for kind, _ in found(cluster, s, of_l1(cluster, kinds.L1_MISSING))] == [kinds.INDEX_UNREADABLE]
+    another_process(cluster).controller.delete_topic("events")
+    assert found(cluster, s) == []
+
+
+# -- the journal by itself -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kinds.LIVE_BELOW_WATERMARK, kinds.WATERMARK_AHEAD, kinds.TOPIC_MISPLACED])
+def test_what_was_wrong_when_it_was_read_stays_a_finding_while_its_topic_exists(kind: str) -> None:
+    cluster = loaded_cluster()
+    suspects = [of_l0(cluster, kind)]
+    lift(another_process(cluster))
     assert len(found(cluster, *suspects)) == 1
-    delete_topic(another_process(cluster), "events")
+    another_process(cluster).controller.delete_topic("events")
     assert found(cluster, *suspects) == []
 
 
-def broken_checkpoint(cluster: Cluster, **changes: object) -> None:
-    replica, state = handle_of(cluster).replica, state_of(cluster)
-    assert replica.log.write_checkpoint(replica.offset, msgspec.json.encode(msgspec.structs.replace(state, **changes)))
+def broken_checkpoint(cluster: Cluster, change: Callable[[JournalState], object]) -> None:
+    replica = handle_of(cluster).replica
+    state = replica._machine.decode(replica._machine.encode(state_of(cluster)), "a copy")
+    change(state)
+    replica.log.write_checkpoint(replica.offset, replica._machine.encode(state), replica.time_ms)
 
 
-def test_a_state_is_judged_again_by_the_log_as_it_is_then(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    p = handle_of(cluster).partition
-    broken = suspect(kinds.STATE_BROKEN, p, partition_log(p), -1, "then")
-    ranges = suspect(kinds.L1_RANGE, p, partition_log(p), 0, "then")
+def test_a_state_is_judged_again_by_the_journal_as_it_is_then() -> None:
+    cluster = loaded_cluster()
+    p = topic_of(cluster).id(0)
+    where = (0, p.topic, p.revision)
+    broken = Suspect(kinds.STATE_BROKEN, *where, key=JOURNAL, detail="then")
+    ranges = Suspect(kinds.L1_RANGE, *where, 0, f"level_one/data/{p.path}/", 0, detail="then")
     assert found(cluster, broken, ranges) == []
-    broken_checkpoint(cluster, next_offset=99, l1=[])
+
+    def change(state: JournalState) -> None:
+        o = state.topics[p.revision].objects[0]
+        state.topics[p.revision].objects = [replace(o, log_offset=99)]
+        state.topics[p.revision].l1 = state.topics[p.revision].l1[1:]
+
+    broken_checkpoint(cluster, change)
     assert {kind: "then" in detail for kind, detail in found(cluster, broken, ranges)} == {
         kinds.STATE_BROKEN: False,
         kinds.L1_RANGE: False,
     }
 
 
-def test_two_things_wrong_with_one_state_are_two_findings(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    p = handle_of(cluster).partition
-    broken_checkpoint(cluster, next_offset=99, min_epoch_lower_bound=0)
-    both = [suspect(kinds.STATE_BROKEN, p, partition_log(p), -1, text) for text in ("one", "two")]
-    assert len(set(found(cluster, *both))) == len(found(cluster, *both)) == 2
-
-
-# -- reports and epochs ---------------------------------------------------------------------------------------------------
-
-
-def test_a_report_that_says_more_than_the_log_is_a_finding_until_the_log_has_it(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    state, p = state_of(cluster), handle_of(cluster).partition
-    top = ReportTop(
-        p.topic, p.revision, p.partition, state.gc_epoch, state.max_applied_epoch, state.next_offset + 5,
-        state.last_reconciled_offset, handle_of(cluster).replica.offset + 1, "report",
-    )  # fmt: skip
-    s = suspect(kinds.REPORT_AHEAD, p, "report", -1, "", msgspec.json.encode(top).decode())
-    assert len(found(cluster, s)) == 1
-    put(another_process(cluster), tmp_path, 5)
+def test_a_checkpoint_that_differs_from_its_entries_is_read_again() -> None:
+    cluster = loaded_cluster()
+    s = Suspect(kinds.CHECKPOINT_DIFFERS, 0, key=JOURNAL)
     assert found(cluster, s) == []
 
+    def change(state: JournalState) -> None:
+        state.topics[1].log_start[0] = 3
 
-def test_an_unreadable_report_is_a_finding_while_it_is_there(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
-    report = report_of("c", handle_of(cluster).partition, state_of(cluster), 0)
-    good = publish_reports(cluster.store, cluster.runtime, "test", [report])
-    assert good is not None
-    cluster.store.put("l0gc/watermarks/reports/test/bad.parquet", b"x")
-    keys = [good, "l0gc/watermarks/reports/test/bad.parquet", "l0gc/watermarks/reports/test/expired.parquet"]
-    suspects = [suspect(kinds.REPORT_UNREADABLE, None, k) for k in keys]
-    ((kind, detail),) = found(cluster, *suspects)
-    assert kind == kinds.REPORT_UNREADABLE
-    assert "bad.parquet" in detail
+    broken_checkpoint(cluster, change)
+    assert [kind for kind, _ in found(cluster, s)] == [kinds.CHECKPOINT_DIFFERS]
 
 
-def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
+def test_a_gap_in_the_controller_log_is_read_again() -> None:
+    cluster = loaded_cluster()
+    s = Suspect(kinds.LOG_GAP, key=CONTROLLER_LOG)
+    assert found(cluster, s) == []
+    at = cluster.controller.replica.write_checkpoint()
+    remove(cluster, f"{CONTROLLER_LOG}log/{at:020}")
+    assert [kind for kind, _ in found(cluster, s)] == [kinds.LOG_GAP]
+
+
+# -- epochs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding() -> None:
+    cluster = loaded_cluster()
     seen = basis(cluster)
-    ahead = suspect(kinds.EPOCH_AHEAD, None, "level_zero/data/…", -1, "", str(seen.cluster_epoch + 1))
+    ahead = Suspect(kinds.EPOCH_AHEAD, key="level_zero/data/…", expected=seen.cluster_epoch + 1)
     assert len(found(cluster, ahead, seen=seen)) == 1
     another_process(cluster).controller.advance()
     assert found(cluster, ahead, seen=seen) == []
 
 
-def test_the_window_of_an_upload_that_began_behind_the_snapshot_is_no_finding(tmp_path: Path) -> None:
-    cluster = loaded_cluster(tmp_path)
+def test_the_window_of_an_upload_that_began_after_the_snapshot_is_no_finding() -> None:
+    cluster = loaded_cluster()
     seen, other = basis(cluster), another_process(cluster)
     epoch = other.controller.advance()
     handle_of(other).advance(epoch)
-    p = handle_of(cluster).partition
-    s = suspect(kinds.EPOCH_AHEAD, p, partition_log(p), -1, "", str(epoch))
+    s = Suspect(kinds.EPOCH_AHEAD, 0, key=JOURNAL, expected=epoch)
     assert found(cluster, s, seen=seen) == []

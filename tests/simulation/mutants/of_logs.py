@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from unittest import mock
 
-from l0gc.errors import AmbiguousWriteError, AppendOutcomeUnknownError, LogOvertakenError
-from l0gc.storage.log import Landed, SharedLog
-from l0gc.storage.objectstore import Written
+import l0gc.storage.boundary
+from l0gc.errors import (
+    AmbiguousWriteError,
+    AppendOutcomeUnknownError,
+    LogConflictError,
+    LogOvertakenError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+)
+from l0gc.storage.boundary import Boundary
+from l0gc.storage.log import Landed, Replay, SharedLog
+from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from tests.simulation.mutants.tools import Mutant, method
 
@@ -34,7 +45,8 @@ def _decided_once() -> AbstractContextManager[Any]:
 def _unbounded(log: SharedLog) -> SharedLog:
     """The same log, whose boundary is never asked for."""
     other = copy.copy(log)
-    other._boundary_if_due = lambda as_of_ms, date_ms: (0, date_ms)  # type: ignore[method-assign]
+    other.boundary = copy.copy(log.boundary)
+    other.boundary.is_due = lambda as_of_ms, date_ms: False  # type: ignore[method-assign]
     return other
 
 
@@ -48,14 +60,27 @@ def _boundary_not_asked() -> AbstractContextManager[Any]:
 def _phantoms_read() -> AbstractContextManager[Any]:
     original = SharedLog.tail
 
-    def tail(self: SharedLog, after: int, as_of_ms: int) -> tuple[list[Landed], int]:
-        return original(_unbounded(self), after, as_of_ms)
+    def tail(self: SharedLog, *args: Any, **options: Any) -> tuple[list[Landed], int]:
+        return original(_unbounded(self), *args, **options)
 
     return method(SharedLog, "tail", tail)
 
 
+def _phantoms_replayed() -> AbstractContextManager[Any]:
+    original = SharedLog.replay
+
+    def replay(self: SharedLog) -> Replay:
+        return original(_unbounded(self))
+
+    return method(SharedLog, "replay", replay)
+
+
 def _boundary_not_raised() -> AbstractContextManager[Any]:
-    return method(SharedLog, "_raise_boundary", lambda self, boundary: None)
+    return method(Boundary, "lift", lambda self, boundary: self._store.now_ms())
+
+
+def _boundary_raised_for_ever() -> AbstractContextManager[Any]:
+    return mock.patch.object(l0gc.storage.boundary, "RAISE_DEADLINE_S", float("inf"))
 
 
 def _landed_taken_for_overtaken() -> AbstractContextManager[Any]:
@@ -73,21 +98,25 @@ def _landed_taken_for_overtaken() -> AbstractContextManager[Any]:
 def _ids_not_compared() -> AbstractContextManager[Any]:
     original = SharedLog._owner
 
-    def owner(self: SharedLog, offset: int) -> tuple[str, int] | None:
+    def owner(self: SharedLog, offset: int) -> Any:
         found = original(self, offset)
-        return None if found is None else ("somebody else", found[1])
+        return None if found is None else found._replace(id="somebody else")
 
     return method(SharedLog, "_owner", owner)
 
 
-class _Hopeful:
-    """A store whose conditional creates always seem to land."""
+class _Wrapped:
+    """A store, but for what a mutant does otherwise."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class _Hopeful(_Wrapped):
+    """A store whose conditional creates always seem to land."""
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
         try:
@@ -96,10 +125,33 @@ class _Hopeful:
             return Written("", self._store.clock.ms)
 
 
-def _ambiguous_taken_for_landed() -> AbstractContextManager[Any]:
+class _Sure(_Wrapped):
+    """A store whose refusals are believed, also where nobody can look why."""
+
+    refused = ""
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        try:
+            return self._store.put_if_absent(key, body)  # type: ignore[no-any-return]
+        except PreconditionFailedError:
+            self.refused = key
+            raise
+
+    def get(self, key: str) -> Stored:
+        try:
+            return self._store.get(key)  # type: ignore[no-any-return]
+        except ObjectNotFoundError:
+            raise
+        except StoreError as e:
+            if key == self.refused:
+                raise LogConflictError(f"{key} belongs to somebody") from e
+            raise
+
+
+def _appending_to(kind: type[_Wrapped]) -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
-        store = self._store
-        self._store = _Hopeful(store)
+        store: Any = self._store
+        self._store = kind(store)  # type: ignore[assignment]
         try:
             return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
         finally:
@@ -108,7 +160,26 @@ def _ambiguous_taken_for_landed() -> AbstractContextManager[Any]:
     return method(SharedLog, "append", append)
 
 
+def _ambiguous_taken_for_landed() -> AbstractContextManager[Any]:
+    return _appending_to(_Hopeful)
+
+
+def _refusal_believed() -> AbstractContextManager[Any]:
+    return _appending_to(_Sure)
+
+
+def _date_believed() -> AbstractContextManager[Any]:
+    """A time that goes back proves that no time has passed."""
+
+    def is_due(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
+        return date_ms - as_of_ms >= self.min_age_ms // 3
+
+    return method(Boundary, "is_due", is_due)
+
+
 def _state_ahead_of_log() -> AbstractContextManager[Any]:
+    apply = Replica._apply
+
     def propose(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
         wanted: list[tuple[int, bytes]] = []
 
@@ -122,14 +193,19 @@ def _state_ahead_of_log() -> AbstractContextManager[Any]:
             return _propose(self, noted)
         except AppendOutcomeUnknownError:
             offset, payload = wanted[-1]
-            self._apply(Landed(offset, self.time_ms, payload, self.time_ms))
+            apply(self, Landed(offset, self.time_ms, payload, self.time_ms))
             self.as_of_ms = self.time_ms
             raise
 
-    return method(Replica, "propose", propose)
+    @contextmanager
+    def off() -> Iterator[None]:
+        with method(Replica, "propose", propose):
+            yield
+
+    return off()
 
 
-_HANDLE = "tests/partition/test_handle.py"
+_HANDLE = "tests/streamlog/journal/test_handle.py"
 _LOG = "tests/storage/test_log.py"
 _REPLICA = "tests/storage/test_replica.py"
 
@@ -161,6 +237,14 @@ MUTANTS = [
     ),
     Mutant(
         7,
+        "phantoms-replayed",
+        "l0gc/storage/log.py::SharedLog.replay",
+        "a replay that took long does not ask the boundary",
+        _phantoms_replayed,
+        (f"{_LOG}::test_a_replay_does_not_take_a_phantom_for_an_entry",),
+    ),
+    Mutant(
+        7,
         "boundary-not-raised",
         "l0gc/storage/log.py::SharedLog.truncate",
         "truncation deletes at once",
@@ -169,11 +253,29 @@ MUTANTS = [
     ),
     Mutant(
         7,
+        "raised-for-ever",
+        "l0gc/storage/boundary.py::Boundary.lift",
+        "there is no deadline for raising the boundary",
+        _boundary_raised_for_ever,
+        (f"{_LOG}::test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation",),
+        simulated=False,
+    ),
+    Mutant(
+        7,
         "landed-and-truncated",
         "l0gc/storage/log.py::SharedLog.append",
         "what landed and was truncated since counts as overtaken",
         _landed_taken_for_overtaken,
         (f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_asked_is_no_loser",),
+    ),
+    Mutant(
+        7,
+        "date-believed",
+        "l0gc/storage/boundary.py::Boundary.is_due",
+        "a `Date` that goes back proves that no time has passed",
+        _date_believed,
+        (f"{_LOG}::test_a_date_that_was_ahead_once_makes_the_boundary_due",),
+        simulated=False,
     ),
     Mutant(
         8,
@@ -193,6 +295,14 @@ MUTANTS = [
         "no reply is taken for success",
         _ambiguous_taken_for_landed,
         (f"{_LOG}::test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset",),
+    ),
+    Mutant(
+        8,
+        "refusal-believed",
+        "l0gc/storage/log.py::SharedLog.append",
+        "a refusal whose cause cannot be looked at is another writer's doing",
+        _refusal_believed,
+        (f"{_LOG}::test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry",),
     ),
     Mutant(
         18,

@@ -1,31 +1,32 @@
-"""Mutants of what scans, deletes, reads and writes objects: the sweep, the reconciler, readers and inputs."""
+"""Mutants of what scans, deletes, reads and writes objects: the sweep, the uploader, the reconciler, readers and inputs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+import l0gc.collect.local
 import l0gc.streamlog.ingest.inputs
-import l0gc.streamlog.reader
-import l0gc.watermark.compute
+import l0gc.streamlog.ingest.job
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.scan import SkipScan
-from l0gc.errors import StoreError
+from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.journal.entries import L1File, Reconciled
-from l0gc.streamlog.journal.handle import PartitionHandle
-from l0gc.streamlog.level_one.parquet import L1Writer
-from l0gc.streamlog.level_one.plan import PartitionPlan
-from l0gc.streamlog.reader import Record, _read_once
+from l0gc.streamlog.ingest.uploader import Uploader
+from l0gc.streamlog.journal.entries import ReconciledTopic
+from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
+from l0gc.streamlog.level_one import write as level_one_write
+from l0gc.streamlog.reader import _RunReader
 from tests.simulation.mutants.tools import Mutant, everywhere, method
 
 _open_inputs = l0gc.streamlog.ingest.inputs.open_inputs
+_land: Callable[..., dict[int, int]] = Uploader._land
 
 
 class _Wrapped:
@@ -87,73 +88,118 @@ def _age_by_the_local_clock() -> AbstractContextManager[Any]:
     return method(LocalSweep, "__init__", init)
 
 
+# -- L1, and its readers --------------------------------------------------------------------------------------------------
+
+
 class _Careless(_Wrapped):
-    """Takes a file for stored, whatever the store says."""
+    """Takes an object for stored, whatever the store says."""
 
     def put_file(self, key: str, path: Path) -> None:
         with suppress(StoreError):
             self._store.put_file(key, path)
 
+    def put_fast(self, key: str, body: bytes) -> None:
+        with suppress(StoreError):
+            self._store.put_fast(key, body)
+
 
 def _named_before_stored() -> AbstractContextManager[Any]:
-    original = L1Writer.__init__
+    uploads = level_one_write._Uploads
+    original = uploads.__init__
 
-    def init(self: L1Writer, store: Any, *args: Any, **options: Any) -> None:
-        original(self, _Careless(store), *args, **options)
+    def init(self: Any, store: Any, *args: Any) -> None:
+        original(self, _Careless(store), *args)
 
-    return method(L1Writer, "__init__", init)
+    return method(uploads, "__init__", init)
 
 
 def _files_not_compared() -> AbstractContextManager[Any]:
-    def commit_entry(plan: PartitionPlan, files: Iterable[L1File]) -> Reconciled:
-        ordered = sorted(files, key=lambda f: f.base_offset)
-        return Reconciled(plan.base_offset, plan.last_offset, plan.log_offset, ordered)
+    def check(e: ReconciledTopic) -> tuple[Rows, Rows]:
+        return unpack(e.ranges, RANGE), unpack(e.files, L1_ROW)
 
-    return everywhere("l0gc.streamlog.level_one.plan", "commit_entry", commit_entry)
+    return everywhere("l0gc.streamlog.journal.topic", "check_commit", check)
 
 
 def _looks_once() -> AbstractContextManager[Any]:
-    def read_partition(store: Any, handle: PartitionHandle, start: int = 0) -> Iterator[Record]:
-        end = handle.catch_up().next_offset
-        state = handle.state
-        yield from _read_once(store, handle.partition.partition, list(state.l1), list(state.placeholders), start, end)
+    def check_not_lost(self: Any, lost: Any) -> None:
+        raise CorruptObjectError(f"{lost.key} is gone")
 
-    return everywhere("l0gc.streamlog.reader", "read_partition", read_partition)
+    return method(_RunReader, "_check_not_lost", check_not_lost)
+
+
+# -- uploads ----------------------------------------------------------------------------------------------------------------
+
+
+def _refused_dropped() -> AbstractContextManager[Any]:
+    """What one journal refuses as stale is taken for landed."""
+
+    def land(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
+        for run in _land(self, todo):
+            for part in todo[run]:
+                part.landed = True
+        return {}
+
+    return method(Uploader, "_land", land)
+
+
+def _refused_twice() -> AbstractContextManager[Any]:
+    """Where one journal refuses a part of an object as stale, all parts of it are sent again."""
+
+    def land(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
+        stale = _land(self, todo)
+        for parts in todo.values() if stale else ():
+            for part in parts:
+                part.landed = False
+        return stale
+
+    return method(Uploader, "_land", land)
 
 
 def _known_by_name() -> AbstractContextManager[Any]:
-    def open_inputs(names: Sequence[str], spread: str | None, stack: Any) -> list[Input]:
-        found = _open_inputs(names, spread, stack)
+    def open_inputs(sources: Sequence[Any], spread: str | None, stack: Any) -> list[Input]:
+        found = _open_inputs(sources, spread, stack)
         return [dataclasses.replace(i, input_id=f"{i.name}.0") if i.input_id else i for i in found]
 
     return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
+
+
+def _known_in_any_topic() -> AbstractContextManager[Any]:
+    def open_inputs(sources: Sequence[Any], spread: str | None, stack: Any) -> list[Input]:
+        return _open_inputs(sources, spread and spread.split(" ", 1)[1], stack)
+
+    return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
+
+
+_RESUME = "tests/streamlog/ingest/test_resume.py"
+_SEVERAL = "tests/streamlog/ingest/test_several_journals.py"
 
 
 MUTANTS = [
     Mutant(
         9,
         "named-before-stored",
-        "l0gc/reconcile/parquet.py::L1Writer.finish",
+        "l0gc/streamlog/level_one/write.py::write_l1",
         "an L1 object that failed is committed",
         _named_before_stored,
-        ("tests/reconcile/test_parquet.py::test_a_file_is_named_only_when_it_is_stored",),
+        ("tests/streamlog/level_one/test_write.py::test_an_object_is_named_only_when_it_is_in_the_store",),
     ),
     Mutant(
         9,
         "files-not-compared",
-        "l0gc/reconcile/plan.py::commit_entry",
+        "l0gc/streamlog/journal/topic.py::check_commit",
         "any L1 objects are committed",
         _files_not_compared,
-        ("tests/reconcile/test_plan.py::test_files_that_do_not_hold_exactly_the_plan_are_refused",),
+        ("tests/streamlog/journal/test_state.py::test_files_that_do_not_fill_their_range_are_refused",),
         simulated=False,
     ),
     Mutant(
         12,
         "disorder-unseen",
-        "l0gc/sweep/scan.py::SkipScan",
+        "l0gc/collect/scan.py::SkipScan",
         "a page's order is not looked at",
         _disorder_unseen,
-        ("tests/sweep/test_scan.py::test_a_disordered_page_is_noticed",),
+        ("tests/collect/test_scan.py::test_a_disordered_page_is_noticed",),
+        simulated=False,
     ),
     Mutant(
         12,
@@ -173,26 +219,51 @@ MUTANTS = [
     Mutant(
         16,
         "age-by-local-clock",
-        "l0gc/sweep/plan.py::make_plan",
+        "l0gc/collect/plan.py::make_plan",
         "`--min-age` goes by the process's clock",
         _age_by_the_local_clock,
-        ("tests/sweep/test_local.py::test_age_is_judged_by_the_stores_clock",),
+        ("tests/collect/test_local.py::test_age_is_judged_by_the_stores_clock",),
     ),
     Mutant(
         19,
         "looks-once",
-        "l0gc/read/reader.py::read_partition",
+        "l0gc/streamlog/reader.py::read_slices",
         "a reader does not look again",
         _looks_once,
-        ("tests/read/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",),
+        ("tests/streamlog/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",),
     ),
     Mutant(
         20,
         "known-by-name",
-        "l0gc/ingest/inputs.py::open_inputs",
+        "l0gc/streamlog/ingest/inputs.py::open_inputs",
         "an input is known by its file name",
         _known_by_name,
-        ("tests/ingest/test_uploader.py::test_other_input_under_the_same_names_is_never_skipped",),
+        (f"{_RESUME}::test_other_input_under_the_same_names_is_never_skipped",),
         simulated=False,
+    ),
+    Mutant(
+        20,
+        "known-in-any-topic",
+        "l0gc/streamlog/ingest/job.py::open_upload",
+        "an input that landed in one topic of a journal is skipped in another",
+        _known_in_any_topic,
+        (f"{_RESUME}::test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input",),
+        simulated=False,
+    ),
+    Mutant(
+        27,
+        "refused-dropped",
+        "l0gc/streamlog/ingest/uploader.py::Uploader",
+        "a part that one journal refuses is taken for landed",
+        _refused_dropped,
+        (f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",),
+    ),
+    Mutant(
+        27,
+        "refused-twice",
+        "l0gc/streamlog/ingest/uploader.py::Uploader",
+        "the parts that landed are sent again beside the one that was refused",
+        _refused_twice,
+        (f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",),
     ),
 ]

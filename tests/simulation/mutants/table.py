@@ -11,9 +11,10 @@ from tests.simulation.mutants.tools import Mutant
 
 DOCUMENT = Path(__file__).parents[3] / "docs/safety.md"
 REGENERATE = "python -m tests.simulation.mutants --find"
-_HEAD = "| # | hazard | guard | mutant | seed | steps | test |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+_HEAD = "| # | hazard | guard | mutant | seeds | test |\n| --- | --- | --- | --- | --- | --- |\n"
 _TABLE = re.compile(re.escape(_HEAD) + r"((?:\|.*\|\n)+)")
 _NEVER = "none"
+_FROM = "0 to "
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,7 @@ class Row:
     hazard: str
     guard: str
     mutant: str
-    seed: str
-    steps: str
+    seeds: str
     tests: str
 
     @property
@@ -33,12 +33,12 @@ class Row:
         return self.mutant.split("`")[1]
 
     @property
-    def caught(self) -> tuple[int, int] | None:
-        """The seed that finds the mutant, and at which step."""
-        return None if self.seed == _NEVER else (int(self.seed), int(self.steps.replace(",", "")))
+    def range(self) -> int:
+        """So many seeds, from 0 on, find the mutant; 0 if the simulation does not."""
+        return 0 if self.seeds == _NEVER else int(self.seeds.removeprefix(_FROM)) + 1
 
     def __str__(self) -> str:
-        cells = (self.number, self.hazard, self.guard, self.mutant, self.seed, self.steps, self.tests)
+        cells = (self.number, self.hazard, self.guard, self.mutant, self.seeds, self.tests)
         return "|" + "".join(f" {c} |" if c else " |" for c in cells) + "\n"
 
 
@@ -54,28 +54,27 @@ def hazards(text: str) -> dict[int, str]:
     return {int(row.number): row.hazard for row in rows(text) if row.number}
 
 
-def row_of(mutant: Mutant, hazard: str, caught: tuple[int, int] | None) -> Row:
+def row_of(mutant: Mutant, hazard: str, seeds: int) -> Row:
     return Row(
         str(mutant.hazard) if hazard else "",
         hazard,
         f"`{mutant.guard}`",
         f"`{mutant.name}`: {mutant.what}",
-        _NEVER if caught is None else str(caught[0]),
-        _NEVER if caught is None else f"{caught[1]:,}",
+        f"{_FROM}{seeds - 1}" if seeds else _NEVER,
         "<br>".join(f"`{t}`" for t in mutant.tests),
     )
 
 
 def written(text: str, mutants: list[Mutant], found: dict[str, Caught | None]) -> str:
     """The document with a line for each mutant: what `found` says of it, and else what the document says now."""
-    before = {row.name: row.caught for row in rows(text)}
+    before = {row.name: row.range for row in rows(text)}
     about = hazards(text)
     lines, last = [], -1
     for m in mutants:
-        caught = before.get(m.name)
+        seeds = before.get(m.name, 0) if m.simulated else 0
         if m.name in found:
-            c = found[m.name]
-            caught = None if c is None else (c.seed, c.steps)
-        lines.append(str(row_of(m, about[m.hazard] if m.hazard != last else "", caught)))
+            caught = found[m.name]
+            seeds = 0 if caught is None else caught.range
+        lines.append(str(row_of(m, about[m.hazard] if m.hazard != last else "", seeds)))
         last = m.hazard
     return _TABLE.sub(lambda _: _HEAD + "".join(lines), text, count=1)

@@ -12,15 +12,17 @@ import pytest
 from l0gc.errors import (
     ClusterMismatchError,
     EpochExpectationError,
+    EpochRegressionError,
     InvalidProducerEpochError,
     NotInitialisedError,
     TopicNotFoundError,
     UsageError,
 )
-from l0gc.keys import CONTROLLER_LOG, KeyLayout, PartitionId
+from l0gc.keys import CONTROLLER_LOG, FORMAT, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
 from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply, memory_cluster
 
 
@@ -76,6 +78,9 @@ def test_bootstrap_founds_a_cluster_once() -> None:
     assert cluster.controller.layout() == KeyLayout(shards=8)
     with pytest.raises(UsageError, match="initialised with 8 shards"):
         cluster.controller.bootstrap(shards=9)
+    assert cluster.controller.snapshot().journals == 16
+    with pytest.raises(UsageError, match="initialised with 16 journals"):
+        cluster.controller.bootstrap(journals=17)
 
 
 def test_a_cluster_with_its_own_key_template_can_be_initialised_again_without_naming_it() -> None:
@@ -110,6 +115,8 @@ def test_a_layout_that_cannot_be_is_refused_before_anything_is_written() -> None
         cluster.controller.bootstrap(shards=1001)
     with pytest.raises(UsageError):
         cluster.controller.bootstrap(key_template="{uuid}")
+    with pytest.raises(UsageError):
+        cluster.controller.bootstrap(journals=10_000)
     assert store_of(cluster).objects == {}
 
 
@@ -154,7 +161,8 @@ def test_a_topic_is_created_deleted_and_created_again_as_another() -> None:
         controller.delete_topic("t")
     again, created = controller.create_topic("t", 2)
     assert (again.revision, created) == (3, True)
-    assert another(cluster).controller.snapshot().partitions() == [PartitionId("t", 3, 0), PartitionId("t", 3, 1)]
+    assert again.topic_id != first.topic_id
+    assert another(cluster).controller.snapshot().topics == {"t": again}
 
 
 def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one_that_goes() -> None:
@@ -168,7 +176,7 @@ def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one
 
     store_of(a).fault = during_next_append(anew)
     with pytest.raises(
-        TopicNotFoundError, match=r"revision 1\) was deleted meanwhile, and created again with revision 3"
+        TopicNotFoundError, match=r"there is no topic 't'|was deleted meanwhile, and created again with revision 3"
     ):
         a.controller.delete_topic("t")
     assert a.controller.snapshot().topic("t").revision == 3
@@ -191,7 +199,7 @@ def test_a_topic_created_behind_a_snapshot_has_a_later_revision() -> None:
     snapshot = a.controller.snapshot()
     topic, _ = b.controller.create_topic("t", 1)
     assert topic.revision > snapshot.epoch
-    assert snapshot.partitions() == []
+    assert snapshot.topics == {}
 
 
 def test_a_snapshot_knows_every_topic_up_to_its_epoch() -> None:
@@ -305,31 +313,30 @@ def test_a_producers_new_instance_fences_the_old_one() -> None:
     a = memory_cluster()
     b = another(a)
     old = a.controller.init_producer("p")
-    assert a.controller.producer_is_current(old.producer_id, old.epoch)
+    assert a.controller.producer_is_current(old.producer_id, old.epoch, old.run)
     new = b.controller.init_producer("p")
     assert (new.producer_id, new.epoch) == (old.producer_id, 1)
-    assert not a.controller.producer_is_current(old.producer_id, old.epoch)
+    assert not a.controller.producer_is_current(old.producer_id, old.epoch, old.run)
     with pytest.raises(InvalidProducerEpochError, match="fenced"):
-        a.controller.init_producer("p", old.producer_id, old.epoch)
+        a.controller.init_producer("p", old.producer_id, old.epoch, old.run)
 
 
 def test_a_bump_whose_reply_was_lost_for_good_is_repeatable() -> None:
     a = memory_cluster()
     p = a.controller.init_producer("p")
-    bumped = a.controller.init_producer("p", p.producer_id, p.epoch)
-    assert another(a).controller.init_producer("p", p.producer_id, p.epoch) == bumped
+    bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
+    assert another(a).controller.init_producer("p", p.producer_id, p.epoch, p.run) == bumped
     assert a.controller.epoch() == 2
 
 
 def test_a_producer_expires_by_the_stores_clock() -> None:
     cluster = memory_cluster()
     p = cluster.controller.init_producer("p")
-    store_of(cluster).clock.sleep(PRODUCER_EXPIRY_MS / 1000 - 1)
-    assert cluster.controller.producer_is_current(p.producer_id, p.epoch)
+    store_of(cluster).clock.sleep(RUN_LIMIT_MS / 1000 - 1)
+    assert cluster.controller.producer_is_current(p.producer_id, p.epoch, p.run)
     store_of(cluster).clock.sleep(1)
-    assert not cluster.controller.producer_is_current(
-        p.producer_id, p.epoch
-    )  # by the clock, not by a later entry's time
+    # By the clock, not by a later entry's time.
+    assert not cluster.controller.producer_is_current(p.producer_id, p.epoch, p.run)
     assert cluster.controller.init_producer("p").producer_id == p.producer_id
     store_of(cluster).clock.sleep(NAME_EXPIRY_MS / 1000)
     cluster.controller.advance()
@@ -370,7 +377,7 @@ def test_a_process_that_dies_at_any_store_call_of_an_init_is_fenced_by_the_next(
         again = another(cluster, 1000 + at).controller.init_producer("p")
         assert again.producer_id == first.producer_id
         assert all(again.epoch > p.epoch for p in [first, *reached])
-        assert not cluster.controller.producer_is_current(first.producer_id, again.epoch - 1)
+        assert not cluster.controller.producer_is_current(first.producer_id, first.epoch, first.run)
         if not died:
             break
     assert at > 3
@@ -393,24 +400,133 @@ def test_of_two_that_bump_the_same_epoch_at_once_one_is_fenced_or_both_are_one()
     p = a.controller.init_producer("p")
     store_of(a).fault = during_next_append(lambda: b.controller.init_producer("p"))
     with pytest.raises(InvalidProducerEpochError, match="fenced epoch 0"):
-        a.controller.init_producer("p", p.producer_id, p.epoch)
+        a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
     store_of(a).fault = lambda call: None
     q = a.controller.init_producer("q")
-    store_of(a).fault = during_next_append(lambda: b.controller.init_producer("q", q.producer_id, q.epoch))
-    assert a.controller.init_producer("q", q.producer_id, q.epoch).epoch == 1  # its own retry: the same bump
+    store_of(a).fault = during_next_append(lambda: b.controller.init_producer("q", q.producer_id, q.epoch, q.run))
+    assert a.controller.init_producer("q", q.producer_id, q.epoch, q.run).epoch == 1  # its own retry: the same bump
 
 
 def test_producers_outlive_a_truncation_of_the_controllers_log() -> None:
     a = memory_cluster()
     p = a.controller.init_producer("p")
-    bumped = a.controller.init_producer("p", p.producer_id, p.epoch)
+    bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
     store_of(a).clock.sleep(3600)
     a.controller.replica.write_checkpoint()
-    assert a.controller.replica.log.truncate() == 2
+    assert a.controller.replica.log.truncate(a.controller.replica.log.look()) == 2
     b = another(a)
-    assert b.controller.init_producer("p", p.producer_id, p.epoch) == bumped
-    assert b.controller.producer_is_current(p.producer_id, 1)
-    assert not b.controller.producer_is_current(p.producer_id, 0)
+    assert b.controller.init_producer("p", p.producer_id, p.epoch, p.run) == bumped
+    assert b.controller.producer_is_current(p.producer_id, 1, bumped.run)
+    assert not b.controller.producer_is_current(p.producer_id, 0, p.run)
+
+
+def test_an_instance_has_an_id_an_epoch_and_a_run_or_none_of_them() -> None:
+    cluster = memory_cluster()
+    p = cluster.controller.init_producer("p")
+    for some in [(p.producer_id, None, None), (None, p.epoch, p.run), (p.producer_id, p.epoch, None)]:
+        with pytest.raises(UsageError, match="an id, an epoch and a run"):
+            cluster.controller.init_producer("p", *some)
+    assert cluster.controller.epoch() == 1
+
+
+def restored(cluster: Cluster, entries: int, seed: int) -> Cluster:
+    """A process on a store whose controller log was put back to its first entries, for good."""
+    store = MemoryStore(store_of(cluster).clock)
+    objects = sorted(store_of(cluster).objects.items())
+    store.objects = dict([(k, o) for k, o in objects if k.startswith(CONTROLLER_LOG)][:entries] + objects[-1:])
+    assert FORMAT in store.objects
+    return another(Cluster(store, Runtime(store.clock, random.Random(0))), seed)
+
+
+def test_a_log_that_was_restored_gives_neither_an_id_nor_a_run_nor_a_topic_twice() -> None:
+    a = memory_cluster()
+    p, q = a.controller.init_producer("p"), a.controller.init_producer("q")
+    bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
+    topic, _ = a.controller.create_topic("t", 1)
+    b = restored(a, 2, seed=9)  # the cluster and the first p
+    assert b.controller.epoch() == 1
+    other = b.controller.init_producer("q")
+    again = b.controller.init_producer("p")
+    twin, _ = b.controller.create_topic("t", 1)
+    b.controller.advance()
+    assert other.producer_id != q.producer_id
+    assert (again.producer_id, again.epoch) == (bumped.producer_id, bumped.epoch)
+    assert again.run != bumped.run
+    assert not b.controller.producer_is_current(bumped.producer_id, bumped.epoch, bumped.run)
+    with pytest.raises(InvalidProducerEpochError):
+        b.controller.init_producer("p", bumped.producer_id, bumped.epoch, bumped.run)
+    assert (twin.revision, twin.name) == (topic.revision, topic.name)
+    assert twin.topic_id != topic.topic_id
+    assert not b.controller.snapshot().knows(topic.revision, topic.topic_id)
+
+
+def guarded(cluster: Cluster, guard: Callable[[], None]) -> Controller:
+    """Another process whose guard is this one."""
+    store = store_of(cluster)
+    return Controller(store, Runtime(store.clock, random.Random(5)), guard=guard)
+
+
+def test_whatever_would_be_appended_is_refused_by_the_guard_before() -> None:
+    """Hazard 10: an entry in a log that went back takes an offset that a better recovery needs."""
+
+    def refuse() -> None:
+        raise EpochRegressionError("the log went back")
+
+    cluster = memory_cluster()
+    cluster.controller.create_topic("t", 1)
+    p = cluster.controller.init_producer("p")
+    store_of(cluster).clock.sleep(601)  # a tick is due
+    before = dict(store_of(cluster).objects)
+    controller = guarded(cluster, refuse)
+    attempts: list[Callable[[], object]] = [
+        lambda: controller.create_topic("u", 1),
+        lambda: controller.delete_topic("t"),
+        lambda: controller.init_producer("p"),
+        lambda: controller.init_producer("p", p.producer_id, p.epoch, p.run),
+        lambda: controller.init_producer("q"),
+        controller.advance,
+        lambda: controller.advance(2, "me"),
+        controller.tick_if_due,
+    ]
+    for attempt in attempts:
+        with pytest.raises(EpochRegressionError, match="went back"):
+            attempt()
+    assert store_of(cluster).objects == before
+    assert controller.create_topic("t", 1)[1] is False  # what appends nothing is answered
+    assert not controller.bootstrap()
+    assert controller.advance_above(5) == 6
+    assert controller.tick_if_due() == 6
+
+
+def test_the_guard_is_not_asked_where_nothing_would_be_appended() -> None:
+    asked: list[int] = []
+    cluster = memory_cluster()
+    controller = guarded(cluster, lambda: asked.append(controller.epoch()))
+    controller.tick_if_due()
+    controller.snapshot()
+    with pytest.raises(TopicNotFoundError):
+        controller.delete_topic("t")
+    assert asked == []
+    controller.advance()
+    assert asked == [0]
+
+
+def test_an_operator_advances_above_an_epoch_and_no_further() -> None:
+    cluster = memory_cluster()
+    assert cluster.controller.advance_above(7) == 8
+    assert cluster.controller.advance_above(7) == 8
+    assert another(cluster).controller.advance_above(3) == 8
+    for epoch in (-2, 10**18 - 1):
+        with pytest.raises(UsageError, match="no cluster epoch above"):
+            cluster.controller.advance_above(epoch)
+    assert cluster.controller.epoch() == 8
+
+
+def test_two_that_advance_above_the_same_epoch_at_once_do_it_once() -> None:
+    a = memory_cluster()
+    b = another(a)
+    store_of(a).fault = during_next_append(lambda: b.controller.advance_above(4))
+    assert a.controller.advance_above(4) == 5
 
 
 def test_the_controller_survives_a_truncation_of_its_log() -> None:
@@ -422,7 +538,7 @@ def test_the_controller_survives_a_truncation_of_its_log() -> None:
         a.controller.advance()
     store_of(a).clock.sleep(3600)
     a.controller.replica.write_checkpoint()
-    assert a.controller.replica.log.truncate() == 6
+    assert a.controller.replica.log.truncate(a.controller.replica.log.look()) == 6
     assert b.controller.advance() == 7
     assert b.controller.snapshot() == another(a, 2).controller.snapshot()
     assert b.controller.snapshot().topic("t") == topic

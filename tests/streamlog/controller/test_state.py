@@ -1,4 +1,4 @@
-"""The controller's rules: the epoch is the offset, topics and producers come and go, and a replay is the live state."""
+"""The controller's state: the epoch is the offset, topics and producers come and go, and a replay is the live state."""
 
 from __future__ import annotations
 
@@ -9,88 +9,77 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.errors import (
-    ClusterMismatchError,
-    CorruptObjectError,
-    EpochExpectationError,
-    InvalidProducerEpochError,
-    L0gcError,
-    NotFoundError,
-    TopicExistsError,
-    TopicNotFoundError,
-    UsageError,
-)
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, TopicNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.storage.log import Landed
-from l0gc.streamlog.controller.state import (
-    CLOSE_EPOCHS,
-    MAX_PARTITIONS,
-    NAME_EXPIRY_MS,
-    PRODUCER_EXPIRY_MS,
-    Bootstrap,
-    ControllerEntry,
-    ControllerMachine,
-    ControllerState,
-    CreateTopic,
-    DeleteTopic,
-    InitProducer,
-    Producer,
-    Tick,
-    Topic,
+from l0gc.streamlog.controller.decisions import (
     decide_advance,
     decide_bootstrap,
     decide_create_topic,
     decide_init_producer,
 )
+from l0gc.streamlog.controller.entries import (
+    MAX_JOURNALS,
+    MAX_PARTITIONS,
+    MAX_PRODUCER_ID,
+    Bootstrap,
+    ControllerEntry,
+    CreateTopic,
+    DeleteTopic,
+    InitProducer,
+    Tick,
+)
+from l0gc.streamlog.controller.state import (
+    CLOSE_EPOCHS,
+    NAME_EXPIRY_MS,
+    PRODUCER_EXPIRY_MS,
+    RUN_LIMIT_MS,
+    ControllerState,
+    Producer,
+    Topic,
+    refusal,
+)
+from tests.support.controller import FOUNDED, MACHINE, P0, created, landed, state_of
 
-MACHINE = ControllerMachine()
-FOUNDED = Bootstrap("c", 4)
 
-
-def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> Landed:
-    return Landed(offset, time_ms, msgspec.json.encode(entry), time_ms)
-
-
-def state_of(*entries: ControllerEntry | tuple[int, ControllerEntry]) -> ControllerState:
-    state = MACHINE.initial()
-    for offset, e in enumerate(entries):
-        time_ms, entry = e if isinstance(e, tuple) else (0, e)
-        MACHINE.apply(state, landed(offset, entry, time_ms))
-    return state
+def bump(epoch: int, last_epoch: int = -1, *, name: str = "p", producer_id: int = 7) -> InitProducer:
+    return InitProducer(name, producer_id, epoch, last_epoch, f"run-{epoch}")
 
 
 def test_the_epoch_is_the_offset_of_the_last_entry() -> None:
     assert MACHINE.initial().epoch == -1
     assert state_of(FOUNDED).epoch == 0
-    assert state_of(FOUNDED, Tick(), CreateTopic("t", 1), InitProducer("p", -1, 0, -1), DeleteTopic("t", 2)).epoch == 4
+    assert state_of(FOUNDED, Tick(), created("t"), P0, DeleteTopic("t", 2)).epoch == 4
 
 
 def test_a_topics_revision_is_the_epoch_of_its_creation() -> None:
-    state = state_of(FOUNDED, Tick(), CreateTopic("t", 2))
-    assert state.topics == {"t": Topic("t", 2, 2)}
-    assert state.partitions() == [PartitionId("t", 2, 0), PartitionId("t", 2, 1)]
+    state = state_of(FOUNDED, Tick(), created("t", 2))
+    assert state.topics == {"t": Topic("t", 2, 2, (0,), "id-t")}
+    assert state.topic("t").id(1) == PartitionId("t", 2, 1)
 
 
 def test_a_topic_that_is_created_again_is_another_one() -> None:
     """Hazard 6: other keys, and nothing of its predecessor's at or above its own revision."""
-    state = state_of(FOUNDED, CreateTopic("t", 1), DeleteTopic("t", 1), CreateTopic("t", 1))
-    assert state.partitions() == [PartitionId("t", 3, 0)]
+    state = state_of(FOUNDED, created("t"), DeleteTopic("t", 1), created("t"))
+    assert state.topic("t").id(0) == PartitionId("t", 3, 0)
     assert [d.topic.revision for d in state.deleted] == [1]
 
 
-def test_a_deleted_topic_is_closed_for_a_while_and_known_for_ever() -> None:
-    entries: list[ControllerEntry] = [FOUNDED, CreateTopic("t", 1), DeleteTopic("t", 1)]
-    entries += [Tick()] * (CLOSE_EPOCHS - 1)
-    assert state_of(*entries).to_be_closed() == [PartitionId("t", 1, 0)]
-    later = state_of(*entries, Tick())
-    assert later.to_be_closed() == []
-    assert later.knows("t", 1)
-    assert not later.knows("t", 2)
-    assert not later.knows("u", 1)
+def test_a_deleted_topic_is_closed_in_its_journals_for_a_while_and_known_for_ever() -> None:
+    entries: list[ControllerEntry] = [FOUNDED, created("s", 1), created("t", 2, 2), DeleteTopic("t", 2)]
+    entries += [DeleteTopic("s", 1), *[Tick()] * (CLOSE_EPOCHS - 2)]
+    s, t = (d.topic for d in sorted(state_of(*entries).deleted, key=lambda d: d.topic.name))
+    assert state_of(*entries).to_be_closed() == {1: [t], 2: [t], 0: [s]}
+    assert state_of(*entries, Tick()).to_be_closed() == {0: [s]}
+    later = state_of(*entries, Tick(), Tick())
+    assert later.to_be_closed() == {}
+    assert later.knows(2, "id-t")
+    assert not later.knows(2, "id-s")
+    assert not later.knows(9, "id-t")
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
-    state = state_of(FOUNDED, CreateTopic("flights", 1))
+    state = state_of(FOUNDED, created("flights"))
     with pytest.raises(TopicNotFoundError, match="there is no topic 'flihgts'; did you mean 'flights'"):
         state.topic("flihgts")
     with pytest.raises(TopicNotFoundError, match="l0gc topic list"):
@@ -100,191 +89,224 @@ def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        CreateTopic("t", 1),
-        CreateTopic("u", 0),
-        CreateTopic("u", MAX_PARTITIONS + 1),
+        created("t"),
+        created("u", 0),
+        created("u", MAX_PARTITIONS + 1),
+        created("a/b"),
+        created("u", 8, 0),
+        created("u", 8, 5),  # there are four
+        created("u", 2, 3),  # a journal without a partition
+        CreateTopic("u", 1, 1, ""),
+        CreateTopic("u", 1, 1, "x" * 201),
         DeleteTopic("u", 1),
         DeleteTopic("t", 0),
         FOUNDED,
-        InitProducer("p", 2, 2, -1),  # the epoch goes down, stays, jumps
-        InitProducer("p", 2, 3, 2),
-        InitProducer("p", 2, 5, 3),
-        InitProducer("p", 2, 4, 2),  # it was bumped from an epoch that it was not at
-        InitProducer("p", 3, 4, 3),  # another id
-        InitProducer("p", -2, 0, -1),
-        InitProducer("p", -1, 1, -1),
-        InitProducer("p", -1, 0, 0),
-        InitProducer("q", 2, 4, 3),
+        Tick(3, "a\nb"),
+        Tick(3, "x" * 201),
+        bump(2),  # the epoch goes down, stays, jumps
+        bump(3, 2),
+        bump(5, 3),
+        bump(4, 2),  # it was bumped from an epoch that it was not at
+        bump(4, 3, producer_id=8),  # another id
+        bump(0, producer_id=-1),
+        bump(0, producer_id=MAX_PRODUCER_ID),
+        bump(1, producer_id=8),
+        bump(0, 0, producer_id=8),
+        bump(4, 3, name="q"),
+        bump(0, name="q"),  # the id of another
+        bump(0, name="", producer_id=8),
+        bump(0, name="q\n", producer_id=8),
+        InitProducer("p", 7, 4, 3, ""),
+        InitProducer("p", 7, 4, 3, "run-3"),  # the run of the epoch before
     ],
 )
 def test_an_entry_that_no_decision_makes_is_corrupt_and_changes_nothing(entry: ControllerEntry) -> None:
-    bumps = [InitProducer("p", 2, e, e - 1) for e in (1, 2, 3)]
-    state = state_of(FOUNDED, CreateTopic("t", 1), InitProducer("p", -1, 0, -1), *bumps)
+    state = state_of(FOUNDED, created("t"), P0, bump(1, 0), bump(2, 1), bump(3, 2))
     before = MACHINE.encode(state)
     with pytest.raises(CorruptObjectError, match="controller log entry 6"):
         MACHINE.apply(state, landed(6, entry))
+    assert refusal(state, 6, entry) is not None
     assert MACHINE.encode(state) == before
+    MACHINE.apply(state, landed(6, bump(4, 3)))
 
 
-@pytest.mark.parametrize("payload", [b"", b"{}", b'{"type":"what"}', b'{"type":"create_topic"}', b'"\xff"'])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Bootstrap("", 4),
+        Bootstrap("c", 0),
+        Bootstrap("c", 1001),
+        Bootstrap("c", 4, "{uuid}"),
+        Bootstrap("c", 4, "x" * 501 + "/{shard:03}/{epoch:018}/{uuid}"),
+        Bootstrap("c", 4, journals=0),
+        Bootstrap("c", 4, journals=MAX_JOURNALS + 1),
+        Tick(),
+    ],
+)
+def test_a_cluster_that_cannot_be_does_not_begin(entry: ControllerEntry) -> None:
+    with pytest.raises(CorruptObjectError, match="controller log entry 0"):
+        MACHINE.apply(MACHINE.initial(), landed(0, entry))
+
+
+def test_an_entry_that_does_not_follow_the_last_one_is_corrupt() -> None:
+    for offset in (0, 2):
+        with pytest.raises(CorruptObjectError):
+            MACHINE.apply(state_of(FOUNDED), landed(offset, Tick()))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x90", b"\x91\xa1z", b"\x92\xa1c\xa1t", b"\x91\xa1\xff", b'{"type":"tick"}', b"\x91" * 10_000]
+)
 def test_an_entry_that_cannot_be_read_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptObjectError, match="controller log entry 1"):
         MACHINE.apply(state_of(FOUNDED), Landed(1, 0, payload, 0))
 
 
-def test_a_cluster_begins_with_its_bootstrap() -> None:
-    with pytest.raises(CorruptObjectError, match="entry 0: a bootstrap belongs at offset 0"):
-        MACHINE.apply(MACHINE.initial(), landed(0, Tick()))
+@given(st.binary(max_size=60))
+def test_whatever_lies_in_the_log_is_applied_or_corrupt(payload: bytes) -> None:
+    state = state_of(FOUNDED, created("t"))
+    before = MACHINE.encode(state)
+    try:
+        MACHINE.apply(state, Landed(2, 0, payload, 0))
+    except CorruptObjectError:
+        assert MACHINE.encode(state) == before
+    else:
+        assert state.epoch == 2
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"epoch":"x"}', b"\xff"])
+# -- checkpoints --------------------------------------------------------------------------------------------------------
+
+
+FULL = (FOUNDED, created("t", 8, 3), created("u"), DeleteTopic("u", 2), P0, bump(1, 0), Tick(5, "me"))
+
+
+def test_a_checkpoint_holds_all_of_the_state() -> None:
+    state = state_of(*FULL)
+    assert MACHINE.decode(MACHINE.encode(state), "") == state
+
+
+@pytest.mark.parametrize("body", [b"", b"\x90\x90", b"\x91\x01", b"\xff", b"{}"])
 def test_a_checkpoint_that_cannot_be_read_is_named(body: bytes) -> None:
     with pytest.raises(CorruptObjectError, match="the/key is not a controller checkpoint"):
         MACHINE.decode(body, "the/key")
 
 
-# -- decisions ----------------------------------------------------------------------------------------------------------
+def _topic(**changes: object) -> dict[str, object]:
+    return {"topics": {"t": msgspec.structs.replace(state_of(*FULL).topic("t"), **changes)}}
 
 
-def test_a_cluster_is_founded_once() -> None:
-    assert decide_bootstrap(MACHINE.initial(), FOUNDED, None) == FOUNDED
-    assert decide_bootstrap(state_of(FOUNDED), Bootstrap("another", 4), None) is None
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": -1},
+        {"epoch": -2},
+        {"epoch": 10**18},
+        {"shards": 0},
+        {"key_template": "{uuid}"},
+        {"cluster_id": ""},
+        {"journals": 0},
+        {"journals": 2},
+        {"topics": {"v": state_of(*FULL).topic("t")}},
+        _topic(revision=0),
+        _topic(revision=7),
+        _topic(partitions=0),
+        _topic(partitions=2),
+        _topic(journals=()),
+        _topic(journals=(0, 0)),
+        _topic(journals=(-1, 0)),
+        _topic(journals=(0, 4)),
+        _topic(topic_id=""),
+        {"deleted": [msgspec.structs.replace(d, deleted_epoch=2) for d in state_of(*FULL).deleted]},
+        {"deleted": [msgspec.structs.replace(d, deleted_epoch=7) for d in state_of(*FULL).deleted]},
+        {"producers": {"": Producer(7, 0, -1, 0, "r")}},
+        {"producers": {"p": Producer(7, 0, 0, 0, "r")}},
+        {"producers": {"p": Producer(7, 0, -2, 0, "r")}},
+        {"producers": {"p": Producer(-1, 0, -1, 0, "r")}},
+        {"producers": {"p": Producer(7, 0, -1, 0, "")}},
+    ],
+)
+def test_a_checkpoint_that_no_log_leads_to_is_refused(changes: dict[str, object]) -> None:
+    body = MACHINE.encode(msgspec.structs.replace(state_of(*FULL), **changes))
+    with pytest.raises(CorruptObjectError, match="the/key is not a controller checkpoint"):
+        MACHINE.decode(body, "the/key")
 
 
-def test_a_bucket_of_another_cluster_is_refused() -> None:
-    with pytest.raises(ClusterMismatchError, match="belongs to cluster c, not d"):
-        decide_bootstrap(state_of(FOUNDED), Bootstrap("d", 4), "d")
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_a_checkpoint_with_one_byte_changed_is_read_or_corrupt(at: int, value: int) -> None:
+    body = bytearray(MACHINE.encode(state_of(*FULL)))
+    body[at % len(body)] = value
+    try:
+        state = MACHINE.decode(bytes(body), "")
+    except CorruptObjectError:
+        return
+    for name in state.topics:
+        assert sum(run.count for run in state.topic(name).runs()) == state.topic(name).partitions
+    state.to_be_closed()
+    state.place(1)
 
 
-@pytest.mark.parametrize("other", [Bootstrap("c", 5), Bootstrap("c", 4, "x/{shard:03}/{epoch:018}/{uuid}")])
-def test_a_cluster_keeps_its_key_layout(other: Bootstrap) -> None:
-    with pytest.raises(UsageError, match="initialised with 4 shards"):
-        decide_bootstrap(state_of(FOUNDED), other, None)
+def test_a_copy_does_not_change_with_the_state() -> None:
+    state = state_of(*FULL)
+    copy = state.copy()
+    before = MACHINE.encode(copy)
+    entries: list[ControllerEntry] = [created("v"), DeleteTopic("t", 1), bump(2, 1), Tick()]
+    for offset, entry in enumerate(entries, len(FULL)):
+        MACHINE.apply(state, landed(offset, entry))
+    assert MACHINE.encode(copy) == before
 
 
-def test_a_topic_is_created_once() -> None:
-    assert decide_create_topic(state_of(FOUNDED), "t", 2) == CreateTopic("t", 2)
-    exists = state_of(FOUNDED, CreateTopic("t", 2))
-    assert decide_create_topic(exists, "t", 2) is None
-    with pytest.raises(TopicExistsError, match="'t' exists with 2 partitions, not 3"):
-        decide_create_topic(exists, "t", 3)
+# -- producers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "partitions"), [("t", 0), ("t", MAX_PARTITIONS + 1), ("a/b", 1), ("", 1)])
-def test_a_topic_that_cannot_be_is_a_usage_error(name: str, partitions: int) -> None:
-    with pytest.raises(UsageError):
-        decide_create_topic(state_of(FOUNDED), name, partitions)
+def test_a_bump_keeps_what_it_came_from_where_an_instance_did_it_to_itself() -> None:
+    assert state_of(FOUNDED, P0).producers == {"p": Producer(7, 0, -1, 0, "run-0")}
+    assert state_of(FOUNDED, P0, bump(1, 0)).producers["p"] == Producer(7, 1, 0, 0, "run-1", "run-0")
+    assert state_of(FOUNDED, P0, bump(1)).producers["p"] == Producer(7, 1, -1, 0, "run-1", "")
 
 
-def test_an_advance_without_expectation_always_advances() -> None:
-    assert decide_advance(state_of(FOUNDED, Tick()), None, "") == Tick()
-
-
-def test_an_advance_is_repeatable_after_a_lost_reply_and_only_then() -> None:
-    tick = decide_advance(state_of(FOUNDED), 0, "me")
-    assert tick == Tick(0, "me")
-    assert decide_advance(state_of(FOUNDED, tick), 0, "me") is None
-    with pytest.raises(EpochExpectationError, match="is 1, not 0, and not because of an advance by 'you'"):
-        decide_advance(state_of(FOUNDED, tick), 0, "you")
-    with pytest.raises(EpochExpectationError, match="is 2, not 0"):
-        decide_advance(state_of(FOUNDED, tick, Tick()), 0, "me")
-    with pytest.raises(EpochExpectationError, match="is 2, not 0"):
-        decide_advance(state_of(FOUNDED, tick, CreateTopic("t", 1)), 0, "me")
-    with pytest.raises(EpochExpectationError, match="is 1, not 5"):
-        decide_advance(state_of(FOUNDED, tick), 5, "me")
-
-
-P0 = InitProducer("p", -1, 0, -1)
-
-
-def test_a_new_producers_id_is_the_offset_of_its_entry() -> None:
-    assert decide_init_producer(state_of(FOUNDED, Tick()), "p", None, None) == P0
-    assert state_of(FOUNDED, Tick(), P0).producers == {"p": Producer(2, 0, -1, 0)}
-
-
-def test_a_producer_that_starts_anew_fences_the_instance_before() -> None:
-    state = state_of(FOUNDED, P0)
-    entry = decide_init_producer(state, "p", None, None)
-    assert entry == InitProducer("p", 1, 1, -1)
-    fenced = state_of(FOUNDED, P0, entry)
-    with pytest.raises(InvalidProducerEpochError, match="at epoch 1: a newer instance has fenced epoch 0"):
-        decide_init_producer(fenced, "p", 1, 0)
-
-
-def test_a_producer_that_bumps_its_own_epoch_may_repeat_that_after_a_lost_reply() -> None:
-    bump = decide_init_producer(state_of(FOUNDED, P0), "p", 1, 0)
-    assert bump == InitProducer("p", 1, 1, 0)
-    bumped = state_of(FOUNDED, P0, bump)
-    assert decide_init_producer(bumped, "p", 1, 0) is None
-    assert bumped.producers["p"] == Producer(1, 1, 0, 0)
-    again = decide_init_producer(bumped, "p", 1, 1)
-    assert again == InitProducer("p", 1, 2, 1)
-    with pytest.raises(InvalidProducerEpochError):
-        decide_init_producer(state_of(FOUNDED, P0, bump, again), "p", 1, 0)
-
-
-@pytest.mark.parametrize(("producer_id", "epoch"), [(2, 1), (2, 0), (0, 1), (1, 7), (1, 2), (1, -1), (1, -2)])
-@pytest.mark.parametrize("last_epoch", [0, -1])
-def test_a_producer_that_was_never_so_is_refused(producer_id: int, epoch: int, last_epoch: int) -> None:
-    """Also -1, which is written where there is no last epoch: nobody gets the current epoch for it without a bump."""
-    state = state_of(FOUNDED, P0, InitProducer("p", 1, 1, last_epoch))
-    with pytest.raises(InvalidProducerEpochError):
-        decide_init_producer(state, "p", producer_id, epoch)
-
-
-@pytest.mark.parametrize(("producer_id", "epoch"), [(1, None), (None, 0)])
-def test_an_instance_has_an_id_and_an_epoch_or_neither(producer_id: int | None, epoch: int | None) -> None:
-    with pytest.raises(UsageError, match="an id and an epoch"):
-        decide_init_producer(state_of(FOUNDED, P0), "p", producer_id, epoch)
-
-
-def test_an_unknown_producer_with_an_epoch_is_refused() -> None:
-    with pytest.raises(InvalidProducerEpochError, match="'p' has no id 1; start it anew"):
-        decide_init_producer(state_of(FOUNDED), "p", 1, 0)
-
-
-@pytest.mark.parametrize("name", ["", "x" * 201])
-def test_a_producer_name_that_cannot_be_is_a_usage_error(name: str) -> None:
-    with pytest.raises(UsageError, match="producer name"):
-        decide_init_producer(state_of(FOUNDED), name, None, None)
-
-
-def test_a_name_that_no_run_used_expires_and_then_gets_another_id() -> None:
-    early = state_of(FOUNDED, P0, (NAME_EXPIRY_MS - 1, Tick()))
-    assert "p" in early.producers
-    late = state_of(FOUNDED, P0, (NAME_EXPIRY_MS, Tick()))
-    assert late.producers == {}
-    entry = decide_init_producer(late, "p", None, None)
-    assert entry is not None
-    assert state_of(FOUNDED, P0, (NAME_EXPIRY_MS, Tick()), entry).producers["p"].producer_id == 3
+def test_a_name_that_no_run_used_expires() -> None:
+    assert "p" in state_of(FOUNDED, P0, (NAME_EXPIRY_MS - 1, Tick())).producers
+    assert state_of(FOUNDED, P0, (NAME_EXPIRY_MS, Tick())).producers == {}
 
 
 def test_each_run_renews_its_name() -> None:
     half = NAME_EXPIRY_MS // 2
-    bump = InitProducer("p", 1, 1, -1)
-    assert "p" in state_of(FOUNDED, P0, (half, bump), (half + NAME_EXPIRY_MS - 1, Tick())).producers
-    assert "p" not in state_of(FOUNDED, P0, (half, bump), (half + NAME_EXPIRY_MS, Tick())).producers
+    q = bump(0, name="q", producer_id=8)
+    early = (FOUNDED, P0, (half - 1, q), (half, bump(1)), (half + NAME_EXPIRY_MS - 1, Tick()))
+    assert list(state_of(*early).producers) == ["p"]
+    assert state_of(*early, (half + NAME_EXPIRY_MS, Tick())).producers == {}
 
 
-def test_a_name_outlives_what_partitions_know_of_a_run_by_as_long_as_a_run_may_take() -> None:
-    """A run of a week that is repeated within a week of its last record still has its id, hence its position."""
-    assert NAME_EXPIRY_MS >= 2 * PRODUCER_EXPIRY_MS
+def test_a_log_whose_time_goes_back_expires_nothing_early_and_in_order() -> None:
+    state = state_of(FOUNDED, (NAME_EXPIRY_MS, P0), (0, bump(0, name="q", producer_id=8)), (NAME_EXPIRY_MS, Tick()))
+    assert [p.time_ms for p in state.producers.values()] == [NAME_EXPIRY_MS, NAME_EXPIRY_MS]
 
 
-def test_only_the_newest_run_may_begin_and_only_while_no_partition_can_have_forgotten_it() -> None:
+def test_what_a_journal_knows_of_an_input_outlives_the_name_by_as_long_as_a_run_may_take() -> None:
+    """A run that takes as long as it may can be repeated for as long again, and finds its id and its position."""
+    assert NAME_EXPIRY_MS >= 2 * RUN_LIMIT_MS
+    assert PRODUCER_EXPIRY_MS >= NAME_EXPIRY_MS + RUN_LIMIT_MS
+
+
+def test_only_the_newest_run_may_begin_and_only_while_no_journal_can_have_forgotten_it() -> None:
     """Hazard 17: what it landed may have been forgotten with it."""
-    state = state_of(FOUNDED, P0, (100, InitProducer("p", 1, 1, -1)), (100, InitProducer("q", -1, 0, -1)))
-    last_ms = 100 + PRODUCER_EXPIRY_MS - 1
-    assert state.may_begin(1, 1, 100)
-    assert state.may_begin(1, 1, last_ms)
-    assert not state.may_begin(1, 1, last_ms + 1)
-    assert state.may_begin(3, 0, 100)
-    for producer_id, epoch in [(1, 0), (1, 2), (1, -1), (3, 1), (2, 0), (0, 0)]:
-        assert not state.may_begin(producer_id, epoch, 100)
+    state = state_of(FOUNDED, P0, (100, bump(1)), (100, bump(0, name="q", producer_id=8)))
+    last_ms = 100 + RUN_LIMIT_MS - 1
+    assert state.may_begin(7, 1, "run-1", 100)
+    assert state.may_begin(7, 1, "run-1", last_ms)
+    assert not state.may_begin(7, 1, "run-1", last_ms + 1)
+    assert state.may_begin(8, 0, "run-0", 100)
+    for producer_id, epoch in [(7, 0), (7, 2), (7, -1), (8, 1), (9, 0), (0, 0)]:
+        assert not state.may_begin(producer_id, epoch, f"run-{epoch}", 100)
+
+
+def test_a_run_of_a_log_that_is_gone_may_not_begin_although_its_epoch_was_given_again() -> None:
+    state = state_of(FOUNDED, P0, bump(1))
+    assert not state.may_begin(7, 1, "run-of-the-log-that-is-gone", 0)
 
 
 def test_an_unknown_producer_is_answered_with_the_nearest_name() -> None:
-    state = state_of(FOUNDED, InitProducer("nightly", -1, 0, -1))
+    state = state_of(FOUNDED, bump(0, name="nightly"))
     assert state.producer("nightly") is state.producers["nightly"]
     with pytest.raises(NotFoundError, match=r"there is no producer 'nigthly', .*; did you mean 'nightly'"):
         state.producer("nigthly")
@@ -300,15 +322,18 @@ def _decided(state: ControllerState, rng: random.Random) -> ControllerEntry | No
     try:
         match rng.randrange(6):
             case 0:
-                return decide_create_topic(state, name, rng.randint(1, 3))
+                return decide_create_topic(state, name, rng.randint(1, 9), rng.choice([None, 1, 2, 4, 5]), "some id")
             case 1:
                 return DeleteTopic(name, state.topic(name).revision)
             case 2:
                 return decide_advance(state, rng.choice([None, state.epoch, state.epoch - 1]), name)
-            case 3:
-                return decide_init_producer(state, name, None, None)
-            case 4:
-                return decide_init_producer(state, name, rng.randint(0, 9), rng.randint(0, 2))
+            case 3 | 4:
+                p = state.producers.get(name)
+                instance = (
+                    None if p is None else (p.producer_id, p.epoch - rng.randint(0, 1), rng.choice([p.run, p.last_run]))
+                )
+                ids = {"new_id": 10 + state.epoch, "new_run": f"run-{state.epoch}"}
+                return decide_init_producer(state, name, rng.choice([None, instance]), **ids)  # type: ignore[arg-type]
             case _:
                 return decide_bootstrap(state, FOUNDED, None)
     except L0gcError:
@@ -326,17 +351,21 @@ def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, step
         entry = _decided(live, rng) if log else FOUNDED
         if entry is None:
             continue
+        assert refusal(live, len(log), entry) is None
         log.append(landed(len(log), entry, time_ms))
-        before = MACHINE.decode(MACHINE.encode(live), "")
+        before = live.copy()
         MACHINE.apply(live, log[-1])
         checkpoints.append(MACHINE.encode(live))
         assert live.epoch == before.epoch + 1
-        assert {p.revision for p in live.partitions()} - {p.revision for p in before.partitions()} <= {live.epoch}
+        revisions = {t.revision for t in live.topics.values()} - {t.revision for t in before.topics.values()}
+        assert revisions <= {live.epoch}
+        for t in before.topics.values():  # it never moves
+            assert live.topics.get(t.name, t).revision != t.revision or live.topics.get(t.name, t) == t
         assert MACHINE.decode(checkpoints[-1], "") == live
     for i in range(-1, len(checkpoints)):
         state = MACHINE.decode(checkpoints[i], "") if i >= 0 else MACHINE.initial()
         for e in log[i + 1 :]:
             MACHINE.apply(state, e)
-        assert state == live
+        assert MACHINE.encode(state) == checkpoints[-1]
     ids = [p.producer_id for p in live.producers.values()]
     assert len(set(ids)) == len(ids)

@@ -1,105 +1,191 @@
-"""Extents: what was packed comes out again, or nothing does."""
+"""Extents and blocks: what was packed comes out again, or nothing does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import CorruptObjectError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.extents import Chunk
-from l0gc.streamlog.journal.entries import InputSpan, Placeholder
+from l0gc.streamlog.ingest.extents import Chunk, Packed, decode_block, fetch, pack, rows_of
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.rows import BLOCK, NUMBER, unpack
+from l0gc.streamlog.journal.topic import Block, Extent, TopicState, check_object
+from tests.support.memory_store import Call, MemoryStore
 
 KEY = "level_zero/data/000/000000000000000007/0"
-RECORDS = st.lists(st.tuples(st.binary(max_size=20), st.none() | st.binary(max_size=5)), min_size=1, max_size=20)
+NOW_MS = 1_700_000_000_123
+CHUNKS = st.lists(
+    st.lists(st.tuples(st.binary(max_size=20), st.none() | st.binary(max_size=5)), min_size=1, max_size=20),
+    min_size=1,
+    max_size=12,
+)
 
 
-def chunk(values: list[bytes], partition: int = 0, keys: list[bytes | None] | None = None) -> Chunk:
-    return Chunk(partition, 1_700_000_000_123, values, keys or [None] * len(values))
+def chunk(partition: int, values: Sequence[bytes], keys: Sequence[bytes | None] | None = None) -> Chunk:
+    return Chunk(partition, values, keys if keys is not None else [None] * len(values))
+
+
+def extents_of(packed: Packed, part: int = 0) -> list[Extent]:
+    """What a journal makes of it."""
+    p = packed.parts[part]
+    o = ObjectExtents(KEY, 7, 3, "id", p.start, p.blocks, p.partitions, p.records)
+    topic = TopicState(3, "id")
+    check_object(o)
+    topic.land(o, 0)
+    return [e for partition in unpack(p.partitions, NUMBER) for e in topic.extents(int(partition))]
+
+
+def read(packed: Packed, extent: Extent) -> pa.RecordBatch:
+    block = extent.block
+    return rows_of(decode_block(packed.body[block.start : block.start + block.length], KEY, block), extent)
+
+
+def one_block(*values: bytes) -> tuple[bytes, Block]:
+    packed = pack([[chunk(0, values)]], NOW_MS)
+    return packed.body, extents_of(packed)[0].block
+
+
+# -- what is packed comes out ------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
-@given(st.lists(RECORDS, min_size=1, max_size=4))
-def test_every_record_comes_out_as_it_went_in(parts: list[list[tuple[bytes, bytes | None]]]) -> None:
-    chunks = [chunk([v for v, _ in part], i, [k for _, k in part]) for i, part in enumerate(parts)]
-    body, placed = extents.pack(chunks, KEY)
+@given(st.lists(CHUNKS, min_size=1, max_size=3), st.sampled_from([1, 60, 200, 1 << 18]))
+def test_every_record_comes_out_as_it_went_in(
+    groups: list[list[list[tuple[bytes, bytes | None]]]], block_bytes: int
+) -> None:
+    made: list[list[Chunk]] = []
+    partition = 0
+    for group in groups:
+        made.append([])
+        for part in group:
+            partition += 3
+            made[-1].append(chunk(partition, [v for v, _ in part], [k for _, k in part]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extents, "BLOCK_BYTES", block_bytes)
+        packed = pack(made, NOW_MS)
     at = 0
-    for c, extent in zip(chunks, placed, strict=True):
-        assert (extent.key, extent.start, extent.records) == (KEY, at, len(c))
-        at += extent.length
-        batch = extents.decode(body[extent.start : at], extent)
-        assert batch.column("value").to_pylist() == c.values
-        assert batch.column("key").to_pylist() == c.keys
-        assert {t.timestamp() for t in batch.column("timestamp").to_pylist()} == {1_700_000_000.123}
-    assert at == len(body)
+    for number, chunks in enumerate(made):
+        p = packed.parts[number]
+        assert p.start == at
+        assert p.total_records == sum(len(c.values) for c in chunks)
+        assert p.total_bytes == sum(len(v) for c in chunks for v in c.values)
+        for c, extent in zip(chunks, extents_of(packed, number), strict=True):
+            assert (extent.partition, extent.records) == (c.partition, len(c.values))
+            batch = read(packed, extent)
+            assert batch.column("value").to_pylist() == list(c.values)
+            assert batch.column("key").to_pylist() == list(c.keys)
+            assert set(batch.column("timestamp").cast(pa.int64()).to_pylist()) == {NOW_MS}
+        at += int(unpack(p.blocks, BLOCK)["length"].sum())
+    assert at == len(packed.body)
+
+
+def test_many_small_extents_share_a_block_and_a_large_one_has_its_own() -> None:
+    small = [chunk(p, [b"x" * 1000] * 2) for p in range(500)]
+    large = chunk(500, [b"y" * 1000] * 500)
+    more = [chunk(501 + p, [b"z" * 1000]) for p in range(10)]
+    blocks = unpack(pack([[*small, large, *more]], NOW_MS).parts[0].blocks, BLOCK)
+    assert blocks["extents"].sum() == 511
+    assert blocks["extents"].tolist()[-2:] == [1, 10]
+    assert len(blocks) == 4 + 2
+    per_block = extents.BLOCK_BYTES // (2 * 1016)
+    assert blocks["extents"].tolist()[:3] == [per_block] * 3
+
+
+def test_an_object_does_not_grow_by_its_extents() -> None:
+    values = [b'{"n":%06d,"text":"the same"}' % n for n in range(4000)]
+    whole = pack([[chunk(0, values)]], NOW_MS)
+    spread = pack([[chunk(p, values[p::2000]) for p in range(2000)]], NOW_MS)
+    assert len(spread.body) < 1.5 * len(whole.body)
+    p = spread.parts[0]
+    assert len(p.partitions) + len(p.records) == 8 * 2000
+    assert len(p.blocks) <= 2 * BLOCK.itemsize
+
+
+# -- what is not what the log says -------------------------------------------------------------------------------------
 
 
 def test_a_changed_a_missing_and_a_foreign_byte_are_told_by_name() -> None:
-    body, (extent,) = extents.pack([chunk([b"one", b"two"])], KEY)
+    body, block = one_block(b"one", b"two")
     flipped = bytes([*body[:-9], body[-9] ^ 1, *body[-8:]])
     for wrong in (flipped, body[:-1], body + b"x", b""):
         with pytest.raises(CorruptObjectError, match=f"{KEY} at bytes 0 to {len(body)} does not match the checksum"):
-            extents.decode(wrong, extent)
+            decode_block(wrong, KEY, block)
 
 
-def test_what_has_the_right_checksum_and_is_no_extent_is_told_by_name() -> None:
-    body, (extent,) = extents.pack([chunk([b"one" * 50, b"two" * 50])], KEY)
+def claimed(body: bytes) -> Block:
+    """A block that says of these bytes what they are."""
+    return Block(0, len(body), crc32c(body))
+
+
+def test_what_has_the_right_checksum_and_is_no_block_is_told_by_name() -> None:
+    body, _ = one_block(b"one" * 50, b"two" * 50)
     for wrong in [b"no Arrow at all", *(body[:n] for n in range(1, len(body) - 8, 7))]:
-        claimed = msgspec.structs.replace(extent, length=len(wrong), crc32c=crc32c(wrong))
         with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes "):
-            extents.decode(wrong, claimed)
+            decode_block(wrong, KEY, claimed(wrong))
 
 
-def test_another_number_of_records_than_the_log_says_is_corrupt() -> None:
-    body, (extent,) = extents.pack([chunk([b"one", b"two"])], KEY)
-    with pytest.raises(CorruptObjectError, match="holds 2 records"):
-        extents.decode(body, msgspec.structs.replace(extent, records=3))
+def test_fewer_records_than_the_log_says_are_corrupt() -> None:
+    body, block = one_block(b"one", b"two")
+    with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes .* holds 2 records where the log says 3"):
+        decode_block(body, KEY, block, 3)
+    batch = decode_block(body, KEY, block, 2)
+    with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes .* holds 2 records where the log says 3"):
+        rows_of(batch, Extent(KEY, 7, 0, 0, block, 1, 2, 0))
 
 
 @pytest.mark.parametrize(
     "rows", [[], [{"timestamp": 0, "key": None, "value": None}], [{"timestamp": None, "value": b""}]]
 )
-def test_an_extent_without_records_or_without_a_value_is_corrupt(rows: list[dict[str, object]]) -> None:
+def test_a_block_without_records_or_without_a_value_is_corrupt(rows: list[dict[str, object]]) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, extents.SCHEMA) as writer:
         writer.write_table(pa.Table.from_pylist(rows, extents.SCHEMA))
     body = sink.getvalue().to_pybytes()
-    claimed = Placeholder(KEY, 0, len(body), len(rows), crc32c(body), 0)
     with pytest.raises(CorruptObjectError, match="records of another kind"):
-        extents.decode(body, claimed)
+        decode_block(body, KEY, claimed(body))
 
 
-def test_an_extent_whose_buffers_are_not_what_it_says_of_them_is_corrupt() -> None:
-    body, _ = extents.pack([chunk([b"one", b"two"])], KEY)
+def test_a_block_whose_buffers_are_not_what_it_says_of_them_is_corrupt() -> None:
+    body, _ = one_block(b"one", b"two")
     for at in range(len(body)):
         wrong = bytes([*body[:at], body[at] ^ 0x80, *body[at + 1 :]])
-        claimed = Placeholder(KEY, 0, len(wrong), 2, crc32c(wrong), 0)
         with suppress(CorruptObjectError):
-            batch = extents.decode(wrong, claimed)
-            assert len(batch.column("value").to_pylist()) == len(batch.column("key").to_pylist()) == 2
+            batch = decode_block(wrong, KEY, claimed(wrong))
+            assert len(batch.column("value").to_pylist()) == len(batch.column("key").to_pylist())
 
 
-@pytest.mark.parametrize(
-    ("landed", "values", "spans"),
-    [
-        ([4, 0], [b"a4", b"a5", b"b0", b"b1"], [InputSpan("a", 4, 6), InputSpan("b", 0, 2)]),
-        ([5, 0], [b"a5", b"b0", b"b1"], [InputSpan("a", 5, 6), InputSpan("b", 0, 2)]),
-        ([6, 1], [b"b1"], [InputSpan("b", 1, 2)]),
-        ([9, 9], [], []),
-    ],
-)
-def test_what_another_run_has_landed_leaves_the_chunk(
-    landed: list[int], values: list[bytes], spans: list[InputSpan]
-) -> None:
-    c = chunk([b"a4", b"a5", b"b0", b"b1"], 3, [b"4", b"5", b"0", b"1"])
-    c.spans = [InputSpan("a", 4, 6), InputSpan("b", 0, 2)]
-    rest = c.without_landed(landed)
-    assert (rest.values, rest.spans) == (values, spans)
-    assert rest.keys == [v[1:] for v in values]
-    assert (rest.partition, rest.timestamp_ms) == (3, c.timestamp_ms)
+# -- fetching ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_that_is_shorter_than_the_log_says_is_corrupt_and_a_failing_store_is_not() -> None:
+    store = MemoryStore()
+    store.put(KEY, bytes(100))
+
+    def fault(call: Call) -> None:
+        if call.kind == "get":
+            raise StoreError("no such range")
+
+    store.fault = fault
+    with pytest.raises(CorruptObjectError, match=f"^{KEY} has 100 bytes where the log says 120"):
+        fetch(store, KEY, [(0, 10), (50, 70)])
+    with pytest.raises(StoreError, match="no such range"):
+        fetch(store, KEY, [(0, 10), (50, 50)])
+    store.fault = lambda call: None
+    assert fetch(store, KEY, [(0, 10), (50, 50)]) == [bytes(10), bytes(50)]
+    with pytest.raises(ObjectNotFoundError):
+        fetch(store, "another", [(0, 1)])
+
+
+def test_partitions_are_those_of_the_records() -> None:
+    packed = pack([[chunk(2, [b"a"]), chunk(7, [b"b", b"c"])], [chunk(9, [b"d"])]], NOW_MS)
+    assert [unpack(p.partitions, NUMBER).tolist() for p in packed.parts] == [[2, 7], [9]]
+    assert [unpack(p.records, NUMBER).tolist() for p in packed.parts] == [[1, 2], [1]]
+    assert all(np.frombuffer(p.blocks, BLOCK)["crc32c"].all() for p in packed.parts)

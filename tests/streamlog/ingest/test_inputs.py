@@ -7,17 +7,22 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.ingest import inputs
-from l0gc.streamlog.ingest.inputs import open_inputs
+from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+
+
+def all_of(source: Input) -> list[bytes]:
+    return [record for block in source.blocks() for record in block]
 
 
 def records(path: Path) -> list[bytes]:
     with ExitStack() as stack:
-        return list(open_inputs([str(path)], None, stack)[0].lines())
+        return all_of(open_inputs([str(path)], None, stack)[0])
 
 
 def ids(paths: list[Path], spread: str = "in-turn/2") -> list[str]:
@@ -108,9 +113,29 @@ def test_stdin_is_read_once_and_known_by_its_content(
     with ExitStack() as stack:
         (source,) = open_inputs(["-"], spread, stack)
         assert source.name == "stdin"
-        assert list(source.lines()) == [b"1", b"2"]
+        assert all_of(source) == [b"1", b"2"]
         if spread is not None:
             assert [source.input_id] == ids([write(tmp_path / "same", b"1\n2")], spread)
+
+
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+def test_an_open_file_is_read_as_a_file_is(spread: str | None) -> None:
+    with ExitStack() as stack:
+        (source,) = open_inputs([io.BytesIO(b"1\n2\n")], spread, stack)
+        assert all_of(source) == [b"1", b"2"]
+        if spread is not None:
+            assert all_of(source) == [b"1", b"2"]  # again, from what was kept
+
+
+def test_no_more_is_read_than_was_hashed(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", b"1\n2\nthr")
+    with ExitStack() as stack:
+        (source,) = open_inputs([str(a)], "in-turn/1", stack)
+        write(a, b"1\n2\nthree\nfour\n")
+        assert all_of(source) == [b"1", b"2", b"thr"]
+        write(a, b"1\n2")
+        with pytest.raises(UsageError, match=f"^{a} was cut by 4 bytes while it was uploaded"):
+            all_of(source)
 
 
 @pytest.mark.parametrize("spread", [None, "in-turn/1"])
@@ -122,7 +147,7 @@ def test_a_pipe_is_read_once_and_as_a_whole(tmp_path: Path, spread: str | None) 
     with ExitStack() as stack:
         stack.callback(os.close, end)
         (source,) = open_inputs([f"/dev/fd/{end}"], spread, stack)  # what a shell makes of <(command)
-        assert list(source.lines()) == body.splitlines()
+        assert all_of(source) == body.splitlines()
         if spread is not None:
             assert [source.input_id] == ids([write(tmp_path / "same", body)], spread)
 
@@ -132,9 +157,50 @@ def test_stdin_twice_is_refused() -> None:
         open_inputs(["-", "-"], None, stack)
 
 
-def test_more_inputs_than_a_partition_remembers_are_refused_where_a_repeat_has_to_know_them(tmp_path: Path) -> None:
+def test_more_inputs_than_a_journal_remembers_are_refused_where_a_repeat_has_to_know_them(tmp_path: Path) -> None:
     a = str(write(tmp_path / "a", b"1\n"))
     with ExitStack() as stack, pytest.raises(UsageError, match="several uploads"):
         open_inputs([a] * 10_001, "in-turn/1", stack)
     with ExitStack() as stack:
         assert len(open_inputs([a] * 10_001, None, stack)) == 10_001
+
+
+def of(source: Source, spread: str | None = None) -> list[bytes]:
+    with ExitStack() as stack:
+        return all_of(open_inputs([source], spread, stack)[0])
+
+
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+def test_an_iterable_gives_its_records_as_a_file_of_them_would(tmp_path: Path, spread: str | None) -> None:
+    records = [b"%d" % n for n in range(50_000)]  # more than a block
+    assert of((r for r in records), spread) == records
+    assert of([b"one\n", b"", b"two"], spread) == [b"one", b"", b"two"]
+    assert of([], spread) == []
+    with ExitStack() as stack:
+        (source,) = open_inputs([[b"1", b"2\n"]], "in-turn/2", stack)
+        assert [source.input_id] == ids([write(tmp_path / "same", b"1\n2\n")])
+
+
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+def test_a_file_that_the_caller_opened_is_read_and_stays_open(tmp_path: Path, spread: str | None) -> None:
+    body = b"".join(b"record %d\n" % n for n in range(100_000))
+    with write(tmp_path / "in", body).open("rb", buffering=0) as raw:  # which has no read1
+        assert of(raw, spread) == body.splitlines()
+        assert not raw.closed
+    memory = io.BytesIO(body)
+    assert of(memory, spread) == body.splitlines()
+    assert not memory.closed
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ([b"fine", b"one\ntwo"], "record 2 holds a newline"),
+        (["text"], "record 1 is of type str"),
+        (b"one\ntwo\n", "record 1 is of type int"),
+        (io.StringIO("text\n"), "binary mode"),
+    ],
+)
+def test_what_is_no_bytes_or_no_single_record_is_named(source: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        of(source)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 
 import pytest
 
 from l0gc.errors import BadRecordError, UsageError
-from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
+from l0gc.streamlog.ingest import partitioner
+from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner, Placed
+
+
+def placed(p: Placed) -> list[tuple[int, bytes | None]]:
+    assert p.error is None
+    return list(zip(p.partitions.tolist(), p.keys, strict=True))
 
 
 def test_in_turn_begins_anew_with_each_input() -> None:
     spread = InTurn(3)
     for name in ("a", "b"):
         place = spread.start(name)
-        assert [place(b"x") for _ in range(5)] == [(0, None), (1, None), (2, None), (0, None), (1, None)]
+        assert [placed(place([b"x"] * n)) for n in (4, 1)] == [
+            [(0, None), (1, None), (2, None), (0, None)],
+            [(1, None)],
+        ]
 
 
 def test_fixed_goes_to_one_partition_which_must_exist() -> None:
-    assert FixedPartition(2, 3).start("a")(b"x") == (2, None)
+    assert placed(FixedPartition(2, 3).start("a")([b"x", b"y"])) == [(2, None)] * 2
     for partition in (-1, 3):
         with pytest.raises(UsageError, match=f"partition {partition} is out of range: .* 0 to 2"):
             FixedPartition(partition, 3)
@@ -40,13 +50,22 @@ def test_fixed_goes_to_one_partition_which_must_exist() -> None:
 def test_a_field_becomes_the_key_and_decides_the_partition(record: bytes, key: bytes) -> None:
     place = ByField("user", 7).start("in")
     expected = (zlib.crc32(key) % 7, key)
-    assert place(record) == expected
-    assert place(record) == expected  # from the cache, too
+    assert placed(place([record])) == [expected]
+    assert placed(place([record, b'{"user":1}', record])) == [expected, (zlib.crc32(b"1") % 7, b"1"), expected]
+    assert placed(place([record])) == [expected]  # whatever came before it
 
 
 @pytest.mark.parametrize("field", ["user id", "class", "ключ", "a.b"])
 def test_a_field_may_have_any_name(field: str) -> None:
-    assert ByField(field, 7).start("in")(f'{{"{field}":"x"}}'.encode())[1] == b"x"
+    assert ByField(field, 7).start("in")([f'{{"{field}":"x"}}'.encode()]).keys == (b"x",)
+
+
+def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioner, "_CACHED_KEYS", 3)
+    place = ByField("n", 7).start("in")
+    for _ in range(2):
+        found = placed(place([b'{"n":"%d"}' % n for n in range(10)]))
+        assert found == [(zlib.crc32(b"%d" % n) % 7, b"%d" % n) for n in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -66,17 +85,18 @@ def test_a_field_may_have_any_name(field: str) -> None:
 )
 def test_a_record_that_cannot_be_placed_is_named_by_its_source_and_line(record: bytes, message: str) -> None:
     place = ByField("user", 7).start("day-1")
-    place(b'{"user":"ada"}')
-    place(b'{"user":"bob"}')
-    with pytest.raises(BadRecordError, match=message):
-        place(record)
+    placed(place([b'{"user":"ada"}']))
+    found = place([b'{"user":"bob"}', record, b'{"user":"eve"}'])
+    assert found.keys == (b"bob",)  # what comes before it can be placed
+    assert len(found.partitions) == 1
+    assert isinstance(found.error, BadRecordError)
+    assert re.match(message, str(found.error))
 
 
 def test_lines_are_counted_for_each_input() -> None:
     spread = ByField("user", 7)
-    spread.start("day-1")(b'{"user":"ada"}')
-    with pytest.raises(BadRecordError, match="day-2 line 1 "):
-        spread.start("day-2")(b"{}")
+    spread.start("day-1")([b'{"user":"ada"}'])
+    assert "day-2 line 1 " in str(spread.start("day-2")([b"{}"]).error)
 
 
 def test_spreads_that_differ_say_so() -> None:

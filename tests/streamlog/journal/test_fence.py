@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from l0gc.errors import StaleClusterEpochError
-from l0gc.streamlog.journal.entries import Placeholder
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.window import EpochWindow
 from tests.support.fence import PATIENCE_S, Applied, Writer, fence_on, fenced
+from tests.support.journal import of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 
@@ -26,9 +26,7 @@ def test_below_the_window_is_refused_with_the_window_in_the_message() -> None:
     fence, _ = fence_on(5, 5)
     fenced(fence, 8)
     fenced(fence, 9)
-    with pytest.raises(
-        StaleClusterEpochError, match=r"epoch 6 is below the window \[8, 9\] of partition events/0"
-    ) as e:
+    with pytest.raises(StaleClusterEpochError, match=r"epoch 6 is below the window \[8, 9\] of journal 3") as e:
         fenced(fence, 6)
     assert (e.value.epoch, e.value.window) == (6, (8, 9))
     assert fence.window == EpochWindow(8, 9)
@@ -96,16 +94,16 @@ def test_a_new_process_takes_its_window_from_the_log_whole_and_not_from_what_ano
     topic, _ = first.controller.create_topic("events", 1)
     while first.controller.epoch() < 20:
         first.controller.advance()
-    handle = first.partition(topic.ids()[0])
+    handle = first.journal(0)
     for epoch in (10, 11):
-        handle.append_placeholder(Placeholder("some", 0, 10, 1, 0, -1), epoch)
+        assert handle.append([of_topic(topic, epoch)]).error is None
     assert isinstance(first.store, MemoryStore)
     first.store.clock.sleep(3600)
     handle.replica.write_checkpoint()
     assert handle.replica.log.truncate() == 1
     assert fenced(handle.fence, 14) == EpochWindow(11, 14)
 
-    anew = memory_cluster(first.store, seed=1, bootstrap=False).partition(topic.ids()[0])
+    anew = memory_cluster(first.store, seed=1, bootstrap=False).journal(0)
     assert anew.state.window == anew.fence.window == EpochWindow(10, 11)
     assert fenced(anew.fence, 11) == fenced(anew.fence, 10) == EpochWindow(10, 11)
     with pytest.raises(StaleClusterEpochError):

@@ -1,10 +1,12 @@
-"""A partition's handle, on a store whose faults a test decides; several clusters on one store are several processes."""
+"""A journal's handle, on a store whose faults a test decides; several clusters on one store are several processes."""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
     AppendOutcomeUnknownError,
+    EpochRegressionError,
     InvalidProducerEpochError,
     L0gcError,
     PartitionClosedError,
@@ -20,21 +23,52 @@ from l0gc.errors import (
     StaleClusterEpochError,
     StoreUnreachableError,
     UnknownProducerError,
+    UsageError,
 )
-from l0gc.keys import PartitionId, partition_log
+from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
-from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch
-from l0gc.streamlog.journal.handle import PartitionHandle
+from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS, Topic
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
+from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.window import EpochWindow
+from tests.support.journal import extents_of
 from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
 
 PATIENCE_S = 20.0
 """Only a test that fails waits this long."""
 
 
-def extent(records: int = 1, producer: ProducerBatch | None = None, key: str = "some") -> Placeholder:
-    return Placeholder(f"level_zero/data/000/{key}", 0, 10, records, 0, -1, producer)
+REVISION = 1
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the records of partition 0 landed, and at which offset of the log."""
+
+    base_offset: int
+    log_offset: int
+
+
+def extent(records: int = 1, producer: ProducerBatch | None = None, key: str = "some") -> ObjectExtents:
+    return extents_of(
+        0, {0: records}, key=f"level_zero/data/000/{key}", revision=REVISION, topic_id="?", producer=producer
+    )
+
+
+def offered(handle: JournalHandle, o: ObjectExtents, epoch: int) -> ObjectExtents:
+    topic: Topic = handle._controller.snapshot().topic("events")
+    return msgspec.structs.replace(o, epoch=epoch, topic_id=topic.topic_id)
+
+
+def land(handle: JournalHandle, o: ObjectExtents, epoch: int) -> Where:
+    """Append one object, and raise what it was refused with."""
+    appended = handle.append([offered(handle, o, epoch)])
+    if appended.error is not None:
+        raise appended.error
+    (done,) = appended.landed
+    return Where(int(done.bases[0]) if done.bases is not None else -1, done.log_offset)
 
 
 def processes(count: int, epoch: int = 20) -> list[Cluster]:
@@ -47,8 +81,16 @@ def processes(count: int, epoch: int = 20) -> list[Cluster]:
     return [first, *(memory_cluster(store, seed=i, bootstrap=False) for i in range(1, count))]
 
 
-def handle_of(cluster: Cluster) -> PartitionHandle:
-    return cluster.partition(cluster.controller.snapshot().topic("events").ids()[0])
+def handle_of(cluster: Cluster) -> JournalHandle:
+    return cluster.journal(0)
+
+
+def next_offset(handle: JournalHandle) -> int:
+    return handle.catch_up().partition(REVISION, 0).next_offset
+
+
+def same(a: JournalState, b: JournalState) -> bool:
+    return JournalMachine(0).encode(a) == JournalMachine(0).encode(b)
 
 
 def store_of(cluster: Cluster) -> MemoryStore:
@@ -57,7 +99,7 @@ def store_of(cluster: Cluster) -> MemoryStore:
 
 
 def entries_of(cluster: Cluster) -> int:
-    return sum(partition_log(handle_of(cluster).partition) + "log/" in k for k in store_of(cluster).objects)
+    return sum(journal_log(0) + "log/" in k for k in store_of(cluster).objects)
 
 
 def window_now(cluster: Cluster) -> EpochWindow:
@@ -70,7 +112,7 @@ def before_append(cluster: Cluster, act: Callable[[], object]) -> None:
     store, left = store_of(cluster), [1]
 
     def fault(call: Call) -> None:
-        if left[0] and (call.kind, call.when) == ("put_if_absent", "before") and "/partition/" in call.key:
+        if left[0] and (call.kind, call.when) == ("put_if_absent", "before") and "/journal/" in call.key:
             left[0] = 0
             act()
 
@@ -82,16 +124,16 @@ def before_append(cluster: Cluster, act: Callable[[], object]) -> None:
 
 def test_extents_land_one_behind_the_other_and_move_the_window() -> None:
     a, b = processes(2)
-    assert handle_of(a).append_placeholder(extent(3), 10) == LandedBatch(-1, 0, 2)
-    assert handle_of(a).append_placeholder(extent(2), 12) == LandedBatch(-1, 3, 4)
-    assert handle_of(b).append_placeholder(extent(1), 11) == LandedBatch(-1, 5, 5)
+    assert land(handle_of(a), extent(3), 10).base_offset == 0
+    assert land(handle_of(a), extent(2), 12).base_offset == 3
+    assert land(handle_of(b), extent(1), 11).base_offset == 5
     assert window_now(a) == EpochWindow(10, 12)
 
 
 def test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile() -> None:
     """Hazard 2."""
     a, b = processes(2)
-    handle_of(a).append_placeholder(extent(), 10)
+    land(handle_of(a), extent(), 10)
     ours, theirs = handle_of(a), handle_of(b)
 
     def slide() -> None:
@@ -101,54 +143,52 @@ def test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhil
 
     before_append(a, slide)
     with pytest.raises(StaleClusterEpochError, match=r"epoch 10 is below the window \[15, 20\]"):
-        ours.append_placeholder(extent(), 10)
-    assert handle_of(b).catch_up().next_offset == 1
+        land(ours, extent(), 10)
+    assert next_offset(handle_of(b)) == 1
     assert window_now(a) == EpochWindow(15, 20)
-    assert ours.append_placeholder(extent(), 15).base_offset == 1  # the handle goes on
+    assert land(ours, extent(), 15).base_offset == 1  # the handle goes on
 
 
 def test_what_the_fence_admitted_lands_if_the_window_slid_and_still_has_its_epoch() -> None:
     a, b = processes(2)
     ours, theirs = handle_of(a), handle_of(b)
-    ours.append_placeholder(extent(), 10)
-    before_append(a, lambda: theirs.append_placeholder(extent(4), 15))
-    assert ours.append_placeholder(extent(), 10).base_offset == 5
+    land(ours, extent(), 10)
+    before_append(a, lambda: land(theirs, extent(4), 15))
+    assert land(ours, extent(), 10).base_offset == 5
 
 
 def test_a_barrier_in_another_process_shuts_a_straggler_out() -> None:
     a, b = processes(2)
-    handle_of(a).append_placeholder(extent(), 10)
+    land(handle_of(a), extent(), 10)
     assert handle_of(b).barrier(20)
     assert not handle_of(b).barrier(20)
     with pytest.raises(StaleClusterEpochError, match=r"\[20, 20\]"):
-        handle_of(a).append_placeholder(extent(), 19)
+        land(handle_of(a), extent(), 19)
 
 
-def test_a_closed_partition_takes_nothing_more() -> None:
+def test_a_closed_topic_takes_nothing_more() -> None:
     a, b = processes(2)
     handle = handle_of(a)
-    handle.append_placeholder(extent(), 10)
-    assert handle_of(b).close()
-    assert not handle_of(b).close()
+    land(handle, extent(), 10)
+    assert handle_of(b).close(REVISION)
+    assert not handle_of(b).close(REVISION)
     with pytest.raises(PartitionClosedError):
-        handle.append_placeholder(extent(), 10)
-    assert not handle.advance(20)
-    assert not handle.barrier(20)
+        land(handle, extent(), 10)
 
 
 def test_an_epoch_above_the_clusters_moves_no_window() -> None:
     """Hazard 14: neither in the log nor in the fence, where it would shut everybody out."""
     (a,) = processes(1, epoch=20)
     handle = handle_of(a)
-    handle.append_placeholder(extent(), 10)
+    land(handle, extent(), 10)
     slides = handle.fence.counters.window_slides
-    for offer in (lambda e: handle.append_placeholder(extent(), e), handle.advance, handle.barrier):
+    for offer in (lambda e: land(handle, extent(), e), handle.advance, handle.barrier):
         for epoch in (21, 10**17, 10**18):
             with pytest.raises(PoisonedEpochError):
                 offer(epoch)
     assert handle.fence.counters.window_slides == slides
-    assert handle.fence.window == window_now(a) == EpochWindow(1, 10)
-    assert handle.append_placeholder(extent(), 5).base_offset == 1
+    assert handle.fence.window == window_now(a) == EpochWindow(0, 10)
+    assert land(handle, extent(), 5).base_offset == 1
 
 
 def test_a_cached_cluster_epoch_does_not_make_a_newer_one_poisoned() -> None:
@@ -157,8 +197,8 @@ def test_a_cached_cluster_epoch_does_not_make_a_newer_one_poisoned() -> None:
     assert a.controller.epoch() == 20
     assert b.controller.advance() == 21
     assert a.controller.epoch() == 20  # cached
-    handle.append_placeholder(extent(), 21)
-    assert window_now(a) == EpochWindow(1, 21)
+    land(handle, extent(), 21)
+    assert window_now(a) == EpochWindow(0, 21)
 
 
 # -- appends that fail -------------------------------------------------------------------------------------------------
@@ -173,7 +213,7 @@ def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseExcept
     """Hazard 3: fence 10 lands, 14 is lost, 12 and 13 land, 11 must be refused; and 7 may land right after the loss."""
     (a,) = processes(1)
     handle = handle_of(a)
-    handle.append_placeholder(extent(), 10)
+    land(handle, extent(), 10)
 
     def fault(call: Call) -> None:
         if call.kind == "put_if_absent":
@@ -181,28 +221,28 @@ def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseExcept
 
     store_of(a).fault = fault
     with pytest.raises(type(error)):
-        handle.append_placeholder(extent(), 14)
+        land(handle, extent(), 14)
     store_of(a).fault = lambda call: None
-    assert handle.fence.window == window_now(a) == EpochWindow(1, 10)
-    assert handle.append_placeholder(extent(), 7).base_offset == 1
-    handle.append_placeholder(extent(), 12)
-    handle.append_placeholder(extent(), 13)
+    assert handle.fence.window == window_now(a) == EpochWindow(0, 10)
+    assert land(handle, extent(), 7).base_offset == 1
+    land(handle, extent(), 12)
+    land(handle, extent(), 13)
     with pytest.raises(StaleClusterEpochError, match=r"\[12, 13\]"):
-        handle.append_placeholder(extent(), 11)
+        land(handle, extent(), 11)
 
 
 def test_a_conflict_drops_the_seen_window() -> None:
     """Hazard 4: another process slid the window while ours waited for the log."""
     a, b = processes(2)
     ours, theirs = handle_of(a), handle_of(b)
-    ours.append_placeholder(extent(), 10)
+    land(ours, extent(), 10)
 
     def overtake() -> None:
         assert ours.fence.window == EpochWindow(10, 14)
-        theirs.append_placeholder(extent(), 12)
+        land(theirs, extent(), 12)
 
     before_append(a, overtake)
-    ours.append_placeholder(extent(), 14)
+    land(ours, extent(), 14)
     assert ours.fence.window == window_now(a) == EpochWindow(12, 14)
 
 
@@ -210,9 +250,9 @@ def test_an_append_whose_reply_is_lost_lands_once() -> None:
     """Hazard 8."""
     (a,) = processes(1)
     handle = handle_of(a)
-    store_of(a).fault = lose_reply("/partition/")
-    assert handle.append_placeholder(extent(3), 10) == LandedBatch(-1, 0, 2)
-    assert handle.append_placeholder(extent(), 10).base_offset == 3
+    store_of(a).fault = lose_reply("/journal/")
+    assert land(handle, extent(3), 10).base_offset == 0
+    assert land(handle, extent(), 10).base_offset == 3
     assert entries_of(a) == 2
 
 
@@ -220,14 +260,14 @@ def test_an_append_that_another_process_beat_ambiguously_lands_behind_it() -> No
     """Hazard 8: the reply is lost and the offset turns out to be somebody else's."""
     a, b = processes(2)
     ours, theirs = handle_of(a), handle_of(b)
-    ours.append_placeholder(extent(), 10)
+    land(ours, extent(), 10)
 
     def beaten() -> None:
-        theirs.append_placeholder(extent(5), 10)
+        land(theirs, extent(5), 10)
         raise AmbiguousWriteError("cut off before it was sent")
 
     before_append(a, beaten)
-    assert ours.append_placeholder(extent(2), 10).base_offset == 6
+    assert land(ours, extent(2), 10).base_offset == 6
     assert entries_of(a) == 3
 
 
@@ -237,7 +277,7 @@ def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeat
     (a,) = processes(1)
     handle = handle_of(a)
     producer = a.controller.init_producer("job")
-    batch = ProducerBatch(producer.producer_id, producer.epoch, 0)
+    batch = ProducerBatch(producer.producer_id, producer.epoch, producer.run, 0)
     cut = [False]
 
     def fault(call: Call) -> None:
@@ -249,11 +289,11 @@ def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeat
 
     store_of(a).fault = fault
     with pytest.raises(AppendOutcomeUnknownError):
-        handle.append_placeholder(extent(4, batch), 10)
+        land(handle, extent(4, batch), 10)
     store_of(a).fault = lambda call: None
-    assert handle.append_placeholder(extent(4, batch), 10) == LandedBatch(0, 0, 3)
+    assert land(handle, extent(4, batch), 10).base_offset == 0
     assert entries_of(a) == 1
-    assert handle.state.next_offset == 4
+    assert next_offset(handle) == 4
 
 
 # -- producers ---------------------------------------------------------------------------------------------------------
@@ -262,14 +302,14 @@ def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeat
 def producer_batch(cluster: Cluster, *, sequence: int = 0) -> ProducerBatch:
     """A batch of a new run of the producer `job`."""
     p = cluster.controller.init_producer("job")
-    return ProducerBatch(p.producer_id, p.epoch, sequence)
+    return ProducerBatch(p.producer_id, p.epoch, p.run, sequence)
 
 
 def test_a_repeated_batch_is_answered_and_appends_nothing() -> None:
     a, b = processes(2)
     batch = producer_batch(a)
-    first = handle_of(a).append_placeholder(extent(4, batch), 10)
-    assert handle_of(b).append_placeholder(extent(4, batch), 12) == first
+    first = land(handle_of(a), extent(4, batch), 10)
+    assert land(handle_of(b), extent(4, batch), 12) == first
     assert entries_of(a) == 1
 
 
@@ -277,22 +317,22 @@ def test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out() -> None:
     """Hazard 3: nothing is appended at the newer epoch, so the seen window may not stay there."""
     (a,) = processes(1)
     batch = producer_batch(a)
-    handle_of(a).append_placeholder(extent(4, batch), 10)
-    handle_of(a).append_placeholder(extent(4, batch), 12)
+    land(handle_of(a), extent(4, batch), 10)
+    land(handle_of(a), extent(4, batch), 12)
     assert handle_of(a).fence.window == handle_of(a).state.window
-    assert handle_of(a).append_placeholder(extent(1), 9).base_offset == 4
+    assert land(handle_of(a), extent(1), 9).base_offset == 4
 
 
-def test_a_zombie_that_the_partition_never_knew_cannot_begin() -> None:
+def test_a_zombie_that_the_journal_never_knew_cannot_begin() -> None:
     """Hazard 17: its epoch was bumped at the controller, and nothing of either run has landed here."""
     a, b = processes(2)
     zombie, current = producer_batch(a), producer_batch(b)
     with pytest.raises(UnknownProducerError, match=r"epoch 0 is not the newest .* bumps its epoch"):
-        handle_of(a).append_placeholder(extent(1, zombie), 10)
-    assert handle_of(b).append_placeholder(extent(1, current), 10).base_offset == 0
+        land(handle_of(a), extent(1, zombie), 10)
+    assert land(handle_of(b), extent(1, current), 10).base_offset == 0
     handle_of(a).catch_up()
     with pytest.raises(InvalidProducerEpochError):
-        handle_of(a).append_placeholder(extent(1, zombie), 10)
+        land(handle_of(a), extent(1, zombie), 10)
     assert entries_of(a) == 1
 
 
@@ -301,14 +341,14 @@ def test_a_zombie_whose_state_was_lost_cannot_write(sequence: int) -> None:
     """Hazard 17: it was fenced, and then the partition forgot both runs."""
     a, b = processes(2)
     zombie = producer_batch(a)
-    handle_of(a).append_placeholder(extent(1, zombie), 10)
-    handle_of(b).append_placeholder(extent(1, producer_batch(b)), 10)
+    land(handle_of(a), extent(1, zombie), 10)
+    land(handle_of(b), extent(1, producer_batch(b)), 10)
     store_of(a).clock.ms += PRODUCER_EXPIRY_MS + 1
     handle_of(b).catch_up()  # an entry's time is the store's at the last look
-    handle_of(b).append_placeholder(extent(1), 20)
+    land(handle_of(b), extent(1), 20)
     assert handle_of(b).state.producers == handle_of(a).catch_up().producers == {}
     with pytest.raises(UnknownProducerError):
-        handle_of(a).append_placeholder(extent(1, msgspec.structs.replace(zombie, sequence=sequence)), 20)
+        land(handle_of(a), extent(1, msgspec.structs.replace(zombie, sequence=sequence)), 20)
 
 
 def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
@@ -316,16 +356,16 @@ def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
     a, b = processes(2)
     batch = producer_batch(a)
     ours, theirs = handle_of(a), handle_of(b)
-    before_append(a, lambda: theirs.append_placeholder(extent(1, producer_batch(b)), 10))
+    before_append(a, lambda: land(theirs, extent(1, producer_batch(b)), 10))
     with pytest.raises(InvalidProducerEpochError):
-        ours.append_placeholder(extent(1, batch), 10)
+        land(ours, extent(1, batch), 10)
     assert entries_of(a) == 1
 
 
 def test_how_far_an_input_got_is_known_in_every_process_and_behind_a_checkpoint() -> None:
     a, b = processes(2)
     batch = msgspec.structs.replace(producer_batch(a), inputs=[InputSpan("day-1", 0, 6)])
-    handle_of(a).append_placeholder(extent(6, batch), 10)
+    land(handle_of(a), extent(6, batch), 10)
     assert handle_of(a).replica.write_checkpoint() == 0
     assert handle_of(b).landed_of(batch.producer_id, "day-1") == 6
     assert handle_of(b).landed_of(batch.producer_id, "day-2") == 0
@@ -339,17 +379,17 @@ def test_the_fence_does_not_wait_for_the_log() -> None:
     """A thread that holds the log may want the fence (it drops the seen window), so the fence must never want the log."""
     (a,) = processes(1)
     handle = handle_of(a)
-    handle.append_placeholder(extent(), 10)
+    land(handle, extent(), 10)
     seen: list[EpochWindow] = []
 
     def look_from_another_thread() -> None:  # this one holds the log
         other = threading.Thread(target=lambda: seen.append(handle.fence.window), daemon=True)
         other.start()
         other.join(PATIENCE_S)
-        assert seen == [EpochWindow(1, 10)]
+        assert seen == [EpochWindow(0, 10)]
 
     before_append(a, look_from_another_thread)
-    handle.append_placeholder(extent(), 10)
+    land(handle, extent(), 10)
     assert seen
 
 
@@ -357,18 +397,18 @@ def test_threads_with_mixed_epochs_and_a_second_process_never_lock_up() -> None:
     a, b = processes(2, epoch=60)
     ours, theirs = handle_of(a), handle_of(b)
     lock = threading.Lock()
-    landed: list[LandedBatch] = []
+    landed: list[tuple[int, int]] = []
     begin = threading.Barrier(6)
 
     def work(n: int) -> None:
         begin.wait(PATIENCE_S)
         for i in range(12):
             try:
-                done = ours.append_placeholder(extent(n + 1), 4 * i + n)
+                done = land(ours, extent(n + 1, key=f"{n}-{i}"), 4 * i + n)
             except StaleClusterEpochError:
                 continue
             with lock:
-                landed.append(done)
+                landed.append((done.base_offset, done.base_offset + n))
 
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(6)]
     for t in threads:
@@ -376,10 +416,10 @@ def test_threads_with_mixed_epochs_and_a_second_process_never_lock_up() -> None:
     for t in threads:
         t.join(PATIENCE_S)
     assert not any(t.is_alive() for t in threads)
-    ranges = sorted((d.base_offset, d.last_offset) for d in landed)
+    ranges = sorted(landed)
     assert ranges
     assert [first for first, _ in ranges] == [0, *(last + 1 for _, last in ranges[:-1])]
-    assert theirs.catch_up() == ours.state
+    assert same(theirs.catch_up(), ours.state)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -396,7 +436,7 @@ def test_processes_that_interleave_agree_and_nothing_lands_below(seed: int) -> N
         if chance.random() < 0.3:
             before_append(cluster, lambda other=other: _disturb(other, chance))  # type: ignore[misc]
         elif chance.random() < 0.2:
-            store_of(cluster).fault = lose_reply("/partition/")
+            store_of(cluster).fault = lose_reply("/journal/")
         else:
             store_of(cluster).fault = lambda call: None
         if chance.random() < 0.2:
@@ -404,7 +444,7 @@ def test_processes_that_interleave_agree_and_nothing_lands_below(seed: int) -> N
         epoch = max(1, cluster.controller.epoch() - chance.randrange(4))
         oldest = window_oldest(clusters[0])
         try:
-            landed = handle.append_placeholder(extent(2, key=f"batch-{n}"), epoch)
+            landed = land(handle, extent(2, key=f"batch-{n}"), epoch)
         except StaleClusterEpochError as e:
             refused.append((epoch, e.window[0]))
             continue
@@ -413,17 +453,18 @@ def test_processes_that_interleave_agree_and_nothing_lands_below(seed: int) -> N
     store_of(clusters[0]).fault = lambda call: None
     assert all(epoch < oldest for epoch, oldest in refused)
     states = [h.catch_up() for h in handles]
-    assert states[0] == states[1] == states[2]
-    stored = {u.placeholder.base_offset: u.placeholder.key for u in states[0].placeholders}
+    assert same(states[0], states[1])
+    assert same(states[1], states[2])
+    stored = {e.base_offset: e.key for e in states[0].extents(REVISION, 0)}
     assert {k: v for k, v in stored.items() if "disturb" not in v} == expected
 
 
-def _disturb(handle: PartitionHandle, chance: random.Random) -> None:
+def _disturb(handle: JournalHandle, chance: random.Random) -> None:
     try:
         if chance.random() < 0.5:
             handle.advance(20 + chance.randrange(3))
         else:
-            handle.append_placeholder(extent(1, key="disturb"), 20)
+            land(handle, extent(1, key="disturb"), 20)
     except L0gcError:
         return
 
@@ -437,7 +478,155 @@ def window_oldest(cluster: Cluster) -> int:
     return oldest
 
 
-def test_one_handle_for_each_partition_so_that_threads_share_its_fence() -> None:
+def test_one_handle_for_each_journal_so_that_threads_share_its_fence_and_its_appends() -> None:
     (a,) = processes(1)
-    p = PartitionId("events", 1, 0)
-    assert a.partition(p) is a.partition(p)
+    assert a.journal(3) is a.journal(3)
+
+
+# -- group commit ------------------------------------------------------------------------------------------------------
+
+
+def offers(handle: JournalHandle, count: int, epoch: int = 10) -> list[ObjectExtents]:
+    return [offered(handle, extent(n + 1, key=f"object-{n}"), epoch) for n in range(count)]
+
+
+def test_objects_that_are_offered_together_land_in_one_entry_in_their_order() -> None:
+    (a,) = processes(1)
+    handle = handle_of(a)
+    appended = handle.append(offers(handle, 3))
+    assert appended.error is None
+    assert [(w.log_offset, w.bases.tolist()) for w in appended.landed if w.bases is not None] == [
+        (0, [0]),
+        (0, [1]),
+        (0, [3]),
+    ]
+    assert entries_of(a) == 1
+
+
+def test_none_lands_behind_one_that_was_refused() -> None:
+    (a,) = processes(1)
+    handle = handle_of(a)
+    for epoch in (10, 12):
+        land(handle, extent(), epoch)
+    first, second, third = offers(handle, 3, epoch=12)
+    second = msgspec.structs.replace(second, records=b"")
+    appended = handle.append([first, second, third])
+    assert len(appended.landed) == 1
+    assert isinstance(appended.error, UsageError)
+    appended = handle.append([*offers(handle, 1, epoch=12), *offers(handle, 1, epoch=9), *offers(handle, 1, epoch=12)])
+    assert len(appended.landed) == 1
+    assert isinstance(appended.error, StaleClusterEpochError)
+    assert next_offset(handle) == 4
+
+
+def test_what_landed_is_told_though_the_objects_of_the_next_epoch_met_a_store_that_does_not_answer() -> None:
+    (a,) = processes(1)
+    handle = handle_of(a)
+    objects = [*offers(handle, 1, epoch=10), *offers(handle, 1, epoch=11)]
+
+    def fault(call: Call) -> None:
+        if call.key.endswith(f"log/{1:020}"):
+            raise StoreUnreachableError("away")
+
+    store_of(a).fault = fault
+    appended = handle.append(objects)
+    store_of(a).fault = lambda call: None
+    assert [w.log_offset for w in appended.landed] == [0]
+    assert isinstance(appended.error, StoreUnreachableError)
+    assert next_offset(handle) == 1
+
+
+def test_what_others_finish_while_an_append_is_under_way_goes_into_the_next_entry_together() -> None:
+    (a,) = processes(1)
+    handle = handle_of(a)
+    objects = offers(handle, 6)
+    queued = threading.Event()
+    threads: list[threading.Thread] = []
+    errors: list[L0gcError | None] = []
+
+    def offer(o: ObjectExtents) -> None:
+        errors.append(handle.append([o]).error)
+
+    def others_come() -> None:
+        for o in objects[1:]:
+            threads.append(threading.Thread(target=offer, args=(o,), daemon=True))
+            threads[-1].start()
+        for _ in range(2000):
+            if len(handle._queue) == 5:
+                queued.set()
+                return
+            time.sleep(0.01)
+
+    before_append(a, others_come)
+    offer(objects[0])
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert queued.is_set()
+    assert errors == [None] * 6
+    assert entries_of(a) == 2
+    assert next_offset(handle) == 21
+
+
+def test_after_a_conflict_the_entry_takes_what_has_queued_meanwhile() -> None:
+    a, b = processes(2)
+    handle = handle_of(a)
+    first, second = offers(handle, 2)
+    done: list[object] = []
+
+    def beaten() -> None:
+        land(handle_of(b), extent(9, key="winner"), 10)
+        thread = threading.Thread(target=lambda: done.append(handle.append([second])), daemon=True)
+        thread.start()
+        for _ in range(2000):
+            if handle._queue:
+                return
+            time.sleep(0.01)
+
+    before_append(a, beaten)
+    appended = handle.append([first])
+    assert appended.landed[0].log_offset == 1
+    for _ in range(2000):
+        if done:
+            break
+        time.sleep(0.01)
+    assert entries_of(a) == 2  # the winner's, and one for both
+
+
+def test_an_entry_is_bounded_and_what_waits_goes_into_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l0gc.streamlog.journal.handle.ENTRY_BYTES", 1)
+    (a,) = processes(1)
+    handle = handle_of(a)
+    appended = [handle.append([o]) for o in offers(handle, 3)]
+    assert [x.error for x in appended] == [None] * 3
+    assert entries_of(a) == 3
+
+
+def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> None:
+    (a,) = processes(1)
+    handle = handle_of(a)
+    _ = handle.state
+    handle.replica.as_of_ms = None  # as after an append that died
+
+    def fault(call: Call) -> None:
+        raise StoreUnreachableError("away")
+
+    store_of(a).fault = fault
+    with pytest.raises(StoreUnreachableError):
+        handle._append_epoch(10, offers(handle, 1), Appended())
+    store_of(a).fault = lambda call: None
+    assert not handle._queue
+
+
+def test_a_window_above_the_cluster_epoch_is_told_as_a_controller_that_went_back() -> None:
+    """Hazard 10: stamping anew would never end."""
+    a, b = processes(2)
+    handle_of(a).advance(20)
+    for epoch in (21, 22):
+        b.controller.advance()
+        handle_of(b).advance(epoch)
+    store = store_of(a)
+    for offset in (21, 22):
+        del store.objects[f"l0gc/controller/log/{offset:020}"]
+    c = memory_cluster(store, seed=9, bootstrap=False)
+    with pytest.raises(EpochRegressionError, match="looks restored"):
+        land(handle_of(c), extent(), 20)

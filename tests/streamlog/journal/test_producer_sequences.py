@@ -1,6 +1,6 @@
-"""Producers in any order: runs that begin, send, repeat, skip and come too late, over years, on one partition.
+"""Producers in any order: runs that begin, send, repeat, skip and come too late, over years, in one journal.
 
-The partition's rules and the controller's own state decide; the test plays log, clock and clients. Whatever happens, no
+The journal's rules and the controller's own state decide; the test plays log, clock and clients. Whatever happens, no
 batch lands twice, the batches of a run land without a gap, and no run lands anything behind a newer one.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
@@ -21,16 +20,11 @@ from l0gc.errors import (
     UnknownProducerError,
 )
 from l0gc.storage.log import Landed
-from l0gc.streamlog.controller.state import (
-    PRODUCER_EXPIRY_MS,
-    Bootstrap,
-    ControllerEntry,
-    ControllerMachine,
-    Tick,
-    decide_init_producer,
-)
+from l0gc.streamlog.controller.decisions import decide_init_producer
+from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, InitProducer, Tick, encode_entry
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, RUN_LIMIT_MS, ControllerMachine
 from l0gc.streamlog.journal import producers as rules
-from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.entries import InputSpan, LandedSequence, ProducerBatch, ProducerState
 
 CONTROLLER = ControllerMachine()
 DAYS = st.sampled_from([0, 3, 6, 8, 15])
@@ -43,6 +37,7 @@ class Run:
     name: str
     producer_id: int
     epoch: int
+    run: str
     sent: list[ProducerBatch] = field(default_factory=list)
     failed: bool = False
 
@@ -64,12 +59,13 @@ class Producers(RuleBasedStateMachine):
         self.log: list[InLog] = []
         self.now_ms = 0
         self.offset = 0
+        self.ids = 0
         self.began: dict[tuple[int, int], int] = {}
         self._controller_entry(Bootstrap("c", 4))
 
     def _controller_entry(self, entry: ControllerEntry) -> None:
         offset = self.controller.epoch + 1
-        CONTROLLER.apply(self.controller, Landed(offset, self.now_ms, msgspec.json.encode(entry), self.now_ms))
+        CONTROLLER.apply(self.controller, Landed(offset, self.now_ms, encode_entry(entry), self.now_ms, 0))
 
     @rule(days=DAYS, ticked=st.booleans(), others_write=st.booleans())
     def time_passes(self, days: int, ticked: bool, others_write: bool) -> None:
@@ -87,7 +83,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(target=runs, name=st.sampled_from(["a", "b"]))
     def a_run_begins(self, name: str) -> Run:
-        entry = decide_init_producer(self.controller, name, None, None)
+        entry = self._asked(name, None)
         assert entry is not None
         self._controller_entry(entry)
         return self._given(name)
@@ -96,7 +92,7 @@ class Producers(RuleBasedStateMachine):
     def a_run_bumps_its_epoch(self, run: Run, reply_lost: bool) -> object:
         """After a lost reply it asks again with what it had, and gets the epoch of its first try."""
         try:
-            entry = decide_init_producer(self.controller, run.name, run.producer_id, run.epoch)
+            entry = self._asked(run.name, (run.producer_id, run.epoch, run.run))
         except InvalidProducerEpochError:
             p = self.controller.producers.get(run.name)
             newest = (p.producer_id, p.epoch) if p is not None else None
@@ -106,30 +102,34 @@ class Producers(RuleBasedStateMachine):
             return multiple()
         self._controller_entry(entry)
         if reply_lost:
-            assert decide_init_producer(self.controller, run.name, run.producer_id, run.epoch) is None
+            assert self._asked(run.name, (run.producer_id, run.epoch, run.run)) is None
         return self._given(run.name)
+
+    def _asked(self, name: str, instance: tuple[int, int, str] | None) -> InitProducer | None:
+        self.ids += 1
+        return decide_init_producer(self.controller, name, instance, new_id=self.ids, new_run=f"run-{self.ids}")
 
     def _given(self, name: str) -> Run:
         p = self.controller.producers[name]
         assert (p.producer_id, p.epoch) not in self.began, "two runs have one epoch"
         assert p.epoch < self.controller.epoch
         self.began[p.producer_id, p.epoch] = self.now_ms
-        return Run(name, p.producer_id, p.epoch)
+        return Run(name, p.producer_id, p.epoch, p.run)
 
-    def _offer(self, b: ProducerBatch) -> LandedBatch:
+    def _offer(self, b: ProducerBatch) -> LandedSequence:
         """What a partition does with a batch."""
         if rules.needs_controller_check(self.known, b) and not self.controller.may_begin(
-            b.producer_id, b.epoch, self.now_ms
+            b.producer_id, b.epoch, b.run, self.now_ms
         ):
             raise UnknownProducerError("the controller does not know it")
         before = rules.admit(self.known, b)
         if before is not None:
             return before
-        rules.record(self.known, b, self.offset, self.offset, self.now_ms)
+        rules.record(self.known, b, self.offset, self.now_ms)
         self.log.append(InLog(b, self.offset, self.now_ms))
         self.offset += 1
         rules.expire(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
-        return LandedBatch(b.sequence, self.offset - 1, self.offset - 1)
+        return LandedSequence(b.sequence, self.offset - 1)
 
     @rule(run=runs, skip=st.sampled_from([0, 0, 0, 0, 1]), source=st.sampled_from("xy"))
     def a_run_sends_its_next_batch(self, run: Run, skip: int, source: str) -> None:
@@ -137,14 +137,14 @@ class Producers(RuleBasedStateMachine):
         if run.failed:
             return
         at = rules.landed_of(self.known, run.producer_id, source)
-        b = ProducerBatch(run.producer_id, run.epoch, len(run.sent) + skip, [InputSpan(source, at, at + 1)])
+        b = ProducerBatch(run.producer_id, run.epoch, run.run, len(run.sent) + skip, [InputSpan(source, at, at + 1)])
         try:
             landed = self._offer(b)
         except ProtocolError:
             run.failed = True
             return
         assert skip == 0, "a gap was taken"
-        assert self.log[-1] == InLog(b, landed.base_offset, self.now_ms)
+        assert self.log[-1] == InLog(b, landed.log_offset, self.now_ms)
         run.sent.append(b)
 
     @rule(run=runs, back=st.sampled_from([0, 0, 1, 4, 5]))
@@ -159,14 +159,14 @@ class Producers(RuleBasedStateMachine):
         except (OutOfOrderSequenceError, InvalidProducerEpochError, UnknownProducerError):
             return
         assert len(self.log) == size, "a batch landed twice"
-        assert [e.offset for e in self.log if e.batch == b] == [landed.base_offset]
+        assert [e.offset for e in self.log if e.batch == b] == [landed.log_offset]
 
     @rule(run=runs, start=st.integers(0, 3))
     def a_run_sends_what_is_not_next_in_its_input(self, run: Run, start: int) -> None:
         at = rules.landed_of(self.known, run.producer_id, "x")
         if start == at:
             return
-        b = ProducerBatch(run.producer_id, run.epoch, len(run.sent), [InputSpan("x", start, start + 1)])
+        b = ProducerBatch(run.producer_id, run.epoch, run.run, len(run.sent), [InputSpan("x", start, start + 1)])
         size, landed = len(self.log), at
         try:
             self._offer(b)
@@ -202,14 +202,16 @@ class Producers(RuleBasedStateMachine):
                 reached[e.batch.producer_id, span.input_id] = (span.end, e.time_ms)
 
     @invariant()
-    def what_a_run_of_up_to_a_week_landed_is_found_by_its_name_for_a_week(self) -> None:
+    def what_a_run_landed_is_known_as_long_as_its_name_and_a_run_more(self) -> None:
         if not hasattr(self, "log"):
             return
         ids = {p.producer_id for p in self.controller.producers.values()}
         for e in self.log:
-            took_ms = e.time_ms - self.began[e.batch.producer_id, e.batch.epoch]
-            if took_ms <= PRODUCER_EXPIRY_MS and self.now_ms - e.time_ms < PRODUCER_EXPIRY_MS:
+            began_ms = self.began[e.batch.producer_id, e.batch.epoch]
+            if self.now_ms - began_ms < NAME_EXPIRY_MS:
                 assert e.batch.producer_id in ids
+            if self.now_ms - e.time_ms < NAME_EXPIRY_MS + RUN_LIMIT_MS:
+                assert e.batch.producer_id in self.known
 
 
 TestProducers = Producers.TestCase

@@ -1,4 +1,4 @@
-"""What a partition decides about idempotent producers (KIP-360), and about inputs that come again."""
+"""What a journal decides about idempotent producers (KIP-360), and about inputs that come again."""
 
 from __future__ import annotations
 
@@ -12,53 +12,55 @@ from l0gc.errors import (
     ProtocolError,
     UnknownProducerError,
 )
-from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer, Topic
 from l0gc.streamlog.journal import producers as rules
-from l0gc.streamlog.journal.entries import InputSpan, LandedBatch, Placeholder, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.entries import InputSpan, LandedSequence, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import (
     INPUTS_KEPT,
-    RECENT_BATCHES,
+    RECENT_OBJECTS,
+    Overlay,
     admit,
     expire,
     landed_of,
     needs_controller_check,
 )
+from tests.support.journal import key_of, of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 Producers = dict[int, ProducerState]
 
 
 def batch(
-    sequence: int, *, epoch: int = 0, producer_id: int = 1, inputs: list[InputSpan] | None = None
+    sequence: int, *, epoch: int = 0, producer_id: int = 1, run: str = "", inputs: list[InputSpan] | None = None
 ) -> ProducerBatch:
-    return ProducerBatch(producer_id, epoch, sequence, inputs or [])
+    return ProducerBatch(producer_id, epoch, run or f"run-{epoch}", sequence, inputs or [])
 
 
-def land(producers: Producers, b: ProducerBatch, base: int = 0, time_ms: int = 0) -> None:
-    """Admit the batch as a new one of ten records."""
+def land(producers: Producers, b: ProducerBatch, log_offset: int = 0, time_ms: int = 0) -> None:
+    """Admit the batch as a new one."""
     assert admit(producers, b) is None
-    rules.record(producers, b, base, base + 9, time_ms)
+    rules.record(producers, b, log_offset, time_ms)
 
 
 def landed(count: int, *, epoch: int = 0) -> Producers:
     producers: Producers = {}
     for sequence in range(count):
-        land(producers, batch(sequence, epoch=epoch), base=10 * sequence)
+        land(producers, batch(sequence, epoch=epoch), log_offset=sequence)
     return producers
 
 
 def test_a_repeated_batch_is_answered_with_its_offset() -> None:
     producers = landed(3)
-    assert admit(producers, batch(1)) == LandedBatch(1, 10, 19)
-    assert admit(producers, batch(2)) == LandedBatch(2, 20, 29)
+    assert admit(producers, batch(1)) == LandedSequence(1, 1)
+    assert admit(producers, batch(2)) == LandedSequence(2, 2)
     assert producers[1].next_sequence == 3
 
 
 def test_a_batch_repeated_too_late_is_refused_and_not_appended_again() -> None:
-    producers = landed(RECENT_BATCHES + 1)
-    assert admit(producers, batch(1)) == LandedBatch(1, 10, 19)
+    producers = landed(RECENT_OBJECTS + 1)
+    assert admit(producers, batch(1)) == LandedSequence(1, 1)
     with pytest.raises(OutOfOrderSequenceError, match="repeats sequence 0, which landed too long ago"):
         admit(producers, batch(0))
 
@@ -76,8 +78,8 @@ def test_behind_a_batch_that_failed_every_later_one_fails_too() -> None:
     for sequence in (3, 4, 5, 100):
         with pytest.raises(OutOfOrderSequenceError):
             admit(producers, batch(sequence))
-    land(producers, batch(2), base=20)
-    land(producers, batch(3), base=30)
+    land(producers, batch(2), log_offset=2)
+    land(producers, batch(3), log_offset=3)
 
 
 def test_a_refused_batch_changes_nothing() -> None:
@@ -119,8 +121,8 @@ def test_a_bumped_epoch_starts_at_sequence_zero_and_fences_the_old_one() -> None
     producers = landed(3)
     with pytest.raises(UnknownProducerError):
         admit(producers, batch(3, epoch=1))
-    land(producers, batch(0, epoch=1), base=30)
-    assert admit(producers, batch(0, epoch=1)) == LandedBatch(0, 30, 39)
+    land(producers, batch(0, epoch=1), log_offset=3)
+    assert admit(producers, batch(0, epoch=1)) == LandedSequence(0, 3)
     assert admit(producers, batch(1, epoch=1)) is None
     with pytest.raises(InvalidProducerEpochError):
         admit(producers, batch(3))
@@ -129,14 +131,14 @@ def test_a_bumped_epoch_starts_at_sequence_zero_and_fences_the_old_one() -> None
 def test_a_batch_of_the_epoch_before_is_not_taken_for_one_of_the_new_epoch() -> None:
     producers = landed(3)
     assert admit(producers, batch(0, epoch=1)) is None  # though sequence 0 has landed under epoch 0
-    land(producers, batch(0, epoch=1), base=30)
+    land(producers, batch(0, epoch=1), log_offset=3)
     with pytest.raises(OutOfOrderSequenceError, match="sent sequence 2 where 1 is due"):
         admit(producers, batch(2, epoch=1))
 
 
 def test_a_run_may_skip_epochs_in_which_nothing_landed_here() -> None:
     producers = landed(1)
-    land(producers, batch(0, epoch=7), base=10)
+    land(producers, batch(0, epoch=7), log_offset=1)
     assert producers[1].epoch == 7
 
 
@@ -217,29 +219,78 @@ def test_the_oldest_inputs_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) 
     assert [landed_of(producers, 1, i) for i in "abc"] == [2, 0, 1]
 
 
-# -- the whole way: the controller, two partitions, the log, and time ---------------------------------------------------
+# -- runs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_epoch_of_another_run_is_refused() -> None:
+    """A controller log that was restored from a backup gives an epoch out twice; its sequence 0 is not ours."""
+    producers: Producers = {}
+    land(producers, batch(0, run="before the restore"))
+    for sequence in (0, 1):
+        with pytest.raises(InvalidProducerEpochError, match="belongs to another run"):
+            admit(producers, batch(sequence, run="after the restore"))
+    land(producers, batch(0, epoch=1, run="the next one"))
+
+
+def test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet() -> None:
+    """Hazard 22."""
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan("a", 0, 2)]))
+    before = msgspec.json.encode(producers)
+    overlay = Overlay(producers)
+    for b in (
+        batch(1, inputs=[InputSpan("a", 2, 3)]),
+        batch(2, inputs=[InputSpan("a", 3, 5)]),
+        batch(0, producer_id=2),
+        batch(0, epoch=1, inputs=[InputSpan("a", 5, 6)]),
+    ):
+        assert overlay.admit(b) is None
+        overlay.record(b)
+    assert overlay.admit(batch(0, producer_id=2)) == LandedSequence(0, -1)
+    with pytest.raises(InvalidProducerEpochError):
+        overlay.admit(batch(3))
+    with pytest.raises(InputPositionMovedError):
+        overlay.admit(batch(1, epoch=1, inputs=[InputSpan("a", 5, 7)]))
+    assert msgspec.json.encode(producers) == before
+
+
+# -- the whole way: the controller, two journals, the log, and time ------------------------------------------------------
 
 DAY_MS = 24 * 3_600_000
 
 
-def cluster_of_two_partitions() -> tuple[Cluster, MemoryStore, list[PartitionId]]:
+def cluster_with_a_topic_in_two_journals() -> tuple[Cluster, MemoryStore, Topic]:
     cluster = memory_cluster()
-    topic, _ = cluster.controller.create_topic("events", 2)
+    topic, _ = cluster.controller.create_topic("events", 2, 2)
     assert isinstance(cluster.store, MemoryStore)
-    return cluster, cluster.store, topic.ids()
+    return cluster, cluster.store, topic
 
 
 def send(
-    cluster: Cluster, p: PartitionId, run: Producer | None, sequence: int = 0, span: InputSpan | None = None
-) -> LandedBatch:
-    """Append a batch of one record, as a process that has just looked at the log."""
-    cluster.partition(p).catch_up()
-    b = ProducerBatch(run.producer_id, run.epoch, sequence, [span] if span else []) if run is not None else None
-    epoch = cluster.controller.snapshot().epoch
-    return cluster.partition(p).append_placeholder(Placeholder("some", 0, 10, 1, 0, -1, b), epoch)
+    cluster: Cluster, partition: int, run: Producer | None, sequence: int = 0, span: InputSpan | None = None
+) -> int:
+    """Append a batch of one record, as a process that has just looked at the log; the log offset where it is."""
+    topic = cluster.controller.snapshot().topic("events")
+    handle = cluster.journal(topic.journal_of(partition))
+    handle.catch_up()
+    b = (
+        ProducerBatch(run.producer_id, run.epoch, run.run, sequence, [span] if span else [])
+        if run is not None
+        else None
+    )
+    epoch = cluster.controller.epoch()
+    key = key_of(epoch, cluster.runtime.random.getrandbits(64))
+    appended = handle.append([of_topic(topic, epoch, {partition: 1}, key=key, producer=b)])
+    if appended.error is not None:
+        raise appended.error
+    return appended.landed[0].log_offset
 
 
-def days_pass(cluster: Cluster, store: MemoryStore, days: float, partitions: list[PartitionId]) -> None:
+def journal_of(cluster: Cluster, partition: int) -> JournalHandle:
+    return cluster.journal(cluster.controller.snapshot().topic("events").journal_of(partition))
+
+
+def days_pass(cluster: Cluster, store: MemoryStore, days: float, partitions: list[int]) -> None:
     """The store's clock moves on, and so do the logs, as housekeeping and others' data move them."""
     store.clock.ms += int(days * DAY_MS)
     cluster.controller.advance()
@@ -248,95 +299,93 @@ def days_pass(cluster: Cluster, store: MemoryStore, days: float, partitions: lis
 
 
 def test_what_is_known_of_a_producer_outlives_truncation() -> None:
-    cluster, store, (p, _) = cluster_of_two_partitions()
+    cluster, store, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")
-    first = send(cluster, p, run, 0, InputSpan("day-1", 0, 1))
-    second = send(cluster, p, run, 1, InputSpan("day-1", 1, 2))
+    first = send(cluster, 0, run, 0, InputSpan("day-1", 0, 1))
+    second = send(cluster, 0, run, 1, InputSpan("day-1", 1, 2))
     store.clock.ms += 3_600_000
-    cluster.partition(p).replica.write_checkpoint()
-    assert cluster.partition(p).replica.log.truncate() == 1
+    journal_of(cluster, 0).replica.write_checkpoint()
+    assert journal_of(cluster, 0).replica.log.truncate() == 1
     anew = memory_cluster(store, seed=1, bootstrap=False)
-    assert send(anew, p, run, 0, InputSpan("day-1", 0, 1)) == first
-    assert send(anew, p, run, 1, InputSpan("day-1", 1, 2)) == second
+    assert send(anew, 0, run, 0, InputSpan("day-1", 0, 1)) == first
+    assert send(anew, 0, run, 1, InputSpan("day-1", 1, 2)) == second
     with pytest.raises(OutOfOrderSequenceError):
-        send(anew, p, run, 3)
-    assert send(anew, p, run, 2, InputSpan("day-1", 2, 3)).base_offset == 2
-    assert anew.partition(p).landed_of(run.producer_id, "day-1") == 3
+        send(anew, 0, run, 3)
+    assert send(anew, 0, run, 2, InputSpan("day-1", 2, 3)) == 2
+    assert journal_of(anew, 0).landed_of(run.producer_id, "day-1") == 3
 
 
-def test_a_run_that_took_long_is_resumed_within_a_week_of_its_last_record() -> None:
-    """Its name was used nine days ago, its last record landed three days ago: it keeps its id, hence its position."""
-    cluster, store, (p, other) = cluster_of_two_partitions()
+@pytest.mark.parametrize("days", [0.5, 6.5])
+def test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name(days: float) -> None:
+    """The run wrote to one journal on its first day alone, and to the other one for a week; then it is repeated."""
+    cluster, store, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")
-    send(cluster, p, run, 0, InputSpan("day-1", 0, 1))
-    days_pass(cluster, store, 6, [p, other])
-    send(cluster, p, run, 1, InputSpan("day-1", 1, 2))
-    days_pass(cluster, store, 3, [p, other])
+    send(cluster, 0, run, 0, InputSpan("day-1", 0, 1))
+    send(cluster, 1, run, 0, InputSpan("day-1", 0, 1))
+    days_pass(cluster, store, 6.9, [0, 1])
+    send(cluster, 1, run, 1, InputSpan("day-1", 1, 2))
+    days_pass(cluster, store, days, [0, 1])
     again = cluster.controller.init_producer("job")
     assert (again.producer_id, again.epoch) == (run.producer_id, run.epoch + 1)
-    assert cluster.partition(p).landed_of(again.producer_id, "day-1") == 2
+    days_pass(cluster, store, 6.9, [0, 1])
+    assert journal_of(cluster, 0).landed_of(again.producer_id, "day-1") == 1
     with pytest.raises(InputPositionMovedError):
-        send(cluster, p, again, 0, InputSpan("day-1", 0, 2))
-    send(cluster, p, again, 0, InputSpan("day-1", 2, 3))
+        send(cluster, 0, again, 0, InputSpan("day-1", 0, 1))
+    send(cluster, 1, again, 0, InputSpan("day-1", 2, 3))
 
 
 @pytest.mark.parametrize("sequence", [0, 1])
-def test_a_run_that_a_partition_forgot_cannot_land_again_what_it_landed(sequence: int) -> None:
-    """Hazard 17: nobody has fenced it, and the controller still knows it; only a bump helps."""
-    cluster, store, (p, _) = cluster_of_two_partitions()
+def test_a_run_that_a_journal_forgot_cannot_land_again_what_it_landed(sequence: int) -> None:
+    """Hazard 17: nobody has fenced it; only a bump helps."""
+    cluster, store, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")
-    send(cluster, p, run, 0)
-    send(cluster, p, run, 1)
+    send(cluster, 0, run, 0)
+    send(cluster, 0, run, 1)
     store.clock.ms += 1
-    days_pass(cluster, store, PRODUCER_EXPIRY_MS / DAY_MS, [p])
-    assert cluster.partition(p).state.producers == {}
+    days_pass(cluster, store, PRODUCER_EXPIRY_MS / DAY_MS, [0])
+    assert journal_of(cluster, 0).state.producers == {}
     with pytest.raises(UnknownProducerError, match="bumps its epoch"):
-        send(cluster, p, run, sequence)
-    bumped = cluster.controller.init_producer("job", run.producer_id, run.epoch)
-    assert (bumped.producer_id, bumped.epoch) == (run.producer_id, run.epoch + 1)
-    send(cluster, p, bumped, 0)
-    with pytest.raises(InvalidProducerEpochError):
-        send(cluster, p, run, sequence)
+        send(cluster, 0, run, sequence)
+    again = cluster.controller.init_producer("job")
+    send(cluster, 0, again, 0)
+    with pytest.raises((UnknownProducerError, InvalidProducerEpochError)):
+        send(cluster, 0, run, sequence)
 
 
 def test_a_run_that_the_controller_forgot_goes_on_where_it_is_known_and_begins_nowhere() -> None:
-    cluster, store, (p, other) = cluster_of_two_partitions()
+    cluster, store, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")
     for sequence in range(4):
-        send(cluster, p, run, sequence)
-        days_pass(cluster, store, 5, [p, other])
+        send(cluster, 0, run, sequence)
+        days_pass(cluster, store, 5, [0, 1])
     assert 4 * 5 * DAY_MS > NAME_EXPIRY_MS
     assert cluster.controller.snapshot().producers == {}
-    send(cluster, p, run, 4)
+    send(cluster, 0, run, 4)
     with pytest.raises(UnknownProducerError):
-        send(cluster, other, run, 0)
+        send(cluster, 1, run, 0)
 
 
 def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
-    """The partition still knows the old id and its input: the new one is another producer, and is not taken for it."""
-    cluster, store, (p, _) = cluster_of_two_partitions()
+    """The journal still knows the old id and its input: the new one is another producer, and is not taken for it."""
+    cluster, store, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")
     for sequence in range(4):
-        send(cluster, p, run, sequence, InputSpan("day-1", sequence, sequence + 1))
-        days_pass(cluster, store, 5, [p])
+        send(cluster, 0, run, sequence, InputSpan("day-1", sequence, sequence + 1))
+        days_pass(cluster, store, 5, [0])
     again = cluster.controller.init_producer("job")
-    assert again.producer_id > run.producer_id
+    assert again.producer_id != run.producer_id
     assert (again.epoch, again.last_epoch) == (0, -1)
-    assert cluster.partition(p).landed_of(run.producer_id, "day-1") == 4
-    assert cluster.partition(p).landed_of(again.producer_id, "day-1") == 0
-    send(cluster, p, again, 0)
+    assert journal_of(cluster, 0).landed_of(run.producer_id, "day-1") == 4
+    assert journal_of(cluster, 0).landed_of(again.producer_id, "day-1") == 0
+    send(cluster, 0, again, 0)
 
 
 def test_a_bump_is_taken_without_a_look_at_the_controller_where_the_producer_is_known() -> None:
-    """Epochs come from the controller alone, so one above the known one is newer, and the partition need not ask."""
-    cluster, store, (p, _) = cluster_of_two_partitions()
+    """Epochs come from the controller alone, so one above the known one is newer, and the journal need not ask."""
+    cluster, _, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")
-    send(cluster, p, run, 0)
+    send(cluster, 0, run, 0)
     bumped = cluster.controller.init_producer("job")
-    handle = cluster.partition(p)
-    asked = store.requests["get"]
-    b = ProducerBatch(bumped.producer_id, bumped.epoch, 0)
-    handle.append_placeholder(Placeholder("some", 0, 10, 1, 0, -1, b), handle.state.max_applied_epoch)
-    assert store.requests["get"] == asked
-    with pytest.raises(InvalidProducerEpochError, match="fenced by epoch 1"):
-        send(cluster, p, run, 1)
+    send(cluster, 0, bumped, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        send(cluster, 0, run, 1)

@@ -1,447 +1,545 @@
-"""The partition's state machine: what may land, what leaves, and what epoch may still be needed."""
+"""The journal's state machine: what may land, what leaves, and what epoch each partition may still need."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from l0gc.epoch import prev
 from l0gc.errors import (
     CorruptObjectError,
+    EpochRegressionError,
+    L0gcError,
     PartitionClosedError,
-    PoisonedEpochError,
     StaleClusterEpochError,
     StaleReconcilerError,
 )
-from l0gc.keys import PartitionId
 from l0gc.storage.log import Landed
+from l0gc.streamlog.journal.admission import Admission, without
+from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
-    L1File,
-    LandedBatch,
-    PartitionEntry,
-    Placeholder,
-    Placeholders,
-    ProducerBatch,
+    IndexObject,
+    ObjectExtents,
+    Objects,
     Reconciled,
+    ReconciledTopic,
 )
-from l0gc.streamlog.journal.state import (
-    PartitionMachine,
-    PartitionState,
-    decide_advance,
-    decide_barrier,
-    decide_closed,
-    decide_placeholder,
-    decide_reconciled,
-)
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE, pack, unpack
+from l0gc.streamlog.journal.state import JournalState, apply, refusals
 from l0gc.streamlog.journal.window import EpochWindow
+from tests.support.journal import REVISION, Journal, batch, extents_of, key_of, reconciled
 
-REVISION = 7
-P = PartitionId("events", REVISION, 0)
-CLUSTER_EPOCH = 40
-MACHINE = PartitionMachine(P)
+MACHINE = JournalMachine(0)
 
 
-def extent(records: int = 1, producer: ProducerBatch | None = None) -> Placeholder:
-    return Placeholder("level_zero/data/000/some", 0, 10 * records, records, 0, -1, producer)
-
-
-def copy_of(state: PartitionState) -> PartitionState:
+def copy_of(state: JournalState) -> JournalState:
     return MACHINE.decode(MACHINE.encode(state), "a copy")
 
 
-class Partition:
-    """A live state and the log that it came from."""
-
-    def __init__(self) -> None:
-        self.state = MACHINE.initial()
-        self.log: list[Landed] = []
-
-    def land(self, entry: PartitionEntry | dict[str, Any]) -> None:
-        offset = len(self.log)
-        landed = Landed(offset, 1000 * offset, msgspec.json.encode(entry), 0)
-        MACHINE.apply(self.state, landed)
-        self.log.append(landed)
-
-    def put(self, epoch: int, records: int = 1, producer: ProducerBatch | None = None) -> None:
-        decision = decide_placeholder(self.state, P, extent(records, producer), epoch, CLUSTER_EPOCH)
-        assert isinstance(decision, Placeholders)
-        self.land(decision)
-
-    def reconciled(self, entries: int) -> Reconciled:
-        """The commit of the first `entries` unreconciled placeholders."""
-        last = self.state.placeholders[entries - 1]
-        base = self.state.last_reconciled_offset + 1
-        end = last.placeholder.last_offset
-        return Reconciled(base, end, last.log_offset, [L1File(f"level_one/{base}", base, end, 100)])
-
-    def reconcile(self, entries: int) -> None:
-        self.land(decide_reconciled(self.state, P, self.reconciled(entries)))
+def same(a: JournalState, b: JournalState) -> bool:
+    return MACHINE.encode(a) == MACHINE.encode(b)
 
 
-# -- what every sequence of entries holds to ---------------------------------------------------------------------------
+def admit(state: JournalState, *objects: ObjectExtents) -> None:
+    admission = Admission(state.window, state.topics, state.producers)
+    for o in objects:
+        admission.admit(o)
 
-EPOCH = st.integers(REVISION - 2, CLUSTER_EPOCH + 2)
+
+# -- a journal with one partition, beside the first edition's rules -----------------------------------------------------
+
+
+class OnePartition:
+    """The rules for a partition with a log of its own, as the references have them: the model to compare with."""
+
+    def __init__(self, revision: int) -> None:
+        self.previous = self.newest = self.bound = revision
+        self.unreconciled: list[tuple[int, int]] = []
+        self.next = 0
+
+    def admits(self, epoch: int) -> bool:
+        return epoch >= self.previous
+
+    def slide(self, epoch: int) -> None:
+        if epoch > self.newest:
+            self.previous, self.newest = self.newest, epoch
+        self._raise_bound()
+
+    def land(self, epoch: int) -> None:
+        self.unreconciled.append((self.next, epoch))
+        self.next += 1
+        self.slide(epoch)
+
+    def close_window(self, epoch: int) -> None:
+        self.previous = self.newest = max(epoch, self.newest)
+        self._raise_bound()
+
+    def reconcile(self, count: int) -> None:
+        del self.unreconciled[:count]
+        self._raise_bound()
+
+    def _raise_bound(self) -> None:
+        self.bound = max(self.bound, min([self.previous, *(e for _, e in self.unreconciled)]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "put", "put", "advance", "barrier", "reconcile"]), st.integers(0, 12)),
+        max_size=30,
+    )
+)
+def test_a_journal_with_one_partition_answers_as_a_partition_with_its_own_log(steps: list[tuple[str, int]]) -> None:
+    model, journal = OnePartition(REVISION), Journal()
+    for n, (kind, number) in enumerate(steps):
+        epoch = REVISION - 1 + number
+        if kind == "put":
+            try:
+                journal.land(extents_of(epoch, key=key_of(epoch, n)))
+                landed = True
+            except CorruptObjectError:
+                landed = False
+            assert landed == model.admits(epoch)
+            if landed:
+                model.land(epoch)
+        elif kind == "advance":
+            journal.apply(Advance(epoch))
+            model.slide(epoch)
+        elif kind == "barrier":
+            journal.apply(Barrier(max(epoch, journal.state.max_applied_epoch)))
+            model.close_window(epoch)
+        elif model.unreconciled and number:
+            count = min(number, len(model.unreconciled))
+            journal.reconcile({0: model.unreconciled[count - 1][0]})
+            model.reconcile(count)
+        assert journal.state.bound(REVISION, 0) == model.bound
+        assert journal.state.gc_epoch(REVISION, 0) == prev(model.bound)
+        assert max(REVISION, journal.state.previous_applied_epoch) == model.previous
+        assert [e.base_offset for e in journal.state.extents(REVISION, 0)] == [o for o, _ in model.unreconciled]
+
+
+# -- what every sequence of entries holds to -----------------------------------------------------------------------------
+
+PARTITIONS = 4
+EPOCHS = st.integers(REVISION - 1, 20)
+RECORDS = st.dictionaries(st.integers(0, PARTITIONS - 1), st.integers(1, 3), min_size=1)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), EPOCH, st.integers(1, 3)),
-        st.tuples(st.just("put by a producer"), EPOCH, st.integers(1, 3)),
-        st.tuples(st.just("raw"), EPOCH, st.integers(0, 2)),
-        st.tuples(st.just("advance"), EPOCH, st.just(0)),
-        st.tuples(st.just("barrier"), EPOCH, st.just(0)),
-        st.tuples(st.just("reconcile"), st.integers(1, 3), st.integers(0, 5)),
-        st.tuples(st.just("close"), st.just(0), st.sampled_from([0] * 9 + [1])),
+        st.tuples(st.just("put"), EPOCHS, RECORDS, st.sampled_from([REVISION, REVISION + 4])),
+        st.tuples(st.just("advance"), EPOCHS, st.just({}), st.just(0)),
+        st.tuples(st.just("barrier"), EPOCHS, st.just({}), st.just(0)),
+        st.tuples(st.just("reconcile"), st.integers(0, 3), RECORDS, st.sampled_from([REVISION, REVISION + 4])),
+        st.tuples(st.just("close"), st.sampled_from([0] * 9 + [1]), st.just({}), st.just(REVISION)),
     ),
-    max_size=30,
+    max_size=25,
 )
 
 
-def step(p: Partition, kind: str, a: int, b: int) -> None:
-    """Propose one entry, and land what is admitted."""
-    entry: PartitionEntry | None = None
-    if kind.startswith("put"):
-        known = p.state.producers.get(1)
-        batch = ProducerBatch(1, 0, known.next_sequence if known else 0) if kind != "put" else None
-        decision = decide_placeholder(p.state, P, extent(b, batch), a, CLUSTER_EPOCH)
-        assert isinstance(decision, Placeholders)
-        entry = decision
-    elif kind == "raw":  # as a writer without any checks would
-        entry = Placeholders(a, [msgspec.structs.replace(extent(), base_offset=p.state.next_offset + b)])
+def step(j: Journal, n: int, kind: str, a: int, records: dict[int, int], revision: int) -> None:
+    if kind == "put":
+        j.land(extents_of(a, records, key=key_of(max(a, 0), n), revision=revision))
     elif kind == "advance":
-        entry = decide_advance(p.state, a)
+        j.apply(Advance(a))
     elif kind == "barrier":
-        entry = decide_barrier(p.state, a)
-    elif kind == "reconcile" and p.state.placeholders:
-        whole = p.reconciled(min(a, len(p.state.placeholders)))
-        entry = decide_reconciled(p.state, P, msgspec.structs.replace(whole, base_offset=whole.base_offset - b // 4))
-    elif kind == "close" and b:
-        entry = decide_closed(p.state)
-    if entry is not None:
-        p.land(entry)
+        j.apply(Barrier(a))
+    elif kind == "close" and a:
+        j.apply(Closed(revision))
+    elif kind == "reconcile":
+        upto = {}
+        for partition in records:
+            extents = j.state.extents(revision, partition)
+            if extents:
+                upto[partition] = extents[min(a, len(extents) - 1)].last_offset
+        if upto:
+            j.reconcile(upto, revision=revision)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, int]]) -> None:
-    p = Partition()
-    for kind, a, b in steps:
-        before, entries = copy_of(p.state), len(p.log)
+def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[int, int], int]]) -> None:
+    j = Journal()
+    for n, (kind, a, records, revision) in enumerate(steps):
+        before = copy_of(j.state)
         try:
-            step(p, kind, a, b)
-        except (
-            StaleClusterEpochError,
-            PoisonedEpochError,
-            PartitionClosedError,
-            StaleReconcilerError,
-            CorruptObjectError,
-        ):
-            assert p.state == before  # what is refused changes nothing
+            step(j, n, kind, a, records, revision)
+        except L0gcError:
+            assert same(j.state, before)  # what is refused changes nothing
             continue
-        state = p.state
-        assert state.gc_epoch >= before.gc_epoch
+        state = j.state
         assert state.window.oldest >= before.window.oldest
         assert state.window.newest >= before.window.newest
-        assert state.next_offset >= before.next_offset
-        assert state.last_reconciled_offset >= before.last_reconciled_offset
-        # Hazard 1: nothing that is needed, and nothing that may still land, is at or below the gc epoch.
-        assert state.min_epoch_lower_bound <= state.previous_applied_epoch <= state.max_applied_epoch
-        assert all(u.epoch > state.gc_epoch for u in state.placeholders)
-        for u in state.placeholders[len(before.placeholders) :] if kind != "reconcile" else []:
-            assert u.epoch >= before.window.oldest  # hazard 2
-        if not state.placeholders:
-            assert state.min_epoch_lower_bound == state.previous_applied_epoch  # caught up: no garbage is stranded
-        offsets = [u.placeholder.base_offset for u in state.placeholders]
-        assert offsets == sorted(set(offsets))
-        assert state.unreconciled_records == sum(u.placeholder.records for u in state.placeholders)
-        assert not before.closed or len(p.log) == entries
+        for r in (REVISION, REVISION + 4):
+            if state.closed(r):
+                continue
+            for p in range(PARTITIONS):
+                assert state.gc_epoch(r, p) >= before.gc_epoch(r, p)
+                # Hazard 1: nothing that is needed, and nothing that may still land, is at or below the gc epoch.
+                assert state.bound(r, p) <= max(r, state.previous_applied_epoch)
+                extents = state.extents(r, p)
+                assert all(e.epoch > state.gc_epoch(r, p) for e in extents)
+                if not extents:
+                    assert state.bound(r, p) == max(r, state.previous_applied_epoch)  # no garbage is stranded
+                view, at = state.partition(r, p), state.partition(r, p).last_reconciled_offset + 1
+                assert view.unreconciled_records == sum(e.records for e in extents)
+                for e in extents:
+                    assert e.base_offset == at
+                    at = e.last_offset + 1
+                assert view.next_offset >= before.partition(r, p).next_offset
+                assert view.last_reconciled_offset >= before.partition(r, p).last_reconciled_offset
+            low = state.lowest(r, 0, PARTITIONS, PARTITIONS)
+            assert [(x.gc_epoch, x.partition) for x in low] == sorted(
+                (state.gc_epoch(r, p), p) for p in range(PARTITIONS)
+            )
     replayed = MACHINE.initial()
-    for at, entry in enumerate(p.log):
+    for at, entry in enumerate(j.entries):
         MACHINE.apply(replayed, entry)
-        if at == len(p.log) // 2:
+        if at == len(j.entries) // 2:
             replayed = copy_of(replayed)  # through a checkpoint
-    assert replayed == p.state
+    assert same(replayed, j.state)
 
 
-# -- the bound ---------------------------------------------------------------------------------------------------------
+# -- the bound -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_partition_needs_its_revision_and_nothing_below() -> None:
-    state = PartitionState.new(REVISION)
-    assert state.gc_epoch == REVISION - 1
-    assert state.window == EpochWindow(REVISION, REVISION)
-    assert PartitionState.new(0).gc_epoch == -1
+def test_a_new_partition_needs_its_revision_and_nothing_below_without_any_entry() -> None:
+    assert JournalState().gc_epoch(REVISION, 12) == REVISION - 1
 
 
 def test_the_bound_follows_the_previous_epoch_and_not_the_newest() -> None:
-    """Hazard 1: all is reconciled, and yet a straggler at the previous epoch may land."""
-    p = Partition()
-    p.put(10)
-    p.put(12)
-    p.reconcile(2)
-    assert p.state.min_epoch_lower_bound == 10
-    p.put(10)  # the straggler
-    assert p.state.gc_epoch < 10
-    p.land(Advance(14))
-    assert p.state.min_epoch_lower_bound == 10  # it is unreconciled
-    p.reconcile(1)
-    assert p.state.min_epoch_lower_bound == 12
+    """Hazard 1."""
+    j = Journal()
+    j.apply(Advance(10))
+    j.apply(Advance(12))
+    assert j.state.bound(REVISION, 0) == 10
+    j.land(extents_of(11))
+    assert j.state.bound(REVISION, 0) == 10
 
 
-def test_the_lowest_unreconciled_epoch_holds_the_bound() -> None:
-    p = Partition()
-    p.put(10)
-    p.put(12)
-    p.put(14)
-    assert p.state.window == EpochWindow(12, 14)
-    assert p.state.min_epoch_lower_bound == 10
-    p.reconcile(1)
-    assert p.state.min_epoch_lower_bound == 12
+def test_one_advance_moves_every_partition_and_data_holds_its_own_alone() -> None:
+    j = Journal()
+    j.land(extents_of(5, {3: 1}))
+    j.apply(Advance(10))
+    j.apply(Advance(20))
+    assert [j.state.gc_epoch(REVISION, p) for p in (0, 3, 99_999)] == [9, 4, 9]
+    assert j.state.min_epoch_lower_bound == 5
+    assert [low.partition for low in j.state.lowest(REVISION, 0, 100_000, 2)] == [3, 0]
 
 
-def test_a_straggler_below_a_newer_entry_counts_wherever_it_lies_in_the_log() -> None:
-    p = Partition()
-    p.put(10)
-    p.put(14)
-    p.put(11)  # in the window, behind a newer one
-    p.land(Advance(20))
-    p.land(Advance(30))
-    p.reconcile(2)
-    assert p.state.lowest_unreconciled_epoch == 11
-    assert p.state.min_epoch_lower_bound == 11
+def test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_log() -> None:
+    j = Journal()
+    j.land(extents_of(8, {0: 1}, key=key_of(8)))
+    j.land(extents_of(5, {0: 1}, key=key_of(5)))  # a straggler
+    j.apply(Advance(9))
+    j.apply(Advance(10))
+    assert j.state.bound(REVISION, 0) == 5
+    j.reconcile({0: 0})
+    assert j.state.bound(REVISION, 0) == 5
+    j.reconcile({0: 1})
+    assert j.state.bound(REVISION, 0) == 9
+
+
+def test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower() -> None:
+    """Hazard 21."""
+    j = Journal()
+    j.apply(Advance(10))
+    assert j.state.gc_epoch(50, 0) == 49
+    with pytest.raises(CorruptObjectError, match=r"epoch 49 is below the window \[50, 50\]"):
+        j.land(extents_of(49, revision=50))
+    j.land(extents_of(50, revision=50))
+
+
+# -- admission -----------------------------------------------------------------------------------------------------------
+
+
+def test_below_the_window_is_refused_at_the_landing() -> None:
+    """Hazard 2."""
+    j = Journal()
+    j.apply(Advance(10))
+    j.apply(Advance(12))
+    with pytest.raises(StaleClusterEpochError, match=r"epoch 9 is below the window \[10, 12\]") as e:
+        admit(j.state, extents_of(9))
+    assert (e.value.epoch, e.value.window) == (9, (10, 12))
+    admit(j.state, extents_of(10))
+
+
+def test_objects_of_one_entry_are_admitted_one_after_another() -> None:
+    """Hazard 22: the third lies below the window that the first two make."""
+    state = JournalState()
+    with pytest.raises(StaleClusterEpochError, match=r"\[10, 20\]"):
+        admit(state, extents_of(10), extents_of(20), extents_of(9))
+    j = Journal()
+    offset = j.land(
+        extents_of(10, {0: 2}, key=key_of(10), producer=batch(0)), extents_of(10, {0: 3}, producer=batch(1))
+    )
+    assert [(e.log_offset, e.base_offset) for e in j.state.extents(REVISION, 0)] == [(offset, 0), (offset, 2)]
+    with pytest.raises(CorruptObjectError, match="sequence 4 where 3 is due"):
+        j.land(extents_of(10, producer=batch(2)), extents_of(10, producer=batch(4)))
+
+
+def test_an_object_lands_whole_or_not_at_all() -> None:
+    j = Journal()
+    before = copy_of(j.state)
+    for wrong in (
+        msgspec.structs.replace(extents_of(5, {0: 1, 1: 1}), partitions=pack(np.array([1, 0], NUMBER))),
+        msgspec.structs.replace(extents_of(5, {0: 1, 1: 1}), partitions=pack(np.array([1, 1], NUMBER))),
+        msgspec.structs.replace(extents_of(5, {0: 1, 1: 1}), records=pack(np.array([1, 0], NUMBER))),
+        msgspec.structs.replace(extents_of(5, {0: 1, 1: 1}), records=pack(np.array([1], NUMBER))),
+        msgspec.structs.replace(extents_of(5), partitions=pack(np.array([-1], NUMBER))),
+        msgspec.structs.replace(extents_of(5), partitions=b"", records=b""),
+        msgspec.structs.replace(extents_of(5), records=b"abc"),
+        msgspec.structs.replace(extents_of(5), blocks=b""),
+        msgspec.structs.replace(extents_of(5), blocks=extents_of(5, {0: 1, 1: 1}).blocks),
+        msgspec.structs.replace(extents_of(5), start=-1),
+        msgspec.structs.replace(extents_of(5), key=""),
+        msgspec.structs.replace(extents_of(5), epoch=-1),
+        msgspec.structs.replace(extents_of(5), epoch=2**62),
+    ):
+        with pytest.raises(L0gcError):  # before it is appended
+            admit(j.state, wrong)
+        with pytest.raises(CorruptObjectError):  # and if it lies in the log all the same
+            j.land(extents_of(5, key=key_of(5, 1)), wrong)
+        assert same(j.state, before)
+
+
+def test_records_beyond_the_last_offset_are_refused() -> None:
+    j = Journal()
+    most = 2**31 - 1
+    with pytest.raises(L0gcError, match="more records than offsets"):
+        admit(j.state, extents_of(5, {0: most}), extents_of(5, {0: 1}))
+
+
+def test_a_revision_that_was_given_twice_is_refused() -> None:
+    j = Journal()
+    j.land(extents_of(5))
+    with pytest.raises(EpochRegressionError, match="another topic"):
+        admit(j.state, extents_of(5, topic_id="another"))
 
 
 # -- the window --------------------------------------------------------------------------------------------------------
 
 
-def test_below_the_window_is_refused_at_the_landing() -> None:
-    p = Partition()
-    p.put(10)
-    p.put(12)
-    with pytest.raises(StaleClusterEpochError, match=r"9 is below the window \[10, 12\] of partition events/0") as e:
-        decide_placeholder(p.state, P, extent(), 9, CLUSTER_EPOCH)
-    assert (e.value.epoch, e.value.window) == (9, (10, 12))
-    assert isinstance(decide_placeholder(p.state, P, extent(), 11, CLUSTER_EPOCH), Placeholders)
-
-
-@pytest.mark.parametrize("epoch", [CLUSTER_EPOCH + 1, 10**18, -1])
-def test_an_epoch_that_the_cluster_has_not_reached_is_refused(epoch: int) -> None:
-    """Hazard 14."""
-    with pytest.raises(PoisonedEpochError, match=f"epoch {epoch} .*the cluster epoch {CLUSTER_EPOCH}"):
-        decide_placeholder(PartitionState.new(REVISION), P, extent(), epoch, CLUSTER_EPOCH)
-
-
 def test_an_advance_slides_without_data_and_only_up() -> None:
-    p = Partition()
-    assert decide_advance(p.state, REVISION) is None
-    assert decide_advance(p.state, 10) == Advance(10)
-    p.land(Advance(10))
-    p.land(Advance(12))
-    assert p.state.window == EpochWindow(10, 12)
-    assert p.state.current_epoch_window_offset == 1
-    assert p.state.gc_epoch == 9
-    p.land(Advance(11))  # raced with a newer one: nothing happens
-    assert p.state.window == EpochWindow(10, 12)
+    j = Journal()
+    for epoch in (10, 5, 12):
+        j.apply(Advance(epoch))
+    assert j.state.window == EpochWindow(10, 12)
+    assert j.state.window_offset == 2
 
 
-def test_a_barrier_closes_the_window_to_one_epoch_and_shuts_out_stragglers() -> None:
-    p = Partition()
-    p.put(10)
-    p.put(12)
-    p.reconcile(2)
-    assert decide_barrier(p.state, 15) == Barrier(15)
-    p.land(Barrier(15))
-    assert p.state.window == EpochWindow(15, 15)
-    assert p.state.gc_epoch == 14
-    assert decide_barrier(p.state, 15) is None
+def test_a_barrier_closes_the_window_to_one_epoch_and_does_not_free_what_is_unreconciled() -> None:
+    j = Journal()
+    j.land(extents_of(5))
+    j.apply(Barrier(10))
+    assert j.state.window == EpochWindow(10, 10)
+    assert j.state.bound(REVISION, 0) == 5
     with pytest.raises(StaleClusterEpochError):
-        decide_placeholder(p.state, P, extent(), 14, CLUSTER_EPOCH)
+        admit(j.state, extents_of(9))
+    j.reconcile({0: 0})
+    assert j.state.gc_epoch(REVISION, 0) == 9
+    with pytest.raises(CorruptObjectError, match="would lower the window"):
+        j.apply(Barrier(9))
 
 
-def test_a_barrier_below_a_newer_epoch_closes_the_window_to_that_one() -> None:
-    p = Partition()
-    p.put(10)
-    p.put(20)
-    assert decide_barrier(p.state, 15) == Barrier(20)
+# -- what a reconciler commits -------------------------------------------------------------------------------------------
+
+
+def two_objects() -> Journal:
+    j = Journal()
+    j.land(extents_of(5, {0: 2, 1: 1, 2: 4}, key=key_of(5)))
+    j.land(extents_of(6, {0: 1, 2: 1}, key=key_of(6)))
+    return j
+
+
+def test_reconciled_takes_extents_out_and_an_object_leaves_with_its_last_extent() -> None:
+    j = two_objects()
+    j.reconcile({0: 2, 2: 3}, epoch=9)
+    topic = j.state.topics[REVISION]
+    assert [(o.key, o.extents["partition"].tolist()) for o in topic.objects] == [(key_of(5), [1]), (key_of(6), [2])]
+    assert j.state.extents(REVISION, 0) == []
+    assert j.state.extents(REVISION, 2)[0].base_offset == 4
+    (file,) = j.state.files(REVISION, 0)
+    assert (file.base_offset, file.last_offset, file.epoch) == (0, 2, 9)
+    j.reconcile({1: 0, 2: 4})
+    assert topic.objects == []
+    assert j.state.totals(REVISION).unreconciled_records == 0
+    assert len(j.state.files(REVISION, 2)) == 2
+
+
+def test_what_is_left_of_a_block_keeps_its_rows() -> None:
+    j = two_objects()
+    before = j.state.extents(REVISION, 2)[0]
+    j.reconcile({0: 1, 1: 0})
+    assert j.state.extents(REVISION, 2)[0] == before
+    assert (before.block.start, before.row) == (102, 0)  # the second block of two
+    assert j.state.extents(REVISION, 0)[0].base_offset == 2
+
+
+def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
+    """Hazard 9."""
+    j = two_objects()
+    late = reconciled(j.state, {0: 1, 1: 0}, 1)
+    j.reconcile({0: 2})
+    refused = refusals(j.state, late.topics[0], late.log_offset)
+    assert list(refused) == [0]
+    assert "records up to 2 are reconciled already" in refused[0]
+    left = without(late, {REVISION: refused})
+    assert left is not None
+    j.apply(left)
+    assert j.state.partition(REVISION, 1).last_reconciled_offset == 0
+    assert without(late, {REVISION: {0, 1}}) is None
+
+
+@pytest.mark.parametrize(
+    ("upto", "why"),
+    [({0: 0}, "not the last of an object"), ({0: 5}, "not the last of an object"), ({7: 0}, "is not next")],
+)
+def test_a_range_that_does_not_end_with_an_object_is_refused(upto: dict[int, int], why: str) -> None:
+    j = two_objects()
+    commit = reconciled(j.state, upto, 1)
+    assert any(why in text for text in refusals(j.state, commit.topics[0], 1).values())
     with pytest.raises(CorruptObjectError):
-        p.land(Barrier(15))
+        j.apply(commit)
 
 
-def test_a_barrier_does_not_free_what_is_unreconciled() -> None:
-    p = Partition()
-    p.put(10)
-    p.land(Barrier(15))
-    assert p.state.gc_epoch == 9
+def test_a_commit_reaches_no_further_than_the_log_offset_that_it_names() -> None:
+    j = two_objects()
+    commit = reconciled(j.state, {0: 2}, 0)
+    assert list(refusals(j.state, commit.topics[0], commit.log_offset)) == [0]
 
 
-# -- the reconciler ----------------------------------------------------------------------------------------------------
-
-
-def test_reconciled_takes_the_placeholders_out_and_the_files_in() -> None:
-    p = Partition()
-    p.put(10, records=3)
-    p.put(10, records=2)
-    p.put(11, records=4)
-    p.reconcile(2)
-    state = p.state
-    assert (state.last_reconciled_offset, state.last_reconciled_log_offset) == (4, 1)
-    assert [u.placeholder.base_offset for u in state.placeholders] == [5]
-    assert [(f.base_offset, f.last_offset) for f in state.l1] == [(0, 4)]
-    assert state.unreconciled_records == 4
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"base_offset": 0, "files": [L1File("a", 0, 6, 1)]},  # a zombie's range
-        {"base_offset": 4, "files": [L1File("a", 4, 6, 1)]},  # a gap
-        {"base_offset": 4},
-        {"last_offset": 5},  # inside an entry
-        {"last_offset": 7},  # beyond what is there
-        {"log_offset": 0},  # an entry that is reconciled
-        {"log_offset": 99},  # an entry that is not there yet: later ones could never be committed
-        {"files": []},
-        {"files": [L1File("a", 3, 5, 1)]},  # short
-        {"files": [L1File("a", 3, 4, 1), L1File("b", 6, 6, 1)]},  # a hole
-        {"files": [L1File("a", 3, 6, 1), L1File("b", 3, 6, 1)]},  # twice
-        {"files": [L1File("a", 3, 2, 1), L1File("b", 3, 6, 1)]},  # empty
-    ],
-    ids=str,
-)
-def test_a_range_that_does_not_continue_what_is_reconciled_is_refused(wrong: dict[str, Any]) -> None:
-    """Hazard 9: offered, it is refused; found in the log, it is corrupt; either way nothing changes."""
-    p = Partition()
-    p.put(10, records=3)
-    p.reconcile(1)
-    p.put(10, records=2)
-    p.put(10, records=2)
-    right = Reconciled(3, 6, 3, [L1File("a", 3, 6, 1)])
-    assert decide_reconciled(p.state, P, right) == right
-    entry = msgspec.structs.replace(right, **wrong)
-    before = copy_of(p.state)
+@pytest.mark.parametrize("wrong", ["gap", "short", "other partition", "no files", "bad bytes", "ranges", "negative"])
+def test_files_that_do_not_fill_their_range_are_refused(wrong: str) -> None:
+    """Hazard 9: L1 is committed only if it holds exactly the records that leave."""
+    j = two_objects()
+    (topic,) = reconciled(j.state, {0: 2, 1: 0}, 1).topics
+    files, ranges = unpack(topic.files, L1_ROW).copy(), unpack(topic.ranges, RANGE).copy()
+    if wrong == "gap":
+        files["base"][0] = 1
+    elif wrong == "short":
+        files["last"][0] = 1
+    elif wrong == "other partition":
+        files["partition"][1] = 2
+    elif wrong == "no files":
+        files = files[:0]
+    elif wrong == "ranges":
+        ranges["partition"] = [1, 0]
+    elif wrong == "negative":
+        files["bytes"][0] = -1
+    body = pack(files)[:-1] if wrong == "bad bytes" else pack(files)
+    bad = ReconciledTopic(REVISION, pack(ranges), body)
     with pytest.raises(StaleReconcilerError):
-        decide_reconciled(p.state, P, entry)
-    with pytest.raises(CorruptObjectError, match=r"partition events/0 log entry 4 should never have landed"):
-        p.land(entry)
-    assert p.state == before
+        refusals(j.state, bad, 1)
+    with pytest.raises(CorruptObjectError):
+        j.apply(Reconciled(1, 1, [bad]))
 
 
-@pytest.mark.parametrize(
-    "batch", [ProducerBatch(5, 1, 0), ProducerBatch(5, 1, 1), ProducerBatch(5, 0, 2), ProducerBatch(5, 1, 3)], ids=str
-)
-def test_a_batch_that_its_producer_may_not_land_is_corrupt_in_the_log(batch: ProducerBatch) -> None:
-    """Landed before, of an older epoch, or behind a gap: whoever wrote it did not ask `decide_placeholder`."""
-    p = Partition()
-    p.put(10, producer=ProducerBatch(5, 1, 0))
-    p.put(10, producer=ProducerBatch(5, 1, 1))
-    before = copy_of(p.state)
-    entry = Placeholders(10, [msgspec.structs.replace(extent(1, batch), base_offset=2)])
-    with pytest.raises(CorruptObjectError, match="should never have landed"):
-        p.land(entry)
-    assert p.state == before
-    p.put(10, producer=ProducerBatch(5, 1, 2))
+def test_older_l1_rows_leave_the_state_for_an_index_object() -> None:
+    j = Journal()
+    for n in range(3):
+        j.land(extents_of(5, {0: 1, 1: 1}, key=key_of(5, n)))
+        j.reconcile({0: n, 1: n})
+    j.land(extents_of(5, {0: 1, 1: 1}, key=key_of(5, 9)))
+    commit = reconciled(j.state, {0: 3, 1: 3}, 99)
+    index = IndexObject(0, "00000000-0000-0000-0000-000000000001", 5, 2, 1)
+    topic = msgspec.structs.replace(commit.topics[0], indexes=[index])
+    j.apply(msgspec.structs.replace(commit, topics=[topic]))
+    assert [f.base_offset for f in j.state.files(REVISION, 0)] == [2, 3]
+    assert [f.base_offset for f in j.state.files(REVISION, 1)] == [0, 1, 2, 3]
+    assert j.state.topics[REVISION].indexes[0] == index
+    assert j.state.totals(REVISION).l1_objects == 8
+    beyond = msgspec.structs.replace(index, last_offset=7)
+    j.land(extents_of(5, {0: 1}, key=key_of(5, 10)))
+    more = reconciled(j.state, {0: 4}, 99)
+    bad = msgspec.structs.replace(more.topics[0], indexes=[beyond])
+    assert "ends no L1 object" in refusals(j.state, bad, 99)[0]
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end -------------------------------------------------------------------------------------------------------------
 
 
-def test_closed_refuses_everything() -> None:
-    p = Partition()
-    p.put(10)
-    commit = p.reconciled(1)
-    assert decide_closed(p.state) == Closed()
-    p.land(Closed())
-    with pytest.raises(PartitionClosedError, match="'events'"):
-        decide_placeholder(p.state, P, extent(), 10, CLUSTER_EPOCH)
+def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
+    """Hazard 6."""
+    j = two_objects()
+    commit = reconciled(j.state, {0: 2}, 1)
+    j.apply(Closed(REVISION))
+    assert j.state.closed(REVISION)
+    assert j.state.extents(REVISION, 0) == []
     with pytest.raises(PartitionClosedError):
-        decide_reconciled(p.state, P, commit)
-    assert decide_advance(p.state, 20) is None
-    assert decide_barrier(p.state, 20) is None
-    assert decide_closed(p.state) is None
-    before = copy_of(p.state)
-    for entry in (Closed(), Advance(20), Placeholders(20, [msgspec.structs.replace(extent(), base_offset=1)])):
-        with pytest.raises(CorruptObjectError, match="it follows the end of the partition"):
-            p.land(entry)
-    assert p.state == before
+        admit(j.state, extents_of(6))
+    with pytest.raises(PartitionClosedError):
+        refusals(j.state, commit.topics[0], 1)
+    with pytest.raises(CorruptObjectError):
+        j.land(extents_of(6))
+    admit(j.state, extents_of(10, revision=9, topic_id="created again"))
 
 
-# -- corruption --------------------------------------------------------------------------------------------------------
+def test_a_topic_that_nothing_landed_in_can_be_closed() -> None:
+    j = Journal()
+    j.apply(Closed(REVISION))
+    with pytest.raises(PartitionClosedError):
+        admit(copy_of(j.state), extents_of(6))
 
 
-def _placeholders(**changes: Any) -> dict[str, Any]:
-    good = {"key": "k", "start": 0, "length": 10, "records": 2, "crc32c": 0, "base_offset": 1}
-    return {"type": "placeholders", "epoch": 12, "placeholders": [good, {**good, "base_offset": 3, **changes}]}
+# -- what is corrupt -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"type": "unheard of"},
-        {"type": "advance"},
-        {"type": "advance", "epoch": -1},
-        {"type": "advance", "epoch": 10**18},
-        {"type": "advance", "epoch": "12"},
-        {"type": "barrier", "epoch": 9},
-        {"type": "placeholders", "epoch": 12, "placeholders": []},
-        {**_placeholders(), "epoch": REVISION - 1},
-        _placeholders(base_offset=4),
-        _placeholders(base_offset=2),
-        _placeholders(records=0),
-        _placeholders(start=-1),
-        _placeholders(length=0),
-        _placeholders(records=2**62),
-        _placeholders(records=2**63),
-    ],
-    ids=str,
-)
-def test_a_corrupt_entry_is_named_and_changes_nothing(entry: dict[str, Any]) -> None:
-    p = Partition()
-    p.put(10)
-    before = copy_of(p.state)
-    with pytest.raises(CorruptObjectError, match=r"partition events/0 log entry 1 "):
-        p.land(entry)
-    assert p.state == before
+@pytest.mark.parametrize("payload", [b"", b"\xc0", b"\xff", b"\x92\xa1a", b"\x91" * 100_000, b"\x92\xa1a\xa1x"])
+def test_what_is_no_entry_is_named_and_changes_nothing(payload: bytes) -> None:
+    j = two_objects()
+    before = copy_of(j.state)
+    with pytest.raises(CorruptObjectError, match="some entry"):
+        apply(j.state, Landed(2, 0, payload, 0, 0), "some entry")
+    assert same(j.state, before)
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"\xff", b'{"type":"advance","epoch":8', b'{"a":' * 100_000])
-def test_what_is_no_entry_at_all_is_named_and_changes_nothing(payload: bytes) -> None:
-    state = MACHINE.initial()
-    with pytest.raises(CorruptObjectError, match=r"log entry 0 cannot be read"):
-        MACHINE.apply(state, Landed(0, 0, payload, 0))
-    assert state == MACHINE.initial()
+def test_an_entry_without_effect_that_nobody_writes_is_corrupt() -> None:
+    j = Journal()
+    for entry in (Objects([]), Reconciled(1, 1, []), Advance(-1), Closed(-5)):
+        with pytest.raises(CorruptObjectError):
+            j.apply(entry)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{}",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        MACHINE.encode(PartitionState.new(REVISION + 1)),
-        MACHINE.encode(PartitionState(REVISION, 2**63, REVISION, REVISION)),
-        MACHINE.encode(PartitionState(REVISION, REVISION, REVISION, -(2**63))),
-    ],
-    ids=range(7),
-)
-def test_a_checkpoint_that_is_not_this_partitions_is_refused_by_name(body: bytes) -> None:
-    with pytest.raises(CorruptObjectError, match=r"^checkpoint/1\.json is "):
-        MACHINE.decode(body, "checkpoint/1.json")
+def test_a_checkpoint_of_another_journal_is_refused_by_name() -> None:
+    body = JournalMachine(3).encode(two_objects().state)
+    with pytest.raises(CorruptObjectError, match=r"the checkpoint .* journal 3's"):
+        MACHINE.decode(body, "the checkpoint")
 
 
-# -- producers in the log ----------------------------------------------------------------------------------------------
+def corruptions() -> list[tuple[str, Any]]:
+    def edit(topic: list[Any], index: int, value: Any) -> None:
+        topic[index] = value
+
+    return [
+        ("offsets", lambda t: edit(t, 4, t[4][:-8])),
+        ("partitions", lambda t: edit(t, 3, t[3][::-1])),
+        ("extents", lambda t: edit(t, 9, t[9][:-1])),
+        ("extent rows", lambda t: edit(t, 9, b"\xff" * len(t[9]))),
+        ("l1", lambda t: edit(t, 10, b"x" * L1_ROW.itemsize)),
+        ("no blocks", lambda t: edit(t, 8, b"")),
+        ("object sizes", lambda t: edit(t[7][0], 5, 99)),
+    ]
 
 
-def test_a_repeated_batch_is_answered_with_its_offset_even_when_its_epoch_has_gone_stale() -> None:
-    p = Partition()
-    p.put(10)
-    batch = ProducerBatch(1, 0, 0)
-    p.put(10, records=3, producer=batch)
-    p.land(Advance(20))
-    p.land(Advance(30))
-    decision = decide_placeholder(p.state, P, extent(3, batch), 10, CLUSTER_EPOCH)
-    assert decision == LandedBatch(0, 1, 3)
+@pytest.mark.parametrize(("name", "spoil"), corruptions(), ids=[n for n, _ in corruptions()])
+def test_a_checkpoint_whose_rows_cannot_be_is_refused(name: str, spoil: Any) -> None:
+    checkpoint = msgspec.msgpack.decode(MACHINE.encode(two_objects().state))
+    spoil(checkpoint[4][0])
+    with pytest.raises(CorruptObjectError):
+        MACHINE.decode(msgspec.msgpack.encode(checkpoint), "the checkpoint")
+
+
+def test_a_copy_of_the_state_does_not_share_its_columns() -> None:
+    j = two_objects()
+    before = copy.deepcopy(MACHINE.encode(j.state))
+    other = copy_of(j.state)
+    apply(other, Landed(2, 0, msgspec.msgpack.encode(Objects([extents_of(7, {0: 1})])), 0, 0), "")
+    assert MACHINE.encode(j.state) == before

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
-from l0gc.errors import AppendOutcomeUnknownError, CorruptObjectError, StoreError, TopicNotFoundError
+from l0gc.errors import StoreError
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.state import PartitionState
-from l0gc.streamlog.level_one.commit import commit_run, plan_run
-from tests.support.ingest import stored_values, upload
+from l0gc.streamlog.journal.entries import Reconciled
+from l0gc.streamlog.journal.rows import L1_ROW, unpack
+from l0gc.streamlog.journal.state import decode_entry
+from l0gc.streamlog.level_one import commit as commits
+from l0gc.streamlog.level_one import index
+from l0gc.streamlog.level_one.commit import Commit, Committed
+from l0gc.streamlog.level_one.plan import Fault
+from l0gc.streamlog.level_one.write import Written
 from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
-from tests.support.reconcile import reconcile, write_plan
+from tests.support.reconcile import Begun, begin, files, lifted, named, put, reconcile, unreconciled
+
+JOURNAL = "l0gc/journal/0000/"
 
 
-def records(count: int, prefix: str = "r") -> list[bytes]:
-    return [f"{prefix}{n}".encode() for n in range(count)]
+def records(count: int, prefix: str = "r") -> dict[int, list[bytes]]:
+    return {p: [b"%s%d" % (prefix.encode(), n) for n in range(p, count, 2)] for p in range(2)}
 
 
-def put(cluster: Cluster, tmp_path: Path, values: list[bytes], topic: str = "events") -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"".join(v + b"\n" for v in values))
-    upload(cluster, topic, [path], batch_bytes=80)
-
-
-def two_processes(tmp_path: Path, count: int = 20) -> tuple[Cluster, Cluster]:
+def two_processes(count: int = 20, journals: int = 1) -> tuple[Cluster, Cluster]:
     a = memory_cluster()
-    a.controller.create_topic("events", 2)
-    put(a, tmp_path, records(count))
-    return a, memory_cluster(store_of(a), seed=1, bootstrap=False)
+    a.controller.create_topic("events", 2, journals)
+    put(a, "events", records(count))
+    return a, another(a)
+
+
+def another(cluster: Cluster, seed: int = 1) -> Cluster:
+    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
 
 
 def store_of(cluster: Cluster) -> MemoryStore:
@@ -38,135 +44,233 @@ def store_of(cluster: Cluster) -> MemoryStore:
     return cluster.store
 
 
-def state_of(cluster: Cluster, partition: int = 0) -> PartitionState:
-    return cluster.partition(cluster.controller.snapshot().topic("events").ids()[partition]).catch_up()
-
-
 def l1_objects(cluster: Cluster) -> set[str]:
-    return {k for k in store_of(cluster).objects if k.startswith("level_one/")}
+    return {k for k in store_of(cluster).objects if k.startswith("level_one/data/")}
 
 
-def named(cluster: Cluster) -> set[str]:
-    return {f.key for p in range(2) for f in state_of(cluster, p).l1}
+def entries(cluster: Cluster) -> list[Reconciled]:
+    """The reconcilers' entries in journal 0."""
+    log = cluster.journal(0).replica.log
+    payloads = [decode_entry(e.payload, "") for e in log.replay().entries]
+    return [e for e in payloads if isinstance(e, Reconciled)]
 
 
-def test_a_run_lifts_everything_and_the_records_stay_the_same(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    before = stored_values(a, "events")
-    committed = reconcile(a)
-    assert [c.lost for c in committed] == [False, False]
-    for p in range(2):
-        state = state_of(b, p)
-        assert (state.last_reconciled_offset, state.placeholders) == (9, [])
-        assert state.gc_epoch == state.previous_applied_epoch - 1
-    assert l1_objects(a) == named(b)
-    assert stored_values(b, "events") == before
-    assert reconcile(b) == []  # nothing is left to do
+def sums(found: Sequence[Committed]) -> tuple[int, int, int]:
+    """Records, L1 objects, and partitions that were lost."""
+    return sum(c.records for c in found), sum(c.l1_objects for c in found), sum(c.lost for c in found)
 
 
-def test_a_second_run_continues_the_first(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    reconcile(a)
-    put(b, tmp_path, records(6, "s"))
-    reconcile(b)
-    assert [(f.base_offset, f.last_offset) for f in state_of(a).l1] == [(0, 9), (10, 12)]
-    assert stored_values(a, "events") == [[*records(20)[p::2], *records(6, "s")[p::2]] for p in range(2)]
+def test_one_entry_takes_all_partitions_of_a_journal_and_names_the_epoch() -> None:
+    a, b = two_processes()
+    a.controller.advance()
+    begun = begin(a)
+    assert sums(begun.commit()) == (20, 2, 0)
+    (entry,) = entries(b)
+    assert (entry.epoch, entry.log_offset) == (2, 0)
+    assert unpack(entry.topics[0].files, L1_ROW)[["partition", "base", "last", "epoch"]].tolist() == [
+        (0, 0, 9, 2),
+        (1, 0, 9, 2),
+    ]
+    assert l1_objects(a) == named(b, "events") == begun.keys
 
 
-def test_one_topic_at_a_time_and_one_that_exists(tmp_path: Path) -> None:
-    a, _ = two_processes(tmp_path)
-    a.controller.create_topic("other", 1)
-    put(a, tmp_path, records(3), "other")
-    assert {c.plan.topic for c in reconcile(a, "other")} == {"other"}
-    assert state_of(a).last_reconciled_offset == -1
-    with pytest.raises(TopicNotFoundError, match="'othe'"):
-        plan_run(a, "othe")
+def test_a_large_commit_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "ENTRY_BYTES", 300)
+    a = memory_cluster()
+    a.controller.create_topic("events", 10)
+    put(a, "events", {p: [b"x"] for p in range(10)})
+    assert sums(begin(a).commit()) == (10, 10, 0)
+    assert [len(unpack(e.topics[0].files, L1_ROW)) for e in entries(a)] == [4, 4, 2]
+    assert all(unreconciled(a, "events", p) == 0 for p in range(10))
 
 
 @pytest.mark.parametrize("meanwhile", ["the same range", "more", "the same range, then more"])
-def test_a_zombie_reconciler_loses_and_only_its_own_objects_go(tmp_path: Path, meanwhile: str) -> None:
+def test_a_zombie_reconciler_loses_and_only_its_own_objects_go(meanwhile: str) -> None:
     """Hazard 9."""
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)  # and then it sleeps
-    theirs = {f.key for fs in files.values() for f in fs}
+    a, b = two_processes()
+    begun = begin(a)  # and then it sleeps
     if meanwhile != "more":
         reconcile(b)
     if meanwhile != "the same range":
-        put(b, tmp_path, records(8, "s"))
+        put(b, "events", records(8, "s"))
         reconcile(b)
-    before, winners = stored_values(b, "events"), named(b)
-    warnings: list[str] = []
-    committed = commit_run(a, plan, files, warnings.append)
-    assert [(c.lost, c.files) for c in committed] == [(True, []), (True, [])]
-    assert not warnings
-    assert l1_objects(a) == named(a) == winners
-    assert not theirs & winners
-    assert stored_values(a, "events") == before
+    before, winners = [lifted(b, "events", p) for p in range(2)], named(b, "events")
+    (committed,) = begun.commit()
+    assert (sums([committed]), committed.errors, committed.partitions) == ((0, 0, 2), [], {})
+    assert l1_objects(a) == named(a, "events") == winners
+    assert not begun.keys & winners
+    assert [lifted(a, "events", p) for p in range(2)] == before
 
 
-def test_a_partition_that_was_lost_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
-    other, _ = plan_run(b, None)
-    first = [p for p in other.partitions if p.partition == 0]
-    commit_run(b, type(other)(first, other.objects), write_plan(b, other), lambda w: None)
-    assert [c.lost for c in commit_run(a, plan, files, lambda w: None)] == [True, False]
-    assert state_of(b, 1).last_reconciled_offset == 9
+def test_a_partition_that_was_lost_does_not_hold_up_the_others() -> None:
+    a, b = two_processes()
+    begun, other = begin(a), begin(b)
+    only = {(j, r): rows[rows["partition"] == 0] for (j, r), rows in other.written.files.items()}
+    assert sums(Begun(b, other.round, Written(only)).commit()) == (10, 1, 0)
+    (committed,) = begun.commit()
+    assert sums([committed]) == (10, 1, 1)
+    assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [1]}
+    assert [unreconciled(b, "events", p) for p in range(2)] == [0, 0]
+    assert named(b, "events") <= l1_objects(b)
 
 
-def test_records_that_arrive_while_a_run_writes_wait_for_the_next(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
-    put(b, tmp_path, records(8, "s"))
-    assert [c.lost for c in commit_run(a, plan, files, lambda w: None)] == [False, False]
-    assert state_of(a).unreconciled_records == 4
-    assert stored_values(b, "events") == [[*records(20)[p::2], *records(8, "s")[p::2]] for p in range(2)]
+def test_records_that_arrive_while_a_run_writes_wait_for_the_next() -> None:
+    a, b = two_processes()
+    begun = begin(a)
+    put(b, "events", records(8, "s"))
+    assert sums(begun.commit()) == (20, 2, 0)
+    assert [unreconciled(a, "events", p) for p in range(2)] == [4, 4]
+    reconcile(b)
+    assert [lifted(a, "events", p) for p in range(2)] == [[*records(20)[p], *records(8, "s")[p]] for p in range(2)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_loses_the_run_and_its_objects(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
-    for p in b.controller.delete_topic("events").ids():
-        b.partition(p).close()
-    assert [c.lost for c in commit_run(a, plan, files, lambda w: None)] == [True, True]
+def test_a_topic_that_is_deleted_meanwhile_loses_the_run_and_its_objects() -> None:
+    a, b = two_processes()
+    begun = begin(a)
+    b.journal(0).close(b.controller.delete_topic("events").revision)
+    (committed,) = begun.commit()
+    assert (sums([committed]), committed.errors) == ((0, 0, 2), [])
     assert l1_objects(a) == set()
 
 
-def test_a_plan_without_all_its_files_commits_nothing(tmp_path: Path) -> None:
-    a, _ = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
-    with pytest.raises(CorruptObjectError, match=r"partition events/0 .* nothing is committed"):
-        commit_run(a, plan, {1: files[1]}, lambda w: None)
-    assert state_of(a).last_reconciled_offset == -1
+def test_of_two_topics_one_that_is_deleted_does_not_hold_up_the_other() -> None:
+    a = memory_cluster(bootstrap=False)
+    a.controller.bootstrap(shards=4, journals=1)
+    for topic in ("events", "other"):
+        a.controller.create_topic(topic, 1)
+        put(a, topic, {0: [topic.encode()]})
+    begun, b = begin(a), another(a)
+    b.journal(0).close(b.controller.delete_topic("events").revision)
+    assert sums(begun.commit()) == (1, 1, 1)
+    assert lifted(b, "other", 0) == [b"other"]
 
 
-def test_a_commit_whose_reply_is_lost_counts_once_and_keeps_its_objects(tmp_path: Path) -> None:
-    """Hazard 8: taken for lost, its files would be removed, and the log names them."""
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
-    before = stored_values(b, "events")
-    store_of(a).fault = lose_reply("/partition/events-1/00000/")
-    committed = commit_run(a, plan, files, lambda w: None)
-    assert [c.lost for c in committed] == [False, False]
-    assert l1_objects(a) == named(b)
-    assert stored_values(b, "events") == before
+# -- damage ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_of_unknown_outcome_removes_nothing(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
-    lose = lose_reply("/partition/events-1/00000/")
+def test_files_that_leave_a_gap_commit_nothing_and_stay_for_whoever_looks_into_it() -> None:
+    a, _ = two_processes()
+    begun = begin(a)
+    ((topic, rows),) = begun.written.files.items()
+    wrong = rows.copy()
+    wrong["last"][0] += 1
+    torn = np.concatenate([wrong[:1], rows])
+    (committed,) = Begun(a, begun.round, Written({topic: torn})).commit()
+    assert sums([committed]) == (0, 0, 0)
+    assert "journal 0: the commit's L1 objects leave a gap, or overlap" in committed.errors[0]
+    assert [unreconciled(a, "events", p) for p in range(2)] == [10, 10]
+
+
+def fault(message: str, *places: tuple[int, int]) -> Fault:
+    return Fault(0, 1, message, np.array([p for p, _ in places], np.int32), np.array([b for _, b in places], np.int64))
+
+
+def test_what_could_not_be_lifted_is_told_once_for_each_cause_with_its_partitions() -> None:
+    a, _ = two_processes()
+    begun = begin(a)
+    faults = [fault("k1 is gone", (0, 0)), fault("k1 is gone", (1, 0)), fault("k0 is damaged", (1, 5))]
+    (committed,) = Begun(a, begun.round, Written({}, faults)).commit()
+    assert committed.errors == ["k0 is damaged; it holds events/1", "k1 is gone; it holds events/0, events/1"]
+
+
+def test_what_somebody_else_has_lifted_is_no_error() -> None:
+    a, b = two_processes()
+    begun = begin(a)
+    reconcile(b)
+    (committed,) = Begun(a, begun.round, Written({}, [fault("k1 is gone", (0, 0), (1, 3))])).commit()
+    assert committed.errors == []
+
+
+def test_of_much_damage_only_so_much_is_told() -> None:
+    a = memory_cluster()
+    a.controller.create_topic("events", 100)
+    put(a, "events", {p: [b"x"] for p in range(100)})
+    begun = begin(a)
+    faults = [fault(f"k{n:02}", *((p, 0) for p in range(100))) for n in range(30)]
+    (committed,) = Begun(a, begun.round, Written({}, faults)).commit()
+    assert len(committed.errors) == 21
+    assert committed.errors[0].startswith("k00; it holds events/0, events/1, ")
+    assert committed.errors[0].endswith("events/19 and 80 more partitions")
+    assert committed.errors[-1] == "and 10 more of that kind in journal 0"
+
+
+def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_removed() -> None:
+    a, b = two_processes()
+    begun = begin(b)
+    key = next(k for k in store_of(a).objects if k.startswith(f"{JOURNAL}log/"))
+    store_of(a).objects[key].body = b"?"
+    (committed,) = Begun(another(a, 2), begun.round, begun.written).commit()
+    assert committed.errors[0].startswith(f"journal 0: {key} does not match its checksum")
+    assert l1_objects(a) == begun.keys
+
+
+# -- the same commit twice ------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_is_done_again_finds_its_own_objects_and_counts_them() -> None:
+    """Spark may run a task twice, and the first one may have landed."""
+    a, b = two_processes()
+    begun = begin(a)
+    assert sums(begun.commit()) == sums(begun.commit()) == (20, 2, 0)
+    again = Begun(b, begun.round, begun.written)
+    assert sums(again.commit()) == (20, 2, 0)
+    assert l1_objects(a) == named(a, "events") == begun.keys
+    assert len(entries(b)) == 1
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_also_where_they_have_gone_into_an_index_object_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    monkeypatch.setattr(commits, "STATE_ROWS", 2)
+    monkeypatch.setattr(index, "STATE_ROWS", 2)
+    monkeypatch.setattr(index, "KEPT_ROWS", 1)
+    a, b = two_processes()
+    begun = begin(a)
+    begun.commit()
+    for n in range(4):
+        put(b, "events", {0: [b"%d" % n], 1: [b"%d" % n]})
+        reconcile(b)
+    indexes = [k for k in store_of(a).objects if k.startswith("level_one/index/")]
+    assert indexes
+    if damaged:
+        for key in indexes:
+            store_of(a).objects[key].body = b"?"
+    (committed,) = begun.commit()
+    assert begun.keys <= l1_objects(a)
+    if damaged:
+        assert sums([committed]) == (0, 0, 0)
+        assert committed.errors[0].startswith("whether the L1 objects of events/0 count is not known, so they stay: ")
+    else:
+        assert sums([committed]) == (20, 2, 0)
+
+
+def test_of_a_topic_that_was_deleted_since_the_commit_its_objects_stay_named() -> None:
+    a, b = two_processes()
+    begun = begin(a)
+    begun.commit()
+    b.journal(0).close(b.controller.delete_topic("events").revision)
+    assert sums(begun.commit()) == (20, 2, 0)
+    assert l1_objects(a) == begun.keys
+
+
+def test_a_commit_whose_reply_is_lost_counts_once_and_keeps_its_objects() -> None:
+    """Hazard 8: taken for lost, its files would be removed, and the journal names them."""
+    a, b = two_processes()
+    begun = begin(a)
+    store_of(a).fault = lose_reply(JOURNAL)
+    assert sums(begun.commit()) == (20, 2, 0)
+    assert l1_objects(a) == named(b, "events")
+
+
+def test_a_commit_of_unknown_outcome_removes_nothing_and_the_other_journals_go_on() -> None:
+    a, b = two_processes(journals=2)
+    begun = begin(a)
+    lose = lose_reply(JOURNAL)
     cut: list[Call] = []
 
-    def fault(call: Call) -> None:
-        if cut:
+    def unplugged(call: Call) -> None:
+        if cut and JOURNAL in call.key:
             raise StoreError("unplugged")
         try:
             lose(call)
@@ -174,39 +278,106 @@ def test_a_commit_of_unknown_outcome_removes_nothing(tmp_path: Path) -> None:
             cut.append(call)
             raise
 
-    store_of(a).fault = fault
-    with pytest.raises(AppendOutcomeUnknownError):
-        commit_run(a, plan, files, lambda w: None)
+    store_of(a).fault = unplugged
+    first, second = begun.commit()
     store_of(a).fault = lambda call: None
-    assert named(b) <= l1_objects(b)
-    assert state_of(b, 0).last_reconciled_offset == 9
-    reconcile(b)
-    assert stored_values(b, "events") == [records(20)[p::2] for p in range(2)]
+    assert sums([first]) == (0, 0, 0)
+    assert first.errors[0].startswith("journal 0: ")
+    assert sums([second]) == (10, 1, 0)
+    assert named(b, "events") == l1_objects(b) == begun.keys
+    assert [unreconciled(b, "events", p) for p in range(2)] == [0, 0]
+
+
+# -- what is removed ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["error", "refused"])
-def test_objects_that_cannot_be_removed_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    a, b = two_processes(tmp_path)
-    plan, _ = plan_run(a, None)
-    files = write_plan(a, plan)
+def test_objects_that_cannot_be_removed_are_told(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    a, b = two_processes()
+    begun = begin(a)
     reconcile(b)
 
     def delete(keys: list[str]) -> list[DeleteFailure]:
         if how == "error":
             raise StoreError("away")
-        return [DeleteFailure(keys[0], "AccessDenied", "no")]
+        return [DeleteFailure(key, "AccessDenied", "no") for key in keys]
 
     monkeypatch.setattr(a.store, "delete", delete)
-    warnings: list[str] = []
-    assert all(c.lost for c in commit_run(a, plan, files, warnings.append))
-    assert [w.split(",")[0] for w in warnings] == [f.key for p in (0, 1) for f in files[p]]
+    (committed,) = begun.commit()
+    assert committed.lost == 2
+    assert [e.split(",")[0] for e in committed.errors] == sorted(begun.keys)[: 1 if how == "error" else 2]
 
 
-def test_a_partition_whose_log_is_damaged_is_left_out_and_named(tmp_path: Path) -> None:
-    a, b = two_processes(tmp_path)
-    key = next(k for k in store_of(a).objects if k.startswith("l0gc/partition/events-1/00000/log/"))
-    store_of(a).objects[key].body = b"{}"
-    plan, errors = plan_run(b, None)
-    assert [p.partition for p in plan.partitions] == [1]
-    assert len(errors) == 1
-    assert key in errors[0]
+def test_a_thousand_losers_go_in_a_few_requests() -> None:
+    a = memory_cluster()
+    a.controller.create_topic("events", 1500)
+    put(a, "events", {p: [b"x"] for p in range(1500)})
+    begun = begin(a)
+    reconcile(another(a))
+    before = store_of(a).requests["delete"]
+    (committed,) = begun.commit()
+    assert committed.lost == 1500
+    assert store_of(a).requests["delete"] - before == 2
+    assert l1_objects(a) == named(a, "events")
+
+
+# -- index objects --------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_object_is_durable_before_the_entry_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "STATE_ROWS", 3)
+    monkeypatch.setattr(index, "STATE_ROWS", 3)
+    monkeypatch.setattr(index, "KEPT_ROWS", 1)
+    a, _ = two_processes()
+    order: list[str] = []
+
+    def watch(call: Call) -> None:
+        if call.when == "after" and call.kind.startswith("put"):
+            order.append(call.key.split("/")[1])
+
+    reconcile(a)
+    for expected in (["data", "journal"], ["data", "journal"], ["data", "index", "journal"]):
+        put(a, "events", {0: [b"x"]})
+        order.clear()
+        store_of(a).fault = watch
+        reconcile(a)
+        store_of(a).fault = lambda call: None
+        assert order == expected
+    assert len(files(a, "events", 0)) == 4
+
+
+def test_a_partition_that_will_be_refused_writes_no_index_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = two_processes()
+    begun = begin(a)
+    reconcile(b)
+    for module, name in ((commits, "STATE_ROWS"), (index, "STATE_ROWS"), (index, "KEPT_ROWS")):
+        monkeypatch.setattr(module, name, 1)
+    before = set(store_of(a).objects)
+    assert sums(begun.commit()) == (0, 0, 2)
+    assert set(store_of(a).objects) <= before
+
+
+def test_an_index_object_of_a_refused_partition_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal decides where the entry lands; the index object stays, unnamed, for vacuum (hazard 26)."""
+    a, b = two_processes()
+    reconcile(a)
+    put(a, "events", records(4, "s"))
+    begun = begin(a)
+    monkeypatch.setattr(commits, "STATE_ROWS", 1)
+    monkeypatch.setattr(index, "STATE_ROWS", 1)
+    monkeypatch.setattr(index, "KEPT_ROWS", 1)
+
+    class Overtaken(Commit):
+        def _spilled(self, revision, rows):  # type: ignore[no-untyped-def]
+            found = super()._spilled(revision, rows)
+            monkeypatch.setattr(commits, "STATE_ROWS", 64)
+            reconcile(b)
+            return found
+
+    take = begun.round.takes[0]
+    commit = Overtaken(a.store, a.journal(0), a.runtime, a.parallel, take.window, begun.round.epoch)
+    committed = commit.run({1: begun.written.files[0, 1]})
+    assert sums([committed]) == (0, 0, 2)
+    assert a.journal(0).state.topics[1].indexes == {}
+    assert len([k for k in store_of(a).objects if k.startswith("level_one/index/")]) == 2
+    assert [lifted(a, "events", p) for p in range(2)] == [records(20)[p] + records(4, "s")[p] for p in range(2)]

@@ -1,91 +1,317 @@
-"""What a run reads, and what it may commit."""
+"""What a round takes, what it passes over, and how its commit is put together."""
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from l0gc.errors import CorruptObjectError
-from l0gc.keys import PartitionId
-from l0gc.streamlog.journal.entries import L1File, Placeholder, Unreconciled
-from l0gc.streamlog.journal.state import PartitionState
-from l0gc.streamlog.level_one.plan import ExtentRead, ObjectRead, PartitionPlan, commit_entry, make_plan, split
+from l0gc.errors import StaleReconcilerError
+from l0gc.streamlog.journal.entries import Closed, IndexObject
+from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
+from l0gc.streamlog.journal.state import refusals
+from l0gc.streamlog.journal.topic import check_commit
+from l0gc.streamlog.level_one.plan import (
+    SMALL_TASK_BYTES,
+    TASK_BYTES,
+    Fault,
+    JournalPlan,
+    Step,
+    Wanted,
+    Window,
+    choose,
+    commit_entries,
+    is_unreconciled,
+    make_round,
+    ranges_of,
+    reads_of,
+    steps_of,
+    still_there,
+    strangers,
+    unreconciled,
+    writers_of,
+)
+from tests.support.journal import REVISION, TOPIC_ID, Journal, extents_of, key_of
+
+OTHER = REVISION + 4
+TOPICS = {REVISION: Wanted("events", TOPIC_ID), OTHER: Wanted("other", TOPIC_ID)}
+WINDOW = Window(0, TOPICS)
 
 
-def partition(number: int, *extents: tuple[str, int, int], reconciled: int = -1) -> tuple[PartitionId, PartitionState]:
-    """A partition whose unreconciled extents are (key, records, epoch)."""
-    state = PartitionState.new(5)
-    state.last_reconciled_offset = reconciled
-    at = reconciled + 1
-    for n, (key, records, epoch) in enumerate(extents):
-        placeholder = Placeholder(key, 100 * number, 50, records, 0, at)
-        state.placeholders.append(Unreconciled(placeholder, epoch, 10 + n))
-        at += records
-    state.next_offset = at
-    return PartitionId("events", 5, number), state
+def taken(j: Journal, window: Window) -> list[tuple[int, str, list[int]]]:
+    """(revision, key, partitions) of what can be taken."""
+    return [(r, o.key, o.extents["partition"].tolist()) for r, o in unreconciled(j.state, window)]
 
 
-PLAN = PartitionPlan(0, "events", 5, 2, base_offset=10, last_offset=19, log_offset=7)
+def rows(*files: tuple[int, int, int]) -> Rows:
+    """L1 rows of (partition, base, last)."""
+    return np.array(
+        [(p, base, last, 10, 5, bytes([p, base % 256, last % 256]) + bytes(13)) for p, base, last in files], L1_ROW
+    )
 
 
-def test_each_object_is_read_once_for_all_partitions() -> None:
-    plan = make_plan([partition(0, ("b", 3, 6), ("a", 2, 7)), partition(1, ("b", 4, 6), reconciled=9)])
-    assert [(p.id.partition, p.base_offset, p.last_offset, p.log_offset) for p in plan.partitions] == [
-        (0, 0, 4, 11),
-        (1, 10, 13, 10),
+# -- windows --------------------------------------------------------------------------------------------------------------
+
+
+def test_objects_come_in_order_of_the_log_whatever_their_topics() -> None:
+    j = Journal()
+    for n, revision in enumerate([REVISION, OTHER, REVISION]):
+        j.land(extents_of(9, {0: 1}, key=f"k{n}", revision=revision))
+    assert [key for _, key, _ in taken(j, WINDOW)] == ["k0", "k1", "k2"]
+    assert [key for _, key, _ in taken(j, Window(0, {OTHER: TOPICS[OTHER]}))] == ["k1"]
+    assert [key for _, key, _ in taken(j, Window(0, TOPICS, after=0, upto=1))] == ["k1"]
+
+
+def test_what_is_reconciled_or_closed_is_left_out() -> None:
+    j = Journal()
+    j.land(extents_of(9, {0: 2, 1: 1}, key="a"), extents_of(9, {0: 1}, key="b", revision=OTHER))
+    j.reconcile({0: 1})
+    assert taken(j, WINDOW) == [(REVISION, "a", [1]), (OTHER, "b", [0])]
+    j.apply(Closed(OTHER))
+    assert taken(j, WINDOW) == [(REVISION, "a", [1])]
+
+
+def test_a_partition_with_something_left_at_or_below_the_last_cut_waits_for_another_run() -> None:
+    """So a later round goes on behind damage, and never leaves a gap."""
+    j = Journal()
+    for key in "abc":
+        j.land(extents_of(9, {0: 1, 1: 1}, key=key))
+    j.reconcile({0: 0})  # partition 1 could not be lifted
+    assert taken(j, Window(0, TOPICS, after=0)) == [(REVISION, "b", [0]), (REVISION, "c", [0])]
+    assert taken(j, WINDOW) == [(REVISION, "a", [1]), (REVISION, "b", [0, 1]), (REVISION, "c", [0, 1])]
+
+
+def test_a_topic_that_the_controller_does_not_know_by_this_id_is_named_and_left() -> None:
+    j = Journal()
+    j.land(extents_of(9, topic_id="of another life"))
+    (error,) = strangers(j.state, WINDOW)
+    assert "'events' (revision 3)" in error
+    assert taken(j, WINDOW) == []
+    j = Journal()
+    j.apply(Closed(REVISION))  # of which the journal only knows that it is gone
+    assert strangers(j.state, WINDOW) == []
+
+
+# -- rounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_takes_whole_entries_up_to_its_bytes() -> None:
+    """An object of n partitions in blocks of two weighs 102 bytes a block."""
+    j = Journal()
+    for n in range(4):
+        j.land(extents_of(9 + n, {0: 1, 1: 1}, key=f"{n}a"), extents_of(9 + n, {2: 1, 3: 1, 4: 1}, key=f"{n}b"))
+    weight = 102 + 102 + 101
+    assert steps_of(j.state, WINDOW, 1) == ([Step(0, 9, 2, weight)], True)
+    assert steps_of(j.state, WINDOW, 2 * weight) == ([Step(0, 9, 2, weight), Step(1, 10, 2, weight)], True)
+    steps, more = steps_of(j.state, WINDOW, 1 << 30)
+    assert (steps, more) == ([Step(3, 9, 8, 4 * weight)], False)
+    assert steps_of(j.state, Window(0, TOPICS, after=3), 1) == ([], False)
+
+
+def test_only_blocks_with_something_left_are_counted_and_read() -> None:
+    j = Journal()
+    j.land(extents_of(9, dict.fromkeys(range(6), 2), key="k"))
+    j.reconcile({2: 1, 3: 1, 5: 1})
+    assert steps_of(j.state, WINDOW, 1) == ([Step(0, 9, 1, 204)], False)
+    (read,) = reads_of(j.state, WINDOW)
+    assert [(b.start, b.length) for b in read.blocks] == [(0, 102), (204, 102)]
+    assert (read.bytes, read.key, read.epoch, read.journal, read.revision) == (204, "k", 9, 0, REVISION)
+    assert read.extents[["partition", "block", "row", "records", "base"]].tolist() == [
+        (0, 0, 0, 2, 0),
+        (1, 0, 2, 2, 0),
+        (4, 1, 0, 2, 0),
     ]
-    assert [(o.key, [(e.index, e.epoch, e.placeholder.records) for e in o.extents]) for o in plan.objects] == [
-        ("a", [(0, 7, 2)]),
-        ("b", [(0, 6, 3), (1, 6, 4)]),
-    ]
-    assert [o.bytes for o in plan.objects] == [50, 100]
-    assert plan.records == 9
 
 
-def test_what_is_reconciled_or_closed_is_left_out_and_the_rest_numbered_on() -> None:
-    closed = partition(1, ("b", 1, 6))
-    closed[1].closed = True
-    plan = make_plan([partition(0, reconciled=4), closed, partition(2, ("b", 1, 6))])
-    assert [(p.index, p.partition) for p in plan.partitions] == [(0, 2)]
-    assert plan.objects[0].extents[0].index == 0
-    assert make_plan([]).objects == []
+def plan(journal: int, *steps: tuple[int, int]) -> JournalPlan:
+    """A plan of steps of (epoch, bytes)."""
+    return JournalPlan(journal, 99, [Step(n, epoch, 1, size) for n, (epoch, size) in enumerate(steps)])
 
 
-def test_files_of_a_plan_become_its_entry_in_order() -> None:
-    files = [L1File("b", 15, 19, 1), L1File("a", 10, 14, 1)]
-    entry = commit_entry(PLAN, files)
-    assert (entry.base_offset, entry.last_offset, entry.log_offset) == (10, 19, 7)
-    assert [f.key for f in entry.files] == ["a", "b"]
+def test_the_lowest_epochs_go_first_because_they_hold_m() -> None:
+    plans = [plan(0, (5, 10), (9, 10)), plan(1, (4, 10), (6, 10), (7, 10)), plan(2)]
+    assert choose(plans, 30) == {1: Step(1, 4, 2, 20), 0: Step(0, 5, 1, 10)}
+    assert choose(plans, 1000) == {1: Step(2, 4, 3, 30), 0: Step(1, 5, 2, 20)}
+
+
+def test_a_round_takes_one_step_at_least_however_large() -> None:
+    assert choose([plan(3, (5, 1 << 40), (5, 1))], 1) == {3: Step(0, 5, 1, 1 << 40)}
+    assert choose([plan(0)], 1) == {}
+
+
+JOURNALS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=6), min_size=1, max_size=5)
+
+
+@settings(deadline=None)
+@given(JOURNALS, st.integers(1, 200))
+def test_rounds_end_and_take_each_step_once(journals: list[list[tuple[int, int]]], budget: int) -> None:
+    rest = {n: list(plan(n, *steps).steps) for n, steps in enumerate(journals)}
+    total = sum(s.objects for steps in rest.values() for s in steps)
+    found = 0
+    for _ in range(sum(map(len, rest.values()))):
+        chosen = choose([JournalPlan(n, 99, steps) for n, steps in rest.items()], budget)
+        assert bool(chosen) == any(rest.values())
+        size = sum(s.bytes for s in chosen.values())
+        assert size <= budget or sum(s.objects for s in chosen.values()) == 1
+        for journal, step in chosen.items():
+            mine = [s for s in rest[journal] if s.cut <= step.cut]
+            assert (step.objects, step.bytes) == (len(mine), sum(s.bytes for s in mine))
+            assert step.epoch == min(s.epoch for s in mine)
+            rest[journal] = rest[journal][len(mine) :]
+            found += step.objects
+    assert found == total
+    assert not any(rest.values())
 
 
 @pytest.mark.parametrize(
-    "ranges",
+    ("size", "objects", "cores", "partitions", "expected"),
     [
-        [],
-        [(10, 18)],
-        [(11, 19)],
-        [(10, 20)],
-        [(9, 19)],
-        [(10, 14), (16, 19)],
-        [(10, 14), (14, 19)],
-        [(10, 19), (10, 19)],
-        [(10, 19), (20, 24)],
-        [(0, 9), (10, 19)],
-        [(10, 19), (15, 19)],
+        (100, 9, 8, 100, (1, 1)),
+        (4 * SMALL_TASK_BYTES, 9, 8, 100, (4, 8)),
+        (4 * SMALL_TASK_BYTES, 2, 8, 100, (2, 8)),
+        (4 * SMALL_TASK_BYTES, 9, 8, 3, (4, 3)),
+        (20 * TASK_BYTES, 900, 8, 10_000, (20, 20)),
+        (900 * TASK_BYTES, 9000, 8, 10_000, (900, 200)),
     ],
 )
-def test_files_that_do_not_hold_exactly_the_plan_are_refused(ranges: list[tuple[int, int]]) -> None:
-    files = [L1File(f"{a}-{b}", a, b, 1) for a, b in ranges]
-    with pytest.raises(CorruptObjectError, match=r"partition events/2 hold .* not 10 to 19; nothing is committed"):
-        commit_entry(PLAN, files)
+def test_a_round_has_as_many_tasks_as_are_worth_it(
+    size: int, objects: int, cores: int, partitions: int, expected: tuple[int, int]
+) -> None:
+    r = make_round(7, [WINDOW], {0: Step(5, 1, objects, size)}, cores, partitions)
+    assert (r.readers, r.writers) == expected
+    assert (r.epoch, r.bytes, r.topics()) == (7, size, {REVISION: "events", OTHER: "other"})
+    assert (r.takes[0].window.after, r.takes[0].window.upto) == (-1, 5)
 
 
-def test_objects_are_split_by_bytes_without_loss() -> None:
-    def read(n: int, size: int) -> ObjectRead:
-        return ObjectRead(str(n), [ExtentRead(0, 5, Placeholder(str(n), 0, size, 1, 0, n))])
+def test_readers_get_about_the_same_each_and_all_of_it() -> None:
+    windows = [Window(n, TOPICS) for n in range(3)]
+    steps = {n: Step(5, 1, 40, 40 * SMALL_TASK_BYTES) for n in range(3)}
+    r = make_round(7, windows, steps, 8, 100)
+    loads = [0] * r.readers
+    for take in r.takes:
+        for n in range(40):
+            loads[r.reader_of(take, n * SMALL_TASK_BYTES)] += 1
+    assert sum(loads) == 120
+    assert max(loads) - min(loads) <= 1
+    assert r.reader_of(r.takes[2], 1 << 50) == r.readers - 1  # the journal has moved on
 
-    objects = [read(n, size) for n, size in enumerate([90, 10, 10, 10, 30, 30])]
-    groups = split(objects, 2)
-    assert sorted(o.key for g in groups for o in g) == [str(n) for n in range(6)]
-    assert [sum(o.bytes for o in g) for g in groups] == [90, 90]
-    assert len(split(objects, 100)) == 6
-    assert split([], 4) == [[]]
+
+def test_a_partition_belongs_to_one_writer_and_writers_share_them() -> None:
+    partitions = np.arange(1000, dtype=np.int32)
+    for revision in (0, 7, 2**53):
+        of = writers_of(revision, partitions, 7)
+        assert np.bincount(of, minlength=7).min() >= 142
+    alone = [int(writers_of(revision, partitions[:1], 4)[0]) for revision in range(0, 400, 2)]
+    assert min(np.bincount(alone, minlength=4)) > 20
+
+
+# -- commits --------------------------------------------------------------------------------------------------------------
+
+
+def test_files_become_ranges() -> None:
+    found = ranges_of(rows((0, 0, 4), (0, 5, 9), (3, 7, 7)))
+    assert found.dtype == RANGE
+    assert found.tolist() == [(0, 0, 9), (3, 7, 7)]
+
+
+FILES = st.dictionaries(
+    st.sampled_from([REVISION, OTHER, 99]),
+    st.dictionaries(st.integers(0, 50), st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12),
+    min_size=1,
+)
+
+
+@settings(deadline=None)
+@given(FILES, st.integers(1, 2000), st.sets(st.integers(0, 50)))
+def test_a_commit_is_cut_between_partitions_and_names_everything_once(
+    topics: dict[int, dict[int, list[int]]], limit: int, indexed: set[int]
+) -> None:
+    files: dict[int, Rows] = {}
+    for revision, partitions in topics.items():
+        spans = []
+        for p, lengths in sorted(partitions.items()):
+            ends = list(itertools.accumulate(lengths, initial=p))
+            spans += [(p, a, b - 1) for a, b in itertools.pairwise(ends)]
+        files[revision] = rows(*spans)
+    indexes = {
+        revision: [IndexObject(p, "n", 5, 1, 1) for p in sorted(indexed & set(partitions))]
+        for revision, partitions in topics.items()
+    }
+    found: dict[int, list[Rows]] = {}
+    of_index: dict[int, list[IndexObject]] = {}
+    entries = list(commit_entries(5, 42, files, indexes, limit))
+    for entry in entries:
+        assert (entry.epoch, entry.log_offset) == (5, 42)
+        assert len({t.revision for t in entry.topics}) == len(entry.topics)
+        partitions_in = 0
+        size = 0
+        for t in entry.topics:
+            check_commit(t)  # what the journal demands of any commit
+            found.setdefault(t.revision, []).append(unpack(t.files, L1_ROW))
+            of_index.setdefault(t.revision, []).extend(t.indexes)
+            partitions_in += len(unpack(t.ranges, RANGE))
+            size += len(t.ranges) + len(t.files) + 80 * len(t.indexes)
+        assert size <= limit or partitions_in == 1
+    assert {r: np.concatenate(parts).tolist() for r, parts in found.items()} == {
+        r: f.tolist() for r, f in files.items()
+    }
+    assert {r: i for r, i in of_index.items() if i} == {r: i for r, i in indexes.items() if i}
+
+
+def test_no_files_make_no_entry() -> None:
+    assert list(commit_entries(5, 42, {}, {}, 1000)) == []
+
+
+def test_a_gap_between_the_files_is_refused_by_the_journal() -> None:
+    (entry,) = commit_entries(5, 0, {REVISION: rows((0, 0, 4), (0, 6, 9))}, {}, 1000)
+    with pytest.raises(StaleReconcilerError, match="leave a gap"):
+        check_commit(entry.topics[0])
+
+
+def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> None:
+    j = Journal()
+    for n in range(5):
+        j.land(extents_of(9, {n % 3: 2, 3: 1}, key=key_of(9, n)))
+    (step,), _ = steps_of(j.state, Window(0, TOPICS, upto=2), 1 << 20)
+    ends: dict[int, int] = {}
+    for read in reads_of(j.state, Window(0, TOPICS, upto=step.cut)):
+        for e in read.extents:
+            ends[int(e["partition"])] = int(e["base"] + e["records"] - 1)
+    files = rows(*((p, 0, last) for p, last in sorted(ends.items())))
+    (entry,) = commit_entries(5, step.cut, {REVISION: files}, {}, 1 << 20)
+    assert refusals(j.state, entry.topics[0], entry.log_offset) == {}
+    j.apply(entry)
+    assert j.state.partition(REVISION, 3).last_reconciled_offset == 2
+
+
+# -- what could not be lifted -----------------------------------------------------------------------------------------------
+
+
+def fault(*at: tuple[int, int], revision: int = REVISION) -> Fault:
+    return Fault(0, revision, "gone", np.array([p for p, _ in at], np.int32), np.array([b for _, b in at], np.int64))
+
+
+def test_a_fault_counts_only_where_nobody_has_lifted_the_records() -> None:
+    j = Journal()
+    j.land(extents_of(9, {0: 3, 1: 3, 4: 3}))
+    j.reconcile({1: 2})
+    left = still_there(j.state, fault((0, 0), (1, 0), (3, 0), (4, 0)))
+    assert left is not None
+    assert (left.partitions.tolist(), left.bases.tolist(), left.message) == ([0, 4], [0, 0], "gone")
+    assert still_there(j.state, fault((1, 2))) is None
+    assert still_there(j.state, fault((0, 0), revision=77)) is None
+    j.apply(Closed(REVISION))
+    assert still_there(j.state, fault((0, 0))) is None
+
+
+def test_of_a_partition_that_a_journal_does_not_know_nothing_is_unreconciled() -> None:
+    j = Journal()
+    j.land(extents_of(9, {2: 1}))
+    topic = j.state.topics[REVISION]
+    assert is_unreconciled(topic, np.array([0, 2, 9]), np.array([0, 0, 0])).tolist() == [False, True, False]
+    topic.partitions = topic.partitions[:0]
+    topic.reconciled = topic.reconciled[:0]
+    assert is_unreconciled(topic, np.array([0]), np.array([0])).tolist() == [False]

@@ -1,0 +1,291 @@
+"""l0gc as a library: `with l0gc.open("s3://bucket/prefix") as cluster: ...`, which does what the commands do.
+
+Each method calls what its command calls, and decides nothing itself. Results have the names of the command's JSON; errors
+are those of `l0gc.errors`. What could be done in part only raises its error behind the work, with what was done as
+`error.result`. What is named in `__all__`, and in docs/library.md, is public and stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from l0gc.collect.attempts import Noted
+from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
+from l0gc.collect.plan import SweepOptions
+from l0gc.collect.runs import KEEP_RUNS_S, expire_before
+from l0gc.errors import L0gcError, StoreError, UsageError
+from l0gc.inspect.status import Status, status
+from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
+from l0gc.storage.fan_out import FanOut, LocalFanOut
+from l0gc.streamlog import reader, topics
+from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import open_cluster
+from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.epoch_source import READERS, JournalSource
+from l0gc.streamlog.founding import FoundedCluster, found_cluster
+from l0gc.streamlog.housekeep import HousekeepResult, housekeep
+from l0gc.streamlog.ingest.inputs import Source
+from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.ingest.result import UploadResult
+from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES
+from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
+from l0gc.streamlog.reader import Record
+from l0gc.watermark.listing import ListingScan
+from l0gc.watermark.pipeline import Pipeline, WatermarkResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__: Final = [
+    "Cluster", "FoundedCluster", "HousekeepResult", "ReconcileResult", "Record", "Source", "Status", "SweepResult", "Topic",
+    "Topics", "UploadResult", "WatermarkResult", "open",
+]  # fmt: skip
+
+R = TypeVar("R")
+
+
+def open(
+    url: str,
+    *,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    profile: str | None = None,
+    cluster_id: str | None = None,
+    epoch_interval_s: float = EPOCH_INTERVAL_S,
+) -> Cluster:
+    """The cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
+
+    Args:
+        endpoint_url: an S3-compatible server; by default `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, else AWS.
+        region: the bucket's; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, else what boto3 finds.
+        profile: the AWS profile; credentials are found as boto3 finds them.
+        cluster_id: refuse a bucket of any other cluster.
+        epoch_interval_s: uploads and housekeeping advance an epoch that is older than this.
+
+    Raises:
+        UsageError: the URL or the endpoint cannot be one.
+    """
+    endpoint_url = endpoint_url or first_of(os.environ, ENDPOINT_VARIABLES)
+    region = region or first_of(os.environ, REGION_VARIABLES)
+    config = StoreConfig.from_url(url, endpoint_url=endpoint_url, region=region, profile=profile)
+    return Cluster(config, cluster_id, epoch_interval_s)
+
+
+class Cluster:
+    """A cluster, as `l0gc.open` gives it. Several threads may use it."""
+
+    topics: Topics
+    """The cluster's topics."""
+
+    def __init__(self, config: StoreConfig, cluster_id: str | None, epoch_interval_s: float) -> None:
+        self._stack = ExitStack()
+        opened = open_cluster(config, expected_cluster_id=cluster_id, epoch_interval_s=epoch_interval_s)
+        self._handles, self._store = self._stack.enter_context(opened)
+        self._closed = False
+        self.topics = Topics(self)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its threads; a `with` block does it."""
+        self._closed = True
+        self._stack.close()
+
+    def handles(self) -> Handles:
+        if self._closed:
+            raise UsageError("the cluster is closed: use it inside its with block, or open it again")
+        return self._handles
+
+    def init(
+        self, *, create_bucket: bool = False, shards: int | None = None, journals: int | None = None
+    ) -> FoundedCluster:
+        """Try out the store and found the cluster; where it is already, change nothing. As `l0gc init`."""
+        cluster, store = self.handles(), self._store
+        return found_cluster(cluster, store, create_bucket=create_bucket, shards=shards, journals=journals)
+
+    @property
+    def epoch(self) -> int:
+        """The cluster epoch, read now."""
+        return self.handles().controller.snapshot().epoch
+
+    def upload(
+        self,
+        topic: str,
+        *sources: Source,
+        key_field: str | None = None,
+        partition: int | None = None,
+        producer: str | None = None,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        progress: Callable[[int, int], None] = lambda records, size: None,
+    ) -> UploadResult:
+        """Upload records, and return when they are committed. As `l0gc upload`.
+
+        Args:
+            sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
+            key_field: each record goes to the partition that this field of its JSON hashes to; the field is its key.
+            partition: all records go there. Without either, they go to the partitions in turn.
+            producer: the name under which a repeated upload lands nothing twice.
+            batch_bytes: about so many bytes of records become one L0 object.
+            progress: called with the records and the bytes of each batch that is committed.
+        """
+        with ExitStack() as stack:
+            uploader, inputs = open_upload(
+                self.handles(),
+                topic,
+                sources,
+                stack,
+                partition=partition,
+                key_field=key_field,
+                producer=producer,
+                batch_bytes=batch_bytes,
+                progress=progress,
+            )
+            return uploader.run(inputs)
+
+    def read(self, topic: str, partition: int | None = None, start: int | None = None) -> Iterator[Record]:
+        """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
+
+        Args:
+            start: begin at this offset, in each partition; by default at the first one that is there.
+        """
+        cluster = self.handles()
+        target = cluster.controller.snapshot().topic(topic)
+        partitions = None if partition is None else [target.id(partition).partition]
+        return reader.read_topic(cluster, target, partitions, start)
+
+    def housekeep(self, *, barrier: bool = False) -> HousekeepResult:
+        """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`.
+
+        Args:
+            barrier: close every journal's window, so that all that was uploaded before, and is reconciled, can go.
+        """
+        with Noted(self.handles(), "housekeep"):
+            result = housekeep(self._handles, barrier=barrier)
+            return _checked(result, result.problem)
+
+    def reconcile(self, spark: SparkSession | None = None, topic: str | None = None) -> ReconcileResult:
+        """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all. As `l0gc reconcile`.
+
+        Args:
+            spark: the session that does the work; without one, this process does it, which suits small buckets.
+        """
+        with Noted(self.handles(), "reconcile", whole=topic is None):
+            if spark is None:
+                result = reconcile(self._handles, topic)
+            else:
+                from l0gc.spark import reconcile_job, ship
+
+                with ship.prepared(spark, self._store.config):
+                    result = reconcile_job.run(spark, self._handles, self._store.config, topic)
+            return _checked(result, result.problem)
+
+    def compute_watermark(
+        self, spark: SparkSession | None = None, *, scan: bool = True, dry_run: bool = False
+    ) -> WatermarkResult:
+        """Compute M from the journals, and publish it. As `l0gc compute-watermark`.
+
+        Args:
+            spark: see `reconcile`.
+            scan: whether to read the listing, too, and count what is eligible.
+            dry_run: publish nothing.
+        """
+        with Noted(self.handles(), "compute-watermark", whole=not dry_run), self._fan_out(spark) as fan_out:
+            source = JournalSource(self._handles, fan_out, readers=READERS)
+            return Pipeline(self._handles, source, ListingScan(fan_out) if scan else None).run(dry_run=dry_run)
+
+    @contextmanager
+    def _fan_out(self, spark: SparkSession | None) -> Iterator[FanOut]:
+        if spark is None:
+            yield LocalFanOut(self._store, self._handles.parallel)
+            return
+        from l0gc.spark import fan_out, ship
+
+        with ship.prepared(spark, self._store.config):
+            yield fan_out.SparkFanOut(spark, self._store.config)
+
+    def sweep(
+        self,
+        *,
+        dry_run: bool = False,
+        min_age_s: float = 0,
+        max_objects: int | None = None,
+        max_rate: float | None = None,
+        max_delete_ratio: float | None = None,
+        shards: tuple[int, int] | None = None,
+        purge_versions: bool = False,
+        keep_runs_s: float = KEEP_RUNS_S,
+    ) -> SweepResult:
+        """Delete the L0 objects whose epoch is at or below the published M, in this process. As `l0gc sweep`.
+
+        Args:
+            dry_run: delete nothing; the result has the numbers that the run would have.
+            min_age_s: leave objects that are younger.
+            max_objects: delete no more than this many.
+            max_rate: delete no more than this many a second.
+            max_delete_ratio: stop before deleting more than this share of the bucket.
+            shards: the first and the last shard to sweep.
+            purge_versions: remove every version of what is deleted, for good.
+            keep_runs_s: remove the records of runs that are older than this.
+        """
+        options = SweepOptions(
+            dry_run, int(min_age_s * 1000), max_objects, max_rate, shards, max_delete_ratio, purge_versions
+        )
+        with Noted(self.handles(), "sweep", whole=options.whole), ThreadPoolExecutor(DELETERS) as deleters:
+            sweep = LocalSweep(self._handles, options)
+            try:
+                result = sweep.run(self._handles.parallel, deleters=deleters)
+            finally:
+                sweep.stop.set()  # where something ended the run, Ctrl-C say, its threads end what is under way
+            if result.deleted and not dry_run:
+                with suppress(StoreError):  # the next sweep removes them
+                    expire_before(self._store, result.run_id, keep_runs_s)
+            return _checked(result, result.problem)
+
+    def status(self) -> Status:
+        """M, what holds it back and why, and what to do next. Changes nothing. As `l0gc status`."""
+        return status(self.handles())
+
+
+class Topics:
+    """The topics of a cluster: `cluster.topics`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def create(self, name: str, partitions: int, journals: int | None = None) -> Topic:
+        """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
+
+        Args:
+            journals: spread the partitions over so many journals; by default they are in one.
+        """
+        return topics.create_topic(self._cluster.handles(), name, partitions, journals)[0]
+
+    def delete(self, name: str) -> Topic:
+        """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""
+        topic, broken = topics.delete_topic(self._cluster.handles(), name)
+        return _checked(topic, topics.problem_of(broken))
+
+    def list(self) -> list[Topic]:
+        """The topics, by name."""
+        known = self._cluster.handles().controller.snapshot().topics
+        return [known[name] for name in sorted(known)]
+
+    def describe(self, name: str) -> Topic:
+        """The topic of that name; its `runs()` are the journals that keep its partitions."""
+        return self._cluster.handles().controller.snapshot().topic(name)
+
+
+def _checked(result: R, problem: L0gcError | None) -> R:
+    if problem is None:
+        return result
+    problem.result = result
+    raise problem

@@ -1,0 +1,88 @@
+"""What `l0gc sweep` prints of a run, as JSON and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from l0gc.cli.output import epoch
+from l0gc.collect.local import SweepResult
+from l0gc.collect.plan import UNKNOWN, SweepOptions
+from l0gc.figures import count, size
+from l0gc.storage.objectstore import ENABLED, SUSPENDED
+
+
+def data_of(r: SweepResult, why: str) -> dict[str, Any]:
+    """The run, for `--json`; `why` is why its engine was chosen."""
+    t = r.tally
+    return {
+        "watermark": r.watermark,
+        "dry_run": r.dry_run,
+        "listed": r.listed,
+        "eligible": r.eligible,
+        "deleted": r.deleted,
+        "bytes": r.bytes,
+        "failed": r.failed,
+        "held_by_age": r.held_by_age,
+        "unparsable": r.unparsable,
+        "uploads_aborted": r.uploads.aborted,
+        "requests": r.requests,
+        "throttled": t.throttled,
+        "backpressure_seconds": round(t.backpressure_s, 3),
+        "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in t.failures],
+        "versioning": r.plan.versioning,
+        "engine": r.engine,
+        "engine_reason": why,
+        "stopped": r.stopped,
+        "paused": r.paused,
+        "seconds": round(r.seconds, 3),
+        "run_id": r.run_id,
+    }
+
+
+def lines_of(r: SweepResult, options: SweepOptions) -> list[str]:
+    """The run, for people."""
+    plan, t, c = r.plan, r.tally, r.tally.counts
+    lines = [
+        f"M = {epoch(plan.watermark)}: {count(t.deleted, 'version' if plan.by_version else 'object')} ({size(t.bytes)}) "
+        f"{'would be deleted' if plan.dry_run else 'deleted'} in {r.seconds:.1f} s; "
+        f"{c.listed:,} listed, {c.eligible:,} eligible, {r.requests['list']:,} LIST and {t.delete_requests:,} DELETE "
+        "requests"
+    ]
+    if plan.watermark < 0:
+        lines.append("nothing is published yet: run l0gc compute-watermark")
+    if plan.paused:
+        lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")
+    if c.held_by_age:
+        lines.append(f"{count(c.held_by_age, 'object')} too young for --min-age stay for now")
+    if c.unparsable:
+        lines.append(f"{count(c.unparsable, 'key')} are no L0 keys and stay, e.g. {c.unparsable_sample}")
+    if r.uploads.aborted:
+        would = "would be " if plan.dry_run else ""
+        lines.append(f"{count(r.uploads.aborted, 'unfinished upload')} {would}aborted")
+    if r.uploads.note:
+        lines.append(r.uploads.note)
+    if t.throttled:
+        lines.append(
+            f"the store asked to slow down {count(t.throttled, 'time')}; {t.backpressure_s:.1f} s were spent waiting for it"
+        )
+    if plan.versioning == SUSPENDED and not plan.purge_versions and t.deleted:
+        lines.append(
+            "the bucket's versioning is suspended: what was written since is gone for good; the bytes of what was written "
+            f"before stay until a lifecycle rule or l0gc sweep --purge-versions removes them{_undelete(r, options)}"
+        )
+    if plan.versioning == ENABLED and not plan.purge_versions and t.deleted:
+        lines.append(
+            "the bucket keeps versions: the bytes stay until a lifecycle rule or l0gc sweep --purge-versions removes "
+            f"them{_undelete(r, options)}"
+        )
+    if plan.versioning == UNKNOWN:
+        lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
+    return lines
+
+
+def _undelete(r: SweepResult, options: SweepOptions) -> str:
+    """How what went is brought back; nothing where there is no record of it."""
+    if not options.record:
+        return ""
+    place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
+    return f"; l0gc undelete --run {r.plan.run_id}{place} brings them back until then"

@@ -1,0 +1,150 @@
+"""The journals as they are now, read once: from here status, explain and the report know what holds M, and why.
+
+What a partition holds, and the sentence that says so, is decided where M comes from (`streamlog/epoch_source.py`), so what
+is shown and what M is computed from cannot differ. A journal that cannot be read is named, and the rest is shown. The cost
+goes with the journals, never with their partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.epoch_source import JournalTask, TopicRun, summary_of, tasks_of, unreadable
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import Extent
+from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.watermark.compute import Watermark, compute
+from l0gc.watermark.source import Holder, UnitSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One journal: its state, or why it cannot be read; `damaged` if that is what it holds, and not what the store said.
+
+    The state is shared with the process's handle on the journal: do not change it.
+    """
+
+    journal: int
+    summary: UnitSummary
+    state: JournalState | None
+    damaged: bool = False
+
+    @property
+    def error(self) -> str:
+        """Why it cannot be read, with its name; empty if it can be."""
+        return f"{self.summary.unit} cannot be read: {self.summary.error}" if self.summary.error else ""
+
+
+@dataclass
+class Journals:
+    """All journals of a cluster, behind its controller's snapshot."""
+
+    snapshot: ControllerState
+    readings: list[Reading] = field(default_factory=list)
+
+    @cached_property
+    def watermark(self) -> Watermark:
+        """M as the journals have it, and the first few of those that hold it."""
+        return compute(self.snapshot.epoch, [r.summary for r in self.readings])
+
+    @property
+    def errors(self) -> list[str]:
+        """Why journals cannot be read."""
+        return [r.error for r in self.readings if r.error]
+
+    def state_of(self, topic: Topic, partition: int) -> JournalState | None:
+        """The journal of a partition; None if it cannot be read."""
+        return self.readings[topic.journal_of(partition)].state
+
+    def holder(self, topic: Topic, partition: int) -> Holder:
+        """What one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
+        reading = self.readings[topic.journal_of(partition)]
+        if reading.state is None:
+            raise CorruptObjectError(reading.error)
+        run = TopicRun(topic.name, topic.revision, partition, 1)
+        return summary_of(reading.journal, [run], reading.state).lowest[0]
+
+    def extent_of(self, holder: Holder) -> Extent | None:
+        """The extent that keeps a partition where it is, in the object that the holder names."""
+        topic = self.snapshot.topics[holder.topic]
+        state = self.state_of(topic, holder.partition)
+        found = state.extents(topic.revision, holder.partition) if state is not None and holder.key else []
+        return next((e for e in found if e.key == holder.key), None)
+
+    def at(self, gc_epoch: int) -> int:
+        """How many partitions have this M(p)."""
+        return sum(r.summary.gc_epochs.get(gc_epoch, 0) for r in self.readings)
+
+    def below(self, epoch: int) -> int:
+        """How many partitions may still need `epoch`."""
+        return sum(n for r in self.readings for m, n in r.summary.gc_epochs.items() if m < epoch)
+
+    def lowest(self, epoch: int) -> list[Holder]:
+        """Those with the lowest M(p) of the partitions that may still need `epoch`: the first few of each journal."""
+        held = [h for r in self.readings for h in r.summary.lowest if h.gc_epoch < epoch]
+        return sorted(held, key=lambda h: (h.gc_epoch, h.topic, h.partition))
+
+    def windows_at(self, gc_epoch: int) -> list[EpochWindow]:
+        """The windows of the journals with a partition that would stay at `gc_epoch`, were all of it reconciled."""
+        found = []
+        for r in self.readings:
+            if r.state is not None:
+                topics = self.snapshot.topics_of(r.journal)
+                bounds = [max(topic.revision, r.state.window.oldest) for topic, _ in topics]
+                if min(bounds, default=gc_epoch + 2) <= gc_epoch + 1:
+                    found.append(r.state.window)
+        return found
+
+    def records(self) -> tuple[int, int]:
+        """How many records were ever uploaded into the topics there are, and how many of them are not in L1."""
+        totals = [
+            r.state.totals(topic.revision)
+            for r in self.readings
+            if r.state is not None
+            for topic, _ in self.snapshot.topics_of(r.journal)
+        ]
+        return sum(t.records for t in totals), sum(t.unreconciled_records for t in totals)
+
+    def highest(self) -> tuple[int, str]:
+        """The highest epoch that a journal knows, and which one does."""
+        return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
+
+    def forgotten(self) -> str:
+        """The topic that a journal holds and the controller does not know, as only a restored log can leave it; or empty."""
+        for r in self.readings:
+            for topic in r.state.topics.values() if r.state is not None else ():
+                known = topic.closed or topic.revision > self.snapshot.epoch
+                if not known and not self.snapshot.knows(topic.revision, topic.topic_id):
+                    return (
+                        f"{r.summary.unit} holds a topic of revision {topic.revision} that the controller does not know"
+                    )
+        return ""
+
+
+def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -> Journals:
+    """Read all journals of a cluster.
+
+    Args:
+        published: the published M, which nothing is below; -1 for none.
+
+    Raises:
+        StoreUnreachableError: the store is gone, so nothing can be read.
+    """
+
+    def read(task: JournalTask) -> Reading:
+        handle = cluster.journal(task.journal)
+        try:
+            with handle.replica.lock:
+                state = handle.catch_up()
+                return Reading(task.journal, summary_of(task.journal, task.runs, state), state)
+        except StoreUnreachableError:
+            raise
+        except (CorruptObjectError, StoreError) as e:
+            damaged = isinstance(e, CorruptObjectError)
+            return Reading(task.journal, unreadable(task, str(e)), None, damaged)
+
+    return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)))

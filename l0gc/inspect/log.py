@@ -1,0 +1,293 @@
+"""What a shared log holds, for people: one JSON object for each entry, and for each part of a checkpoint.
+
+Reads what is there as the listing begins, and changes nothing. What cannot be read becomes an object that says so, and the
+rest is shown. Packed rows are unpacked a few at a time as they are written, so an entry or a checkpoint takes little more
+memory than its own bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
+from l0gc.storage.entry import decode_checkpoint
+from l0gc.storage.log import Landed, SharedLog
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.entries import decode_entry as decode_controller_entry
+from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import ObjectExtents, ProducerState
+from l0gc.streamlog.journal.rows import BLOCK, EXTENT, L1_ROW, NUMBER, RANGE, Rows, name_text, unpack
+from l0gc.streamlog.journal.state import JournalState, decode_entry
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, check_object
+
+_READ_AT_ONCE: Final = 8
+_ROWS_AT_ONCE: Final = 1000
+_PACKED: Final[dict[str, np.dtype[Any]]] = {
+    "blocks": BLOCK, "extents": EXTENT, "ranges": RANGE, "files": L1_ROW, "partitions": NUMBER, "records": NUMBER,
+}  # fmt: skip
+"""Which rows a field of an entry holds."""
+_NAMES: Final = {"base": "base_offset", "last": "last_offset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows to be written as a list of objects, a few at a time."""
+
+    columns: Mapping[str, Sequence[Any] | Rows]
+
+    @classmethod
+    def of(cls, rows: Rows) -> Table:
+        """Rows of one of the packed types."""
+        return cls({_NAMES.get(name, name): rows[name] for name in rows.dtype.names or ()})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def pieces(self) -> Iterator[bytes]:
+        yield b"["
+        for at in range(0, len(self), _ROWS_AT_ONCE):
+            columns = [_values(c[at : at + _ROWS_AT_ONCE]) for c in self.columns.values()]
+            some = [dict(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+            yield (b"," if at else b"") + msgspec.json.encode(some)[1:-1]
+        yield b"]"
+
+
+def _values(column: Sequence[Any] | Rows) -> list[Any]:
+    if not isinstance(column, np.ndarray):
+        return list(column)
+    return [name_text(v) for v in column] if column.dtype.kind == "V" else column.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One object to be written; `damaged` if it says what cannot be read."""
+
+    data: Mapping[str, Any]
+    damaged: bool = False
+
+    def pieces(self) -> Iterator[bytes]:
+        """It as JSON, in pieces."""
+        return _json(self.data)
+
+
+def _json(value: Any) -> Iterator[bytes]:
+    if isinstance(value, Table):
+        yield from value.pieces()
+    elif isinstance(value, Mapping):
+        for n, (key, v) in enumerate(value.items()):
+            yield (b"," if n else b"{") + msgspec.json.encode(key) + b":"
+            yield from _json(v)
+        yield b"}" if value else b"{}"
+    elif isinstance(value, list):
+        for n, v in enumerate(value):
+            yield b"," if n else b"["
+            yield from _json(v)
+        yield b"]" if value else b"[]"
+    else:
+        yield msgspec.json.encode(value)
+
+
+def show_log(cluster: Cluster, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
+    """The entries of a log from offset `start` on, up to its end as of now.
+
+    Args:
+        journal: None for the controller's log.
+        checkpoint: show the newest checkpoint before them; it is shown anyway where entries from `start` on are gone.
+
+    Raises:
+        NotInitialisedError: there is no cluster here.
+        NotFoundError: it has no such journal.
+    """
+    names = _topic_names(cluster, journal)
+    log = (cluster.controller if journal is None else cluster.journal(journal)).replica.log
+    folder = log.look()
+    offsets = sorted(o for o in folder.entries if o >= start)
+    gone = folder.checkpoints and start <= folder.checkpoints[-1] and start not in folder.entries
+    if folder.checkpoints and (checkpoint or gone):
+        yield from _checkpoint(cluster, log, journal, folder.checkpoints[-1], names)
+
+    def read(offset: int) -> Landed | Shown:
+        try:
+            return log.get(offset)
+        except ObjectNotFoundError:
+            return Shown({"offset": offset, "truncated": True})  # since the listing
+        except CorruptObjectError as e:
+            return _damaged({"offset": offset}, e)
+
+    first = folder.checkpoints[-1] + 1 if folder.checkpoints else 0
+    expected = min([max(start, first), *offsets[:1]])
+    for at in range(0, len(offsets), _READ_AT_ONCE):
+        for offset, found in zip(
+            offsets[at:], cluster.parallel.map(read, offsets[at : at + _READ_AT_ONCE]), strict=False
+        ):
+            if offset > expected:
+                missing = f"the entries {expected} to {offset - 1} are missing, though a later one is there"
+                yield _damaged({"offset": expected}, CorruptObjectError(missing))
+            expected = offset + 1
+            yield found if isinstance(found, Shown) else _entry(log, journal, found, names)
+
+
+def _topic_names(cluster: Cluster, journal: int | None) -> dict[int, str]:
+    """The topics by their revisions; none where the controller's log, which may be what is looked at, cannot be read."""
+    with suppress(CorruptObjectError):
+        state = cluster.controller.snapshot()
+        if journal is not None and journal >= state.journals:
+            raise NotFoundError(f"the cluster has the journals 0 to {state.journals - 1}, not {journal}")
+        topics = [*(d.topic for d in state.deleted), *state.topics.values()]
+        return {t.revision: t.name for t in topics}
+    return {}
+
+
+def _damaged(where: Mapping[str, Any], error: Exception) -> Shown:
+    return Shown({**where, "error": str(error)}, damaged=True)
+
+
+def _time(ms: int) -> str | int:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    except OverflowError:
+        return ms
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- entries ------------------------------------------------------------------------------------------------------------
+
+
+def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[int, str]) -> Shown:
+    where = {"offset": landed.offset, "time": _time(landed.time_ms), "bytes": landed.weight}
+    try:
+        if journal is None:
+            entry: msgspec.Struct = decode_controller_entry(landed.offset, landed.payload)
+        else:
+            entry = decode_entry(landed.payload, log.entry_key(landed.offset))
+        kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(entry).__name__).lower()
+        return Shown({**where, "entry": kind, **_tree(entry, names)})
+    except (L0gcError, ValueError) as e:
+        return _damaged(where, e)
+
+
+def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
+    """A record of a log by the names of its fields, its packed rows as tables."""
+    if isinstance(struct, ObjectExtents):
+        return _object(struct, names)
+    tree: dict[str, Any] = {}
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if name == "revision" and value in names:
+            tree["topic"] = names[value]
+        if isinstance(value, bytes) and name in _PACKED:
+            tree[name] = Table.of(unpack(value, _PACKED[name]))
+        else:
+            tree[name] = _plain(value, names)
+    return tree
+
+
+def _plain(value: Any, names: Mapping[int, str]) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return _tree(value, names)
+    if isinstance(value, list | tuple):
+        return [_plain(v, names) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v, names) for k, v in value.items()}
+    return value
+
+
+def _object(o: ObjectExtents, names: Mapping[int, str]) -> dict[str, Any]:
+    partitions = check_object(o)  # raises where the rows do not fit together
+    blocks = unpack(o.blocks, BLOCK)
+    numbers = np.repeat(np.arange(len(blocks)), blocks["extents"])
+    fields = {f: getattr(o, f) for f in ("key", "epoch", "revision", "topic_id", "start")}
+    return {
+        **({"topic": names[o.revision]} if o.revision in names else {}),
+        **fields,
+        **({} if o.producer is None else {"producer": _tree(o.producer, names)}),
+        "blocks": _blocks(blocks, o.start),
+        "extents": Table({"partition": partitions, "records": unpack(o.records, NUMBER), "block": numbers}),
+    }
+
+
+def _blocks(blocks: Rows, start: int) -> Table:
+    """Where each block begins, too, which is not stored."""
+    lengths = blocks["length"].astype(np.int64)
+    return Table({"start": start + np.cumsum(lengths) - lengths, **Table.of(blocks).columns})
+
+
+# -- checkpoints --------------------------------------------------------------------------------------------------------
+
+
+def _checkpoint(
+    cluster: Cluster, log: SharedLog, journal: int | None, offset: int, names: Mapping[int, str]
+) -> Iterator[Shown]:
+    key, where = log.checkpoint_key(offset), {"checkpoint": offset}
+    try:
+        body = cluster.store.get(key).body
+        kept = decode_checkpoint(key, body)
+        head = {**where, "time": _time(kept.time_ms), "bytes": len(body)}
+        state: ControllerState | JournalState
+        if journal is None:
+            state = ControllerMachine().decode(kept.state, key)
+        else:
+            state = JournalMachine(journal).decode(kept.state, key)
+    except (CorruptObjectError, ObjectNotFoundError) as e:  # a newer one may have taken its place since the listing
+        yield _damaged(where, e)
+        return
+    parts = _controller_parts(state) if isinstance(state, ControllerState) else _journal_parts(state, names)
+    for n, part in enumerate(parts):
+        yield Shown({**(where if n else head), **part})
+
+
+def _controller_parts(state: ControllerState) -> Iterator[dict[str, Any]]:
+    apart = {"topics", "deleted", "producers"}
+    yield {f: _plain(getattr(state, f), {}) for f in state.__struct_fields__ if f not in apart}
+    yield from ({"topic": topic.name, **_tree(topic, {})} for topic in state.topics.values())
+    for d in state.deleted:
+        yield {"deleted_topic": d.topic.name, "deleted_epoch": d.deleted_epoch, **_tree(d.topic, {})}
+    yield from ({"producer": name, **_tree(p, {})} for name, p in state.producers.items())
+
+
+def _journal_parts(state: JournalState, names: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    yield {f: getattr(state, f) for f in state.__dataclass_fields__ if f not in {"topics", "producers"}}
+    for topic in state.topics.values():
+        yield from _topic_parts(topic, names)
+    for producer_id, producer in state.producers.items():
+        yield {"producer": producer_id, **_producer(producer)}
+
+
+def _producer(producer: ProducerState) -> dict[str, Any]:
+    return _tree(producer, {})
+
+
+def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    which = {**({"topic": names[topic.revision]} if topic.revision in names else {}), "revision": topic.revision}
+    columns = {
+        "partition": topic.partitions,
+        "next_offset": topic.next_offsets,
+        "last_reconciled_offset": topic.reconciled,
+        "log_start_offset": topic.log_start,
+    }
+    yield {**which, "topic_id": topic.topic_id, "closed": topic.closed, "partitions": Table(columns)}
+    for o in topic.objects:
+        yield {**which, **_unreconciled(o)}
+    if len(topic.l1):
+        yield {**which, "l1": Table.of(topic.l1)}
+    if topic.indexes:
+        yield {**which, "indexes": [_tree(i, {}) for i in topic.indexes.values()]}
+
+
+def _unreconciled(o: UnreconciledObject) -> dict[str, Any]:
+    return {
+        "object": o.key,
+        "epoch": o.epoch,
+        "log_offset": o.log_offset,
+        "blocks": _blocks(o.blocks, o.start),
+        "extents": Table.of(o.extents),
+    }

@@ -1,0 +1,153 @@
+"""What everything in the bucket is compared with: M, the controller's topics, and what the keys of L1 objects say (pure).
+
+M is read before the controller, the controller before the journals, and the journals before the listings. Each of them can
+only be behind what is read after it, so whatever is ahead of a later one is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import ExternalLogError
+from l0gc.keys import JUMP, KeyLayout, PartitionId, level_one
+from l0gc.streamlog.controller.state import ControllerState, Topic
+
+LEVEL_ONE: Final = "level_one/data/"
+_L1_KEY: Final = re.compile(
+    LEVEL_ONE + r"(?P<topic>[A-Za-z0-9._-]+)-(?P<revision>[0-9]+)/(?P<partition>[0-9]{5,})/(?P<epoch>[0-9]{18,})/"
+    r"(?P<base>[0-9]{20})-(?P<last>[0-9]{20})-(?P<name>[0-9a-f-]{36})\.parquet\Z"
+)
+
+LIVE: Final = "live"
+DELETED: Final = "deleted"
+LATER: Final = "later"
+"""Of a topic that was created after the controller was read."""
+FOREIGN: Final = "foreign"
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """M, and the controller's snapshot taken after it.
+
+    L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal.
+    """
+
+    cluster_id: str
+    cluster_epoch: int
+    key_template: str
+    shards: int
+    journals: int
+    topics: list[Topic]
+    deleted: list[Topic]
+    watermark: int
+    young_after_ms: int
+
+    @property
+    def layout(self) -> KeyLayout:
+        return KeyLayout(self.key_template, self.shards)
+
+
+def check_log_is_ours(state: ControllerState) -> None:
+    """Raises `ExternalLogError` where another system keeps the log: nothing in the bucket could be compared with it."""
+    if state.external_log:
+        raise ExternalLogError(
+            "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
+            "with: verify it with that system's own means"
+        )
+
+
+def basis_of(state: ControllerState, watermark: int, young_after_ms: int) -> Basis:
+    """The basis for a snapshot of the controller."""
+    return Basis(
+        state.cluster_id,
+        state.epoch,
+        state.key_template,
+        state.shards,
+        state.journals,
+        list(state.topics.values()),
+        [d.topic for d in state.deleted],
+        watermark,
+        young_after_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class L1Key:
+    """What the key of an L1 object says."""
+
+    id: PartitionId
+    epoch: int
+    base_offset: int
+    last_offset: int
+    name: str
+
+
+def parse_l1(key: str) -> L1Key | None:
+    """What `key` says, or None if it is no key of an L1 object."""
+    m = _L1_KEY.match(key)
+    if m is None:
+        return None
+    p = PartitionId(m["topic"], int(m["revision"]), int(m["partition"]))
+    parsed = L1Key(p, int(m["epoch"]), int(m["base"]), int(m["last"]), m["name"])
+    same = level_one(p, parsed.epoch, parsed.base_offset, parsed.last_offset, parsed.name) == key
+    return parsed if same else None
+
+
+class Topics:
+    """The topics that there are and were."""
+
+    def __init__(self, basis: Basis) -> None:
+        self._epoch = basis.cluster_epoch
+        self._live = {t.revision: t for t in basis.topics}
+        self._deleted = {t.revision: t for t in basis.deleted}
+        self._placed = {j: [t for t in basis.topics if j in t.journals] for t in basis.topics for j in t.journals}
+
+    def of(self, revision: int, topic_id: str) -> tuple[str, Topic | None]:
+        """What became of the topic that a journal holds, and the topic if it is live."""
+        topic = self._live.get(revision)
+        if topic is not None:
+            # A journal that hears of a topic's end before anything of it landed does not know its id.
+            return (LIVE, topic) if topic_id in {topic.topic_id, ""} else (FOREIGN, None)
+        deleted = self._deleted.get(revision)
+        if deleted is not None:
+            return (DELETED if topic_id in {deleted.topic_id, ""} else FOREIGN), None
+        return (LATER if revision > self._epoch else FOREIGN), None
+
+    def placed_in(self, journal: int) -> list[Topic]:
+        """The topics of which `journal` keeps partitions."""
+        return self._placed.get(journal, [])
+
+    def owner(self, key: L1Key | None) -> tuple[str, int]:
+        """Whose an L1 object is, and the journal that names it; `FOREIGN` if no reconciler here can have written it."""
+        if key is None:
+            return FOREIGN, -1
+        p = key.id
+        topic = self._live.get(p.revision)
+        if topic is not None:
+            fits = topic.name == p.topic and p.partition < topic.partitions
+            return (LIVE, topic.journal_of(p.partition)) if fits else (FOREIGN, -1)
+        deleted = self._deleted.get(p.revision)
+        if deleted is not None:
+            return (DELETED if deleted.name == p.topic else FOREIGN), -1
+        return (LATER if p.revision > self._epoch else FOREIGN), -1
+
+
+def l1_ranges(basis: Basis, parts: int) -> list[tuple[str, str, str]]:
+    """Ranges that cover the L1 folders of every topic that there is or was: folder, and what the keys lie above and up to.
+
+    An empty bound is none. A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`,
+    others behind it. Within a topic the bounds sort behind one partition's folder and before the next one's, and are no
+    folder's name, at which some stores would skip that folder (hazard 12).
+    """
+    ranges = []
+    step = max(1, -(-sum(t.partitions for t in basis.topics) // parts))
+    for t in basis.topics:
+        folder = f"{LEVEL_ONE}{t.name}-{t.revision}/"
+        # In the order of keys, in which partition 100000 comes before 20000.
+        cuts = sorted(f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
+        ranges += [(folder, a, b) for a, b in pairwise(["", *cuts, ""])]
+    return ranges + [(f"{LEVEL_ONE}{t.name}-{t.revision}/", "", "") for t in basis.deleted]

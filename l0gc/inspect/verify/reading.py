@@ -1,0 +1,303 @@
+"""Reading a bucket: a log with its checkpoints, a partition's index, an object by its own key. Writes nothing.
+
+An object that is asked for by its own key is found whatever a listing said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
+from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.basis import L1Key, parse_l1
+from l0gc.inspect.verify.rules import JournalCopy
+from l0gc.keys import CONTROLLER_LOG, JUMP, PartitionId, journal_log
+from l0gc.runtime import Runtime
+from l0gc.storage.boundary import Folder
+from l0gc.storage.entry import Checkpoint, decode_checkpoint
+from l0gc.storage.log import SharedLog
+from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.storage.parallel import Inline, Parallel
+from l0gc.storage.replica import StateMachine
+from l0gc.streamlog.controller.state import ControllerMachine
+from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import IndexObject
+from l0gc.streamlog.journal.rows import BLOCK, EXTENT, Rows, pack, unpack
+from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
+from l0gc.streamlog.level_one.index import read_index
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, StoredFile
+
+S = TypeVar("S")
+
+JOURNALS: Final = "l0gc/journal/"
+_ROWS: Final = 4096
+_AT_ONCE: Final = 64
+"""Entries that are read before any of them is applied."""
+
+# -- logs ----------------------------------------------------------------------------------------------------------------
+
+
+def read_journal(
+    store: ObjectStore, runtime: Runtime, journal: int, *, parallel: Parallel | None = None, deep: bool = False
+) -> JournalCopy:
+    """The journal as its log has it now.
+
+    Args:
+        deep: compare every checkpoint with its entries, as far as these are there, and not the newest one alone.
+
+    Raises:
+        CorruptObjectError: the log cannot be read.
+    """
+    log = SharedLog(store, journal_log(journal), runtime, parallel=parallel)
+    state, offset, faults = _read_log(store, log, JournalMachine(journal), parallel or Inline(), deep=deep)
+    return JournalCopy(journal, state, offset, faults)
+
+
+def controller_faults(
+    store: ObjectStore, runtime: Runtime, *, parallel: Parallel | None = None, deep: bool = False
+) -> list[tuple[str, str]]:
+    """What is wrong with the controller log that a replay does not see. Raises as `read_journal` does."""
+    log = SharedLog(store, CONTROLLER_LOG, runtime, parallel=parallel)
+    return _read_log(store, log, ControllerMachine(), parallel or Inline(), deep=deep)[2]
+
+
+def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
+    """The first journal in the bucket that the cluster does not have, if there is any; one request finds it."""
+    after = f"{journal_log(journals - 1).rstrip('/')}{JUMP}"
+    page = next(iter(store.scan(JOURNALS, after)), None)
+    keys = [] if page is None else [k for k in page.keys if k > after]
+    return ["/".join(keys[0].split("/")[:3]) + "/"] if keys else []
+
+
+def _read_log(
+    store: ObjectStore, log: SharedLog, machine: StateMachine[S], parallel: Parallel, *, deep: bool
+) -> tuple[S, int, list[tuple[str, str]]]:
+    replay = log.replay()
+    faults = [
+        *_gaps(store, log, replay.folder),
+        *_checkpoint_faults(store, log, machine, replay.folder, parallel, deep=deep),
+    ]
+    state, offset = machine.initial(), -1
+    if replay.checkpoint is not None:
+        offset = replay.checkpoint.offset
+        state = machine.decode(replay.checkpoint.state, log.checkpoint_key(offset))
+    for entry in replay.entries:
+        machine.apply(state, entry)
+        offset = entry.offset
+    return state, offset, faults
+
+
+def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[str, str]]:
+    """What is missing though no truncation can have deleted it.
+
+    A truncation deletes entries below the boundary alone, which it raises first; so the boundary is read after the listing.
+    It leaves the entry of the newest checkpoint, which tells a log that lost its end.
+    """
+    try:
+        boundary = log.boundary.read()[0]
+    except CorruptObjectError as e:
+        yield kinds.BOUNDARY_BROKEN, str(e)
+        return
+    newest = _newest(folder)
+    # A truncation may have followed the listing; there is no checkpoint below a boundary that was read before it.
+    if boundary > max(newest, 0) and boundary > max(again := _newest(log.look()), 0):
+        yield kinds.BOUNDARY_BROKEN, f"the boundary {boundary} is above the newest checkpoint {again}"
+        return
+    for offset in range(boundary, newest + 1):
+        if offset in folder.entries or size_of(store, log.entry_key(offset)) is not None:
+            continue
+        if log.boundary.read()[0] <= offset:  # else it was truncated just now
+            text = f"entry {offset} is missing, between the boundary {boundary} and the newest checkpoint {newest}"
+            yield kinds.LOG_GAP, text
+        return
+
+
+def _checkpoint_faults(
+    store: ObjectStore, log: SharedLog, machine: StateMachine[S], folder: Folder, parallel: Parallel, *, deep: bool
+) -> Iterator[tuple[str, str]]:
+    """Whether checkpoints hold what the entries before them give, as far as these are there."""
+    checkpoints, first = folder.checkpoints, _newest(folder)
+    if first not in folder.entries:
+        return
+    while first - 1 in folder.entries:
+        first -= 1
+    starts = [c for c in ([-1] if first == 0 else []) + checkpoints[:-1] if c >= first - 1]
+    if not starts:
+        return
+    start = starts[0] if deep else starts[-1]
+    try:
+        state, time_ms = machine.initial(), 0
+        if start >= 0:
+            kept = _checkpoint(store, log, start)
+            state, time_ms = machine.decode(kept.state, log.checkpoint_key(start)), kept.time_ms
+        for checkpoint in [c for c in checkpoints if c > start]:
+            for at in range(start + 1, checkpoint + 1, _AT_ONCE):
+                for entry in parallel.map(log.get, range(at, min(at + _AT_ONCE, checkpoint + 1))):
+                    machine.apply(state, entry)
+                    time_ms = max(time_ms, entry.time_ms)
+            kept = _checkpoint(store, log, checkpoint)
+            same = machine.encode(machine.decode(kept.state, log.checkpoint_key(checkpoint)))
+            if (time_ms, machine.encode(state)) != (kept.time_ms, same):
+                behind = "the beginning" if start < 0 else f"checkpoint {start}"
+                text = f"checkpoint {checkpoint} does not hold what the entries from {behind} on give"
+                yield kinds.CHECKPOINT_DIFFERS, text
+                return
+            start = checkpoint
+    except ObjectNotFoundError:
+        return  # truncated meanwhile
+    except CorruptObjectError as e:
+        yield kinds.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {e}"
+
+
+def _newest(folder: Folder) -> int:
+    return folder.checkpoints[-1] if folder.checkpoints else -1
+
+
+def _checkpoint(store: ObjectStore, log: SharedLog, offset: int) -> Checkpoint:
+    key = log.checkpoint_key(offset)
+    return decode_checkpoint(key, store.get(key).body)
+
+
+# -- objects -------------------------------------------------------------------------------------------------------------
+
+
+def size_of(store: ObjectStore, key: str) -> int | None:
+    """The size of an object; None if it is not there."""
+    try:
+        return store.head(key).size
+    except ObjectNotFoundError:
+        return None
+
+
+def indexed_rows(store: ObjectStore, p: PartitionId, index: IndexObject, log_start: int) -> Rows | str:
+    """The older L1 rows of a partition, or what is wrong with the index objects that list them."""
+    try:
+        rows = read_index(store, p, index)
+    except (CorruptObjectError, ObjectNotFoundError) as e:
+        return str(e)
+    if rows["base"][0] > log_start:
+        return f"its oldest L1 object begins at record {rows['base'][0]}, above the log start offset {log_start}"
+    return rows
+
+
+def scan_between(store: ObjectStore, prefix: str, start: str, stop: str) -> Iterator[ListedPage]:
+    """The keys below `prefix` above `start` and up to `stop`, an empty one being no bound; neither is itself a key.
+
+    A page out of order costs requests alone: the listing is then read to its end.
+    """
+    last, ordered = start, True
+    for page in store.scan(prefix, start):
+        ordered = ordered and page.keys[0] > last and all(a < b for a, b in pairwise(page.keys))
+        last = page.keys[-1]
+        inside = [i for i, k in enumerate(page.keys) if k > start and (not stop or k <= stop)]
+        if inside:
+            yield ListedPage(
+                [page.keys[i] for i in inside],
+                [page.sizes[i] for i in inside],
+                [page.modified_ms[i] for i in inside],
+            )
+        if ordered and stop and last > stop:
+            return
+
+
+# -- contents ------------------------------------------------------------------------------------------------------------
+
+
+class _Ref(msgspec.Struct, array_like=True):
+    epoch: int
+    log_offset: int
+    start: int
+    blocks: bytes
+    extents: bytes
+
+
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_REF: Final = msgspec.msgpack.Decoder(_Ref)
+
+
+def pack_object(o: UnreconciledObject) -> bytes:
+    """What a journal needs of an object, without its key."""
+    return msgspec.msgpack.encode(_Ref(o.epoch, o.log_offset, o.start, pack(o.blocks), pack(o.extents)))
+
+
+def unpack_object(key: str, ref: bytes) -> UnreconciledObject:
+    """What `pack_object` packed."""
+    r = _REF.decode(ref)
+    return UnreconciledObject(key, r.epoch, r.log_offset, r.start, unpack(r.blocks, BLOCK), unpack(r.extents, EXTENT))
+
+
+def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:
+    """Which blocks that a journal needs do not hold what it says: the first extent of each, and how.
+
+    None if the object is missing or too short: that is found by its size.
+    """
+    blocks = {int(n): o.block(int(n)) for n in np.unique(o.extents["block"])}
+    end = max(b.start + b.length for b in blocks.values())
+    try:
+        bodies = store.get_ranges(o.key, [(b.start, b.length) for b in blocks.values()])
+    except (ObjectNotFoundError, StoreError):
+        if (size_of(store, o.key) or 0) < end:
+            return None
+        raise
+    faults = []
+    for (number, block), body in zip(blocks.items(), bodies, strict=True):
+        extents = o.extents[o.extents["block"] == number]
+        whole = len(extents) == o.blocks["extents"][number]
+        if fault := _block_fault(body, o.key, block, extents, whole=whole):
+            faults.append((o.extent(extents[0]), fault))
+    return None if faults and (size_of(store, o.key) or 0) < end else faults
+
+
+def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: bool) -> str:
+    try:
+        records = decode_block(body, key, block).num_rows
+    except CorruptObjectError as e:
+        return str(e)
+    # Extents lie in a block one behind the other; between those that are left there may be some that are in L1.
+    ends = extents["row"] + extents["records"]
+    begins = np.append(extents["row"][1:], records)
+    if (ends > begins).any() or (whole and (extents["row"][0] or (ends != begins).any())):
+        return f"the block at byte {block.start} holds {records} records, others than the journal says"
+    return ""
+
+
+def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
+    """How an L1 object does not hold what its key says; empty if it does. Page checksums are checked where it has them.
+
+    None if the object is missing or of another size: that is found by its size.
+    """
+    parsed = parse_l1(key)
+    if parsed is None:
+        return "its key is not an L1 object's"
+    try:
+        fault = _l1_content_fault(store, key, size, parsed)
+    except (StoreError, ObjectNotFoundError):
+        if size_of(store, key) != size:
+            return None
+        raise
+    return None if fault and size_of(store, key) != size else fault
+
+
+def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> str:
+    at = said.base_offset
+    try:
+        parquet = pq.ParquetFile(StoredFile(store, key, size), pre_buffer=False, page_checksum_verification=True)
+        if parquet.schema_arrow != L1_SCHEMA:
+            return "its columns are not those of an L1 object"
+        for batch in parquet.iter_batches(_ROWS):
+            batch.validate(full=True)
+            offsets = batch.column("offset").to_numpy()
+            if len(offsets) and (offsets[0] != at or (offsets[1:] - offsets[:-1] != 1).any()):
+                return f"record {at} is not where it should be"
+            at += len(offsets)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        return f"it cannot be read: {str(e).splitlines()[0]}"
+    return "" if at == said.last_offset + 1 else f"it ends at record {at - 1}, not {said.last_offset}"

@@ -1,0 +1,126 @@
+"""The boundary of a log: entries below it may be gone.
+
+Truncation deletes entries that a checkpoint covers. A writer that slept through one could re-create a deleted offset and
+believe that it owns it (hazard 7). So truncation first raises `boundary.json` by compare-and-swap, and only a boundary that
+was seen to be raised allows the deletion; entries of less than a minimum age are never deleted; and whoever has not looked
+at the log for a third of that age, by the store's clock, asks the boundary before it trusts what it appended or read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import (
+    AmbiguousWriteError,
+    CorruptObjectError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+)
+from l0gc.runtime import Runtime
+from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.objectstore import ObjectStore
+
+RAISE_DEADLINE_S: Final = 30.0
+"""How long a store that answers reads may refuse the write before the truncation gives up; it deletes nothing then."""
+_TRIES: Final = 4
+"""As often at least: a process that slept for long has not tried for long."""
+_CHECK_SHARE: Final = 3
+CLOCKS_DIFFER_MS: Final = 5_000
+"""The servers of one store need not agree on the second: a `Date` that goes back by so little means nothing."""
+_BACKOFF_S: Final = 0.1
+_BACKOFF_MOST_S: Final = 5.0
+
+
+class _Boundary(msgspec.Struct, frozen=True):
+    boundary: int
+
+
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_DECODER: Final = msgspec.json.Decoder(_Boundary)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What a listing shows of a log: its entries with the times of their writing, and its checkpoints in order.
+
+    `date_ms` is the store's clock as the listing began. However old a listing is, what it allows to truncate may go.
+    """
+
+    entries: dict[int, int] = field(default_factory=dict)
+    checkpoints: list[int] = field(default_factory=list)
+    date_ms: int = 0
+
+    def ripe(self, min_age_ms: int) -> list[int]:
+        """The entries that may go: those before the newest checkpoint's own, up to the first that is too young."""
+        if not self.checkpoints:
+            return []
+        boundary = self.checkpoints[-1]
+        for offset, modified in self.entries.items():
+            if offset < boundary and self.date_ms - modified < min_age_ms:
+                boundary = offset
+        return sorted(o for o in self.entries if o < boundary)
+
+
+class Boundary:
+    """The boundary of the log below `folder`; entries younger than `min_age_ms` are never truncated."""
+
+    def __init__(self, store: ObjectStore, folder: str, runtime: Runtime, min_age_ms: int) -> None:
+        self.key = f"{folder}boundary.json"
+        self.min_age_ms = min_age_ms
+        self._store = store
+        self._runtime = runtime
+
+    def read(self) -> tuple[int, str | None, int]:
+        """The boundary (0 if there is none), its ETag, and the store's clock when it was read."""
+        try:
+            stored = self._store.get(self.key)
+        except ObjectNotFoundError as e:
+            return 0, None, e.date_ms if e.date_ms is not None else 0
+        body = unseal(self.key, stored.body)
+        try:
+            return _DECODER.decode(body).boundary, stored.etag, stored.date_ms
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+            raise CorruptObjectError(f"{self.key} does not hold a boundary: {e}") from e
+
+    def lift(self, boundary: int) -> int:
+        """Raise it to `boundary`; it is there, or above, when this returns the store's clock. Raises `StoreError`."""
+        body = seal(self.key, msgspec.json.encode(_Boundary(boundary)))
+        deadline = self._runtime.clock.monotonic() + RAISE_DEADLINE_S
+        attempt = 0
+        while True:
+            current, etag, seen_ms = self.read()
+            if current >= boundary:
+                return seen_ms
+            try:
+                if etag is None:
+                    return self._store.put_if_absent(self.key, body).date_ms
+                return self._store.put_if_match(self.key, body, etag).date_ms
+            except (PreconditionFailedError, AmbiguousWriteError) as e:
+                attempt += 1
+                if attempt >= _TRIES and self._runtime.clock.monotonic() >= deadline:
+                    raise StoreError(
+                        f"{self.key} could not be raised to {boundary} within {RAISE_DEADLINE_S:.0f} s ({e}); nothing "
+                        "of the log was truncated: look at the store's errors, and run l0gc housekeep again"
+                    ) from e
+                pause = self._runtime.jitter(min(_BACKOFF_MOST_S, _BACKOFF_S * 2**attempt))
+                self._runtime.clock.sleep(pause)  # then it is read again: the write may have landed
+
+    def is_due(self, as_of_ms: int, date_ms: int) -> bool:
+        """Whether what was free at `as_of_ms` may have been truncated by `date_ms`; a clock that jumped proves nothing."""
+        return not within(as_of_ms, date_ms, self.min_age_ms // _CHECK_SHARE)
+
+    def if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
+        """The boundary, and when it was read; 0 where nobody needs to ask."""
+        if not self.is_due(as_of_ms, date_ms):
+            return 0, date_ms
+        boundary, _, seen_ms = self.read()
+        return boundary, seen_ms
+
+
+def within(earlier_ms: int, later_ms: int, limit_ms: int) -> bool:
+    """Whether less than `limit_ms` has passed, as far as the store's clock can be believed."""
+    return -CLOCKS_DIFFER_MS <= later_ms - earlier_ms < limit_ms

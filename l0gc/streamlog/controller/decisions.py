@@ -1,0 +1,168 @@
+"""What to append to the controller's log, or why nothing may be (pure).
+
+Each decision is made against the state at the very offset where its entry lands. It says what is wrong in the words of
+whoever asked; what it returns is an entry that `refusal` has nothing against.
+"""
+
+from __future__ import annotations
+
+from l0gc.errors import (
+    ClusterMismatchError,
+    EpochExpectationError,
+    ExternalLogError,
+    InvalidProducerEpochError,
+    TopicExistsError,
+    UsageError,
+)
+from l0gc.figures import count
+from l0gc.keys import KeyLayout, check_topic_name
+from l0gc.streamlog.controller.entries import (
+    MAX_JOURNALS,
+    MAX_PARTITIONS,
+    MAX_TEXT,
+    Bootstrap,
+    CreateTopic,
+    InitProducer,
+    Tick,
+    is_text,
+)
+from l0gc.streamlog.controller.state import ControllerState, LastTick
+
+
+def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | None) -> Bootstrap | None:
+    """Bootstrap a cluster, once; None if it was done before.
+
+    Raises:
+        ClusterMismatchError: the bucket is another cluster's than `expected` (hazard 11).
+        UsageError: the cluster cannot be so, or was created with another key layout or other journals.
+    """
+    if state.epoch < 0:
+        if not is_text(entry.cluster_id):
+            raise UsageError(f"a cluster's id has 1 to {MAX_TEXT} printable characters")
+        if not 1 <= entry.journals <= MAX_JOURNALS:
+            raise UsageError(f"a cluster has 1 to {MAX_JOURNALS} journals, not {entry.journals}")
+        KeyLayout(entry.key_template, entry.shards)
+        return entry
+    check_cluster(state, expected)
+    if (state.shards, state.key_template) != (entry.shards, entry.key_template):
+        raise UsageError(
+            f"this cluster was initialised with {state.shards} shards and keys {state.key_template!r}; "
+            "that cannot change, so leave --shards and --key-template out"
+        )
+    if state.journals != entry.journals:
+        raise UsageError(
+            f"this cluster was initialised with {count(state.journals, 'journal')}; "
+            "that cannot change, so leave --journals out"
+        )
+    if state.external_log != entry.external_log:
+        raise UsageError("this cluster was initialised without --external-log; that cannot change")
+    return None
+
+
+def check_no_external_log(state: ControllerState) -> None:
+    """Raises `ExternalLogError` where epochs are another system's: an entry of ours would make another epoch of its own."""
+    if state.external_log:
+        raise ExternalLogError(
+            "this cluster's epochs and topics are those of another system (l0gc init --external-log); l0gc neither advances "
+            "them nor takes data here"
+        )
+
+
+def check_cluster(state: ControllerState, expected: str | None) -> None:
+    """Raises `ClusterMismatchError` if the cluster is not the expected one (hazard 11)."""
+    if expected is not None and state.cluster_id != expected:
+        raise ClusterMismatchError(
+            f"this bucket belongs to cluster {state.cluster_id}, not {expected}; check --url and --cluster-id"
+        )
+
+
+def decide_create_topic(
+    state: ControllerState, name: str, partitions: int, journals: int | None, topic_id: str
+) -> CreateTopic | None:
+    """Create a topic; None if it exists and is as wanted.
+
+    Args:
+        journals: into how many its partitions go. None: one, and any number that a topic which exists has.
+
+    Raises:
+        UsageError: the name or a number cannot be.
+        TopicExistsError: it exists with another number of partitions or journals.
+    """
+    check_topic_name(name)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+    topic = state.topics.get(name)
+    if topic is not None:
+        if topic.partitions != partitions:
+            raise TopicExistsError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
+        if journals is not None and len(topic.journals) != journals:
+            raise TopicExistsError(f"topic {name!r} exists in {count(len(topic.journals), 'journal')}, not {journals}")
+        return None
+    wanted = 1 if journals is None else journals
+    if not 1 <= wanted <= min(partitions, state.journals):
+        raise UsageError(
+            f"{count(partitions, 'partition')} cannot lie in {wanted} journals: this cluster has {state.journals}, "
+            "and each of them takes one partition or more"
+        )
+    return CreateTopic(name, partitions, wanted, topic_id)
+
+
+def decide_advance(state: ControllerState, expected: int | None, caller: str) -> Tick | None:
+    """Advance the epoch; None if this caller's earlier advance, whose reply was lost, has done so (KIP-360's rule).
+
+    Raises:
+        EpochExpectationError: the epoch is neither `expected` nor what this caller made of it.
+        UsageError: the caller's name cannot be one.
+    """
+    if expected is None:
+        return Tick()
+    if caller and not is_text(caller):
+        raise UsageError(f"whoever advances the epoch has a name of at most {MAX_TEXT} printable characters")
+    if expected == state.epoch:
+        return Tick(expected, caller)
+    if state.last_tick == LastTick(expected, caller):
+        return None
+    raise EpochExpectationError(
+        f"the cluster epoch is {state.epoch}, not {expected}, and not because of an advance by {caller!r}; "
+        "look at l0gc epoch show before you advance it"
+    )
+
+
+def decide_init_producer(
+    state: ControllerState,
+    name: str,
+    instance: tuple[int, int, str] | None,
+    *,
+    new_id: int,
+    new_run: str,
+) -> InitProducer | None:
+    """Bump a producer's epoch; None if the bump was done by this instance before and its reply was lost (KIP-360).
+
+    Args:
+        name: 1 to 200 characters.
+        instance: the producer id, epoch and run that this instance has; None if it is a new one, which fences all before
+            it. The run is compared, too: after a restore from a backup two instances may have the same epoch, and must
+            not become one.
+        new_id, new_run: random, for a new producer and for the new run.
+
+    Raises:
+        InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
+        UsageError: the name cannot be one.
+    """
+    if not is_text(name):
+        raise UsageError(f"producer name {name!r} must have 1 to {MAX_TEXT} printable characters")
+    producer = state.producers.get(name)
+    if instance is None:
+        if producer is None:
+            return InitProducer(name, new_id, 0, -1, new_run)
+        return InitProducer(name, producer.producer_id, producer.epoch + 1, -1, new_run)
+    producer_id, epoch, run = instance
+    if producer is None or producer.producer_id != producer_id:
+        raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it anew, without an epoch")
+    if (epoch, run) == (producer.epoch, producer.run):
+        return InitProducer(name, producer_id, epoch + 1, epoch, new_run)
+    if 0 <= epoch == producer.last_epoch and run == producer.last_run:  # -1 stands for "none", which nobody can have
+        return None
+    raise InvalidProducerEpochError(
+        f"producer {name!r} is at epoch {producer.epoch}: a newer instance has fenced epoch {epoch}"
+    )

@@ -1,0 +1,103 @@
+"""The entries of the controller's log: what each one says, and how it is written down.
+
+MessagePack, each entry an array that opens with its kind. A field is only ever added at the end and with a default, so a
+newer l0gc reads what an older one wrote. What no l0gc wrote is refused where it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import CorruptObjectError
+from l0gc.keys import DEFAULT_TEMPLATE
+
+DEFAULT_JOURNALS: Final = 16
+MAX_JOURNALS: Final = 9_999
+"""What the four digits of a journal's folder hold."""
+MAX_PARTITIONS: Final = 1_000_000
+"""Of one topic. Nothing that the controller keeps or does grows with a topic's partitions; a journal's state does."""
+MAX_PRODUCER_ID: Final = 1 << 53
+"""Ids are random and below this: JSON's readers keep so many bits of a number."""
+MAX_TEXT: Final = 200
+"""Characters of a name, of an id or of whoever advances the epoch."""
+MAX_TEMPLATE: Final = 500
+
+
+class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+    """The cluster's first entry, at offset 0.
+
+    `external_log`: epochs and partitions are those of another system, which keeps a log of its own. The controller log holds
+    this entry alone then, and no journal is used.
+    """
+
+    cluster_id: str
+    shards: int
+    key_template: str = DEFAULT_TEMPLATE
+    external_log: bool = False
+    journals: int = DEFAULT_JOURNALS
+
+
+class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """Creates a topic in so many `journals`; which ones they are is decided where the entry lands.
+
+    `topic_id` is random. It tells the topic from another one of the same name and revision, which a controller log that was
+    restored from a backup can make.
+    """
+
+    name: str
+    partitions: int
+    journals: int
+    topic_id: str
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    name: str
+    revision: int
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """Advances the epoch. `expected` and `caller` make a retry recognisable; -1 and '' where nobody expects anything."""
+
+    expected: int = -1
+    caller: str = ""
+
+
+class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+    """Gives `name` a new producer epoch, or makes it a producer, with a `producer_id` that nobody has.
+
+    `last_epoch` is the epoch that an instance bumped its own from, -1 if the instance is new. `run` is random: a log that
+    was restored from a backup gives out the same producer epoch again, but never the same run.
+    """
+
+    name: str
+    producer_id: int
+    epoch: int
+    last_epoch: int
+    run: str
+
+
+ControllerEntry = Bootstrap | CreateTopic | DeleteTopic | Tick | InitProducer
+
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decoder(ControllerEntry)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def encode_entry(entry: ControllerEntry) -> bytes:
+    """The entry as the log holds it."""
+    return _ENCODER.encode(entry)
+
+
+def decode_entry(offset: int, payload: bytes) -> ControllerEntry:
+    """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it is none."""
+    try:
+        return _ENTRY.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        raise CorruptObjectError(f"controller log entry {offset} cannot be read: {e}") from e
+
+
+def is_text(value: str) -> bool:
+    """Whether `value` can be a name or an id: 1 to 200 characters that can be shown on a line."""
+    return 0 < len(value) <= MAX_TEXT and value.isprintable()

@@ -1,0 +1,130 @@
+"""The format of a bucket: `l0gc/format.json`, written when a cluster is founded, and read once by each process.
+
+It names the version of the layout, the versions that may read and write it, and what a process has to know of the store
+before its first conditional write. A process that does not know a format goes no further than this object: what it would
+make of the rest is anybody's guess. So the object itself stays as it is in all formats to come: JSON, with these fields, and
+perhaps more. Delta's protocol versions are the model.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+import l0gc
+from l0gc.errors import (
+    AmbiguousWriteError,
+    CorruptObjectError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+    UnsupportedFormatError,
+)
+from l0gc.keys import CONTROLLER_LOG, FORMAT
+from l0gc.storage.objectstore import ObjectStore
+
+VERSION: Final = 2
+"""What this l0gc writes. It reads nothing older: buckets of version 1 had a log for each partition."""
+QUOTED: Final = "quoted"
+PLAIN: Final = "plain"
+_FIRST_EDITION: Final = re.compile(r"(?:log|checkpoint)/[0-9]{20}\.json\Z")
+
+Version = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Format(msgspec.Struct, frozen=True):
+    """`l0gc/format.json`.
+
+    `etags` is how the store takes an ETag in If-Match: in quotes, as HTTP has it, or plain; see `storage/probe.py`.
+    """
+
+    version: Version = VERSION
+    min_reader_version: Version = VERSION
+    min_writer_version: Version = VERSION
+    etags: Literal["quoted", "plain"] = QUOTED
+
+
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_DECODER: Final = msgspec.json.Decoder(Format)
+
+
+def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | None:
+    """The bucket's format, if this l0gc may work on it; None if no cluster was ever founded there. One request.
+
+    From then on the store object sends ETags in the form that the store takes.
+
+    Raises:
+        UnsupportedFormatError: the bucket is of the first edition, or of a version that this l0gc does not know.
+        CorruptObjectError: the object does not say.
+    """
+    found = _read(store)
+    if found is None:
+        _refuse_the_first_edition(store)
+        return None
+    form = found[0]
+    needed = form.min_reader_version if only_reads else max(form.min_reader_version, form.min_writer_version)
+    if needed > VERSION:
+        raise UnsupportedFormatError(
+            f"this bucket has format {form.version}, which needs a l0gc that knows format {needed}, and this one "
+            f"({l0gc.__version__}) knows format {VERSION}: use the l0gc that founded the cluster, or a newer one"
+        )
+    store.quotes_etags = form.etags == QUOTED
+    return form
+
+
+def write_format(store: ObjectStore) -> Format:
+    """Write the format where there is none yet, before a cluster is founded. Raises what `check_format` raises."""
+    if (form := check_format(store)) is not None:
+        return form
+    form = Format(etags=QUOTED if store.quotes_etags else PLAIN)
+    try:
+        store.put_if_absent(FORMAT, msgspec.json.encode(form))
+    except (PreconditionFailedError, AmbiguousWriteError) as e:  # whoever wrote it, it is there or not
+        if (landed := check_format(store)) is None:
+            raise StoreError(f"{FORMAT} could not be written ({e}); run l0gc init again") from e
+        return landed
+    return form
+
+
+def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
+    """Have later processes send ETags in this form, which the probe has found; whether that is new to them.
+
+    A store may have learned another form since, or the bucket has moved.
+    """
+    store.quotes_etags = quoted
+    found = _read(store)
+    etags: Literal["quoted", "plain"] = QUOTED if quoted else PLAIN
+    if found is None or found[0].etags == etags:
+        return False
+    store.put_if_match(FORMAT, msgspec.json.encode(msgspec.structs.replace(found[0], etags=etags)), found[1])
+    return True
+
+
+def refuse_without_format() -> UnsupportedFormatError:
+    """The error for a cluster whose format nobody knows."""
+    return UnsupportedFormatError(
+        f"there is a cluster under this URL, but no {FORMAT} that says how it is laid out: put it back from a backup or "
+        "a version of the object"
+    )
+
+
+def _read(store: ObjectStore) -> tuple[Format, str] | None:
+    try:
+        stored = store.get(FORMAT)
+    except ObjectNotFoundError:
+        return None
+    try:
+        return _DECODER.decode(stored.body), stored.etag
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        raise CorruptObjectError(f"{FORMAT} does not say how the bucket is laid out: {e}; restore it") from e
+
+
+def _refuse_the_first_edition(store: ObjectStore) -> None:
+    cut = len(CONTROLLER_LOG)
+    if any(_FIRST_EDITION.match(key[cut:]) for key in store.list(CONTROLLER_LOG).modified_ms):
+        raise UnsupportedFormatError(
+            "this bucket was laid out by the first edition of l0gc, with a log for each partition, which this one does not "
+            "read: found a new cluster under another prefix, or keep to the first edition"
+        )

@@ -1,0 +1,146 @@
+"""Batches: which records go into one L0 object, and which of a repeated input have landed before.
+
+A journal counts an input's records that go to its own partitions, in the order of the input. What has landed of them is
+always the first so many, since nothing lands behind something that has not. So where a repeated upload goes on is a number
+for each journal, and a batch says with a span which records it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
+from l0gc.streamlog.ingest.partitioner import Placed
+from l0gc.streamlog.journal.entries import InputSpan
+from l0gc.streamlog.journal.rows import Rows
+
+
+class Runs:
+    """Which of a topic's runs of partitions, each of them in a journal of its own, a partition belongs to.
+
+    Args:
+        ends: the partition behind each run's last one.
+    """
+
+    def __init__(self, ends: Sequence[int]) -> None:
+        self.ends = np.array(ends, np.int64)
+
+    def of(self, partitions: Rows) -> Rows:
+        """The number of each partition's run."""
+        return np.searchsorted(self.ends, partitions, "right")
+
+    def counts(self, partitions: Rows) -> list[int]:
+        """How many of the records with these partitions belong to each run."""
+        if len(self.ends) == 1:
+            return [len(partitions)]
+        counts: list[int] = np.bincount(self.of(partitions), minlength=len(self.ends)).tolist()
+        return counts
+
+
+class Position:
+    """How far an input that has an id was read, in each run.
+
+    Args:
+        landed: how many of its records have landed before in each run.
+    """
+
+    def __init__(self, input_id: str, runs: Runs, landed: Sequence[int]) -> None:
+        self._input_id, self._runs = input_id, runs
+        self._landed = list(landed)
+        self._seen = [0] * len(landed)
+        self._next = list(landed)
+
+    def not_landed(self, partitions: Rows) -> Rows | None:
+        """Which of the next records of the input have not landed before; None for all."""
+        counts = self._runs.counts(partitions)
+        before, self._seen = self._seen, [a + b for a, b in zip(self._seen, counts, strict=True)]
+        if all(seen >= landed for seen, landed in zip(before, self._landed, strict=True)):
+            return None
+        new = np.zeros(len(partitions), np.bool_)
+        runs = self._runs.of(partitions)
+        for run, (seen, landed) in enumerate(zip(before, self._landed, strict=True)):
+            new[np.flatnonzero(runs == run)[max(0, landed - seen) :]] = True
+        return np.flatnonzero(new)
+
+    def spans(self, partitions: Rows) -> list[InputSpan | None]:
+        """The span in each run that these records are, the next of those that have not landed before."""
+        spans: list[InputSpan | None] = []
+        for run, n in enumerate(self._runs.counts(partitions)):
+            start = self._next[run]
+            self._next[run] = start + n
+            spans.append(InputSpan(self._input_id, start, start + n) if n else None)
+        return spans
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records of one L0 object, in the order of the input, and of which spans of which inputs they are, for each run."""
+
+    spans: list[list[InputSpan]]
+    values: list[bytes] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    partitions: list[Rows] = field(default_factory=list)
+    sizes: list[Rows] = field(default_factory=list)
+    size: int = 0
+    timestamp_ms: int = 0
+
+    def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
+        """The records that are added next are these."""
+        for mine, span in zip(self.spans, spans, strict=True):
+            if span is None:
+                continue
+            if mine and mine[-1].input_id == span.input_id:
+                mine[-1] = InputSpan(span.input_id, mine[-1].start, span.end)
+            else:
+                mine.append(span)
+
+    def sorted(self) -> Records:
+        """The records in order of partition, and of the input within one. The batch is empty then: it is large."""
+        partitions = np.concatenate(self.partitions)
+        order = np.argsort(partitions, kind="stable")
+        at: list[int] = order.tolist()
+        values = b"".join(map(self.values.__getitem__, at))
+        keys = list(map(self.keys.__getitem__, at))
+        self.values.clear()
+        self.keys.clear()
+        return Records(partitions[order], np.concatenate(self.sizes)[order], values, keys)
+
+
+class Filling:
+    """Fills batches with records, each of them up to `batch_bytes`."""
+
+    def __init__(self, runs: Runs, batch_bytes: int) -> None:
+        self._runs, self._batch_bytes = runs, batch_bytes
+        self.batch = self._empty()
+
+    def _empty(self) -> Batch:
+        return Batch([[] for _ in self._runs.ends])
+
+    def add(self, values: Sequence[bytes], placed: Placed, position: Position | None) -> Iterator[Batch]:
+        """Take records; yields the batches that are full with them."""
+        sizes = np.fromiter(map(len, values), np.int64, len(values))
+        ends = np.cumsum(sizes + RECORD_OVERHEAD)
+        first, before = 0, 0
+        while first < len(values):
+            batch = self.batch
+            reached = int(np.searchsorted(ends, before + self._batch_bytes - batch.size)) + 1
+            end = min(reached, len(values))
+            partitions = placed.partitions[first:end]
+            batch.values += values[first:end]
+            batch.keys += placed.keys[first:end]
+            batch.partitions.append(partitions)
+            batch.sizes.append(sizes[first:end])
+            if position is not None:
+                batch.add_spans(position.spans(partitions))
+            batch.size += int(ends[end - 1]) - before
+            first, before = end, int(ends[end - 1])
+            if reached == end:
+                yield self.take()
+
+    def take(self) -> Batch:
+        """What has come together; another batch is begun."""
+        batch, self.batch = self.batch, self._empty()
+        return batch

@@ -1,0 +1,72 @@
+"""An upload from its beginning: what commands and the library share.
+
+Check first, write after: nothing is appended to the controller's log before its guard has compared the log with what is
+published; and an uploader looks once more before it admits data. Inputs are read once, for their ids, before a producer's
+run begins: a file that cannot be read must not fence the run before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Final
+
+from l0gc.errors import UsageError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
+from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
+
+_PACKERS: Final = 2
+"""Threads that encode and write: some can compress while others wait for the store."""
+
+
+def open_upload(
+    cluster: Cluster,
+    topic: str,
+    sources: Sequence[Source],
+    stack: ExitStack,
+    *,
+    partition: int | None = None,
+    key_field: str | None = None,
+    producer: str | None = None,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    progress: Callable[[int, int], None] = lambda records, size: None,
+) -> tuple[Uploader, list[Input]]:
+    """An uploader, and what it is to run on. Without `partition` and `key_field`, records go to the partitions in turn.
+
+    Args:
+        stack: ends the threads and closes the inputs.
+        producer: the name under which a repeated upload lands nothing twice.
+        progress: see `Uploader`.
+
+    Raises:
+        UsageError: the arguments exclude each other, or an input cannot be read.
+        TopicNotFoundError: there is no such topic.
+        EpochRegressionError: what is published is above the cluster epoch; nothing was written.
+    """
+    if partition is not None and key_field is not None:
+        raise UsageError("--partition and --key-field exclude each other")
+    cluster.controller.tick_if_due()
+    target = cluster.controller.snapshot().topic(topic)
+    spread: Partitioner = InTurn(target.partitions)
+    if partition is not None:
+        spread = FixedPartition(partition, target.partitions)
+    elif key_field is not None:
+        spread = ByField(key_field, target.partitions)
+    # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
+    place = f"{target.topic_id} {spread.describe()}" if producer is not None else None
+    inputs = open_inputs(sources, place, stack)
+    session = ProducerSession.begin(cluster, producer) if producer is not None else None
+    uploader = Uploader(
+        cluster,
+        target,
+        spread,
+        packers=stack.enter_context(ThreadPoolExecutor(_PACKERS, "pack")),
+        committer=stack.enter_context(ThreadPoolExecutor(1, "commit")),
+        batch_bytes=batch_bytes,
+        producer=session,
+        progress=progress,
+    )
+    return uploader, inputs

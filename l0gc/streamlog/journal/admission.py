@@ -1,0 +1,131 @@
+"""What may land in a journal, decided against the state at the very offset where it lands (pure).
+
+What makes it safe (hazard 2): an object is admitted only if its epoch is not below the window's oldest, and not below its
+topic's revision (hazard 21), so nothing ever lands at an epoch that M may have passed. Several objects of one entry are
+decided one after another, each against what those before it make of the state (hazard 22). The same decision runs when an
+entry is applied, so whatever would stop the log for everybody is refused before it is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from l0gc.epoch import is_epoch
+from l0gc.errors import (
+    EpochRegressionError,
+    PartitionClosedError,
+    PoisonedEpochError,
+    StaleClusterEpochError,
+    UsageError,
+)
+from l0gc.streamlog.journal.entries import (
+    LandedSequence,
+    ObjectExtents,
+    ProducerState,
+    Reconciled,
+    ReconciledTopic,
+)
+from l0gc.streamlog.journal.producers import Overlay
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, RANGE, pack, unpack
+from l0gc.streamlog.journal.topic import TopicState, check_object
+from l0gc.streamlog.journal.window import EpochWindow
+
+_RECORDS_LIMIT: Final = 2**31 - 1
+
+
+class Admission:
+    """Admits the objects of one entry, in their order.
+
+    Args:
+        window, topics, producers: the state at the offset where the entry lands; not changed.
+    """
+
+    def __init__(
+        self, window: EpochWindow, topics: Mapping[int, TopicState], producers: Mapping[int, ProducerState]
+    ) -> None:
+        self._window = window
+        self._topics = topics
+        self._producers = Overlay(producers)
+        self._records: dict[int, int] = {}
+
+    def admit(self, o: ObjectExtents) -> LandedSequence | None:
+        """None if the object may land behind those admitted before; where it landed, if it has landed before.
+
+        Raises:
+            UsageError: the object cannot be one, for whatever state.
+            PartitionClosedError: the topic is gone.
+            EpochRegressionError: another topic has that revision here, which only a restored controller log can cause.
+            StaleClusterEpochError: the epoch lies below the window, or below the topic's revision.
+            ProtocolError: see `producers.admit`.
+        """
+        check_object(o)
+        if not is_epoch(o.epoch) or not is_epoch(o.revision):
+            raise UsageError(
+                f"object {o.key!r} at epoch {o.epoch} of revision {o.revision} has a number that is no epoch"
+            )
+        topic = self._topics.get(o.revision)
+        if topic is not None:
+            if topic.closed:
+                raise PartitionClosedError(f"the topic with revision {o.revision} was deleted")
+            if topic.topic_id != o.topic_id:
+                raise EpochRegressionError(
+                    f"revision {o.revision} belongs to another topic in this journal: the controller log looks restored "
+                    "from a backup, and gave it a second time. Advance the epoch, then delete the topic and create it again"
+                )
+        self._check_offsets(o, topic)
+        if o.producer is not None:
+            landed = self._producers.admit(o.producer)
+            if landed is not None:
+                return landed
+        oldest = max(self._window.oldest, o.revision)
+        if o.epoch < oldest:
+            raise StaleClusterEpochError(
+                f"epoch {o.epoch} is below the window [{oldest}, {max(oldest, self._window.newest)}] of its journal; stamp "
+                "the data with a fresh epoch and upload it again",
+                epoch=o.epoch,
+                window=(oldest, max(oldest, self._window.newest)),
+            )
+        self._window = self._window.slide(o.epoch)
+        if o.producer is not None:
+            self._producers.record(o.producer)
+        return None
+
+    def _check_offsets(self, o: ObjectExtents, topic: TopicState | None) -> None:
+        """Offsets stay in range, also with all that the entry has admitted before."""
+        total = self._records.get(o.revision, 0) + int(unpack(o.records, NUMBER).sum(dtype=np.int64))
+        highest = int(topic.next_offsets.max()) if topic is not None and len(topic.next_offsets) else 0
+        if total > _RECORDS_LIMIT or highest + total > MAX_OFFSET:
+            raise UsageError(f"object {o.key!r} has more records than offsets are left")
+        self._records[o.revision] = total
+
+
+def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
+    """Raises `PoisonedEpochError` if `epoch` is above the cluster's (hazard 14)."""
+    if epoch > cluster_epoch or not is_epoch(epoch):
+        raise PoisonedEpochError(
+            f"epoch {epoch} offered to journal {journal} is above the cluster epoch {cluster_epoch}; "
+            "it is refused, since it would shut out every writer"
+        )
+
+
+def without(e: Reconciled, refused: Mapping[int, Iterable[int]]) -> Reconciled | None:
+    """A reconciler's commit without the partitions that were refused, by revision; None if nothing is left of it."""
+    topics = [t for t in (_without(t, set(refused.get(t.revision, ()))) for t in e.topics) if t is not None]
+    return msgspec.structs.replace(e, topics=topics) if topics else None
+
+
+def _without(t: ReconciledTopic, partitions: set[int]) -> ReconciledTopic | None:
+    if not partitions:
+        return t
+    gone = np.fromiter(partitions, np.int32, len(partitions))
+    ranges, files = unpack(t.ranges, RANGE), unpack(t.files, L1_ROW)
+    ranges = ranges[~np.isin(ranges["partition"], gone)]
+    if not len(ranges):
+        return None
+    files = files[~np.isin(files["partition"], gone)]
+    indexes = [i for i in t.indexes if i.partition not in partitions]
+    return ReconciledTopic(t.revision, pack(ranges), pack(files), indexes)

@@ -1,0 +1,227 @@
+"""The journal's state as a checkpoint holds it, and the machine that the shared log runs (pure).
+
+A checkpoint says what the log says and nothing else (hazard 18): it is made from the state that the entries made. Bytes
+that were read are believed only as far as they make sense; whatever does not is corrupt, and stops the journal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from l0gc.epoch import MAX_EPOCH, is_epoch
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.keys import journal_log
+from l0gc.storage.log import Landed
+from l0gc.streamlog.journal.entries import IndexObject, Int62, ProducerState
+from l0gc.streamlog.journal.rows import (
+    BLOCK,
+    EXTENT,
+    L1_ROW,
+    MAX_OFFSET,
+    NUMBER,
+    Rows,
+    ascending,
+    continues,
+    pack,
+    unpack,
+)
+from l0gc.streamlog.journal.state import JournalState, apply
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+
+_OFFSET: Final = np.dtype("<i8")
+
+
+class _Object(msgspec.Struct, array_like=True):
+    key: str
+    epoch: Int62
+    log_offset: Int62
+    start: Int62
+    blocks: Int62
+    extents: Int62
+
+
+class _Topic(msgspec.Struct, array_like=True):
+    revision: Int62
+    topic_id: str
+    closed: bool
+    partitions: bytes
+    next_offsets: bytes
+    reconciled: bytes
+    log_start: bytes
+    objects: list[_Object]
+    blocks: bytes
+    extents: bytes
+    l1: bytes
+    indexes: list[IndexObject]
+
+
+class _Checkpoint(msgspec.Struct, array_like=True):
+    journal: Int62
+    max_applied_epoch: Int62
+    previous_applied_epoch: Int62
+    window_offset: Int62
+    topics: list[_Topic]
+    producers: dict[int, ProducerState]
+    time_ms: Int62
+    expired_ms: Int62
+    last_reconciled_log_offset: Int62
+
+
+# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
+_DECODER: Final = msgspec.msgpack.Decoder(_Checkpoint)
+
+
+class JournalMachine:
+    """What each entry does to the state of one journal."""
+
+    def __init__(self, journal: int) -> None:
+        self._journal = journal
+
+    def initial(self) -> JournalState:
+        return JournalState()
+
+    def apply(self, state: JournalState, entry: Landed) -> None:
+        apply(state, entry, f"{journal_log(self._journal)}log/{entry.offset:020}")
+
+    def encode(self, state: JournalState) -> bytes:
+        topics = [_encode_topic(t) for t in state.topics.values()]
+        return msgspec.msgpack.encode(
+            _Checkpoint(
+                self._journal,
+                state.max_applied_epoch,
+                state.previous_applied_epoch,
+                state.window_offset,
+                topics,
+                state.producers,
+                state.time_ms,
+                state.expired_ms,
+                state.last_reconciled_log_offset,
+            )
+        )
+
+    def decode(self, body: bytes, source: str) -> JournalState:
+        try:
+            c = _DECODER.decode(body)
+            if c.journal != self._journal:
+                raise UsageError(f"it is journal {c.journal}'s")
+            if not 0 <= c.previous_applied_epoch <= c.max_applied_epoch:
+                raise UsageError(f"it has the window [{c.previous_applied_epoch}, {c.max_applied_epoch}]")
+            topics = {t.revision: _decode_topic(t) for t in c.topics}
+            if len(topics) != len(c.topics):
+                raise UsageError("it has a topic twice")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError, ValueError) as e:
+            raise CorruptObjectError(f"{source} is not a checkpoint of journal {self._journal}: {e}") from e
+        return JournalState(
+            c.max_applied_epoch,
+            c.previous_applied_epoch,
+            c.window_offset,
+            topics,
+            c.producers,
+            c.time_ms,
+            c.expired_ms,
+            c.last_reconciled_log_offset,
+        )
+
+
+def _encode_topic(t: TopicState) -> _Topic:
+    return _Topic(
+        t.revision,
+        t.topic_id,
+        t.closed,
+        pack(t.partitions),
+        pack(t.next_offsets),
+        pack(t.reconciled),
+        pack(t.log_start),
+        [_Object(o.key, o.epoch, o.log_offset, o.start, len(o.blocks), len(o.extents)) for o in t.objects],
+        b"".join(pack(o.blocks) for o in t.objects),
+        b"".join(pack(o.extents) for o in t.objects),
+        pack(t.l1),
+        list(t.indexes.values()),
+    )
+
+
+def _decode_topic(t: _Topic) -> TopicState:
+    partitions = unpack(t.partitions, NUMBER).copy()
+    columns = [unpack(body, _OFFSET).copy() for body in (t.next_offsets, t.reconciled, t.log_start)]
+    if any(len(c) != len(partitions) for c in columns) or not ascending(partitions):
+        raise UsageError(f"the partitions of revision {t.revision} are not in order, or lack a number")
+    following, reconciled, log_start = columns
+    if len(partitions) and (
+        partitions[0] < 0
+        or (log_start < 0).any()
+        or (reconciled < -1).any()
+        or (reconciled >= following).any()
+        or (log_start > following).any()
+        or (following > MAX_OFFSET).any()
+    ):
+        raise UsageError(f"the offsets of revision {t.revision} cannot be")
+    l1 = unpack(t.l1, L1_ROW)
+    if not continues(l1):
+        raise UsageError(f"the L1 rows of revision {t.revision} leave a gap, or overlap")
+    objects = _decode_objects(t, partitions, following)
+    if not t.closed:
+        _check_no_gap(t, partitions, following, reconciled)
+    indexes = {i.partition: i for i in t.indexes}
+    return TopicState(
+        t.revision, t.topic_id, t.closed, partitions, following, reconciled, log_start, objects, l1, indexes
+    )
+
+
+def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[UnreconciledObject]:
+    """The objects of a topic; all of their extents are checked at once."""
+    if not is_epoch(t.revision) or any(not t.revision <= o.epoch <= MAX_EPOCH for o in t.objects):
+        raise UsageError(f"revision {t.revision} has an object at an epoch that cannot be")
+    blocks, extents = unpack(t.blocks, BLOCK), unpack(t.extents, EXTENT)
+    of_blocks = np.fromiter((o.blocks for o in t.objects), np.int64, len(t.objects))
+    of_extents = np.fromiter((o.extents for o in t.objects), np.int64, len(t.objects))
+    if (of_blocks < 1).any() or (of_extents < 1).any():
+        raise UsageError(f"an object of revision {t.revision} has nothing in it")
+    ends_of_blocks, ends = np.cumsum(of_blocks), np.cumsum(of_extents)
+    if (of_blocks.sum(), of_extents.sum()) != (len(blocks), len(extents)):
+        raise UsageError(f"the objects of revision {t.revision} do not have as many extents as they say")
+    if len(extents):
+        inside = np.ones(len(extents) - 1, bool)
+        inside[ends[:-1] - 1] = False  # the next row is another object's
+        at = np.searchsorted(partitions, extents["partition"])
+        at[at == len(partitions)] = 0
+        if (
+            not len(partitions)
+            or ((extents["partition"][1:] <= extents["partition"][:-1]) & inside).any()
+            or (partitions[at] != extents["partition"]).any()
+            or (extents["block"] < 0).any()
+            or (extents["block"] >= np.repeat(of_blocks, of_extents)).any()
+            or (extents["row"] < 0).any()
+            or (extents["records"] < 1).any()
+            or (extents["base"] < 0).any()
+            or (extents["base"] + extents["records"] > following[at]).any()
+        ):
+            raise UsageError(f"the extents of revision {t.revision} cannot be")
+    return [
+        UnreconciledObject(
+            o.key,
+            o.epoch,
+            o.log_offset,
+            o.start,
+            blocks[end_of_blocks - o.blocks : end_of_blocks],
+            extents[end - o.extents : end],
+        )
+        for o, end_of_blocks, end in zip(t.objects, ends_of_blocks.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _check_no_gap(t: _Topic, partitions: Rows, following: Rows, reconciled: Rows) -> None:
+    """Every record that is not in L1 lies in an extent, and in one only: M would pass the epoch of one that is missing."""
+    extents = unpack(t.extents, EXTENT)
+    extents = extents[np.argsort(extents["partition"], kind="stable")]
+    at = np.searchsorted(partitions, extents["partition"])
+    ends = extents["base"] + extents["records"]
+    begins = reconciled[at] + 1
+    same = at[1:] == at[:-1]
+    begins[1:][same] = ends[:-1][same]
+    last = reconciled + 1
+    last[at] = ends  # of several, the last one's stays
+    if (extents["base"] != begins).any() or (last != following).any():
+        raise UsageError(f"the extents of revision {t.revision} leave a gap, or overlap")

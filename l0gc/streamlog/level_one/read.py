@@ -1,0 +1,195 @@
+"""L0 objects to records in columns: what a reconciler's readers do.
+
+Every block is checked against the journal's CRC32C before a record of it is believed. Records of a block that is damaged or
+missing become a `Fault` with its name, and everything else goes on: what a journal says of one partition's records does not
+depend on another's. Whole blocks are turned into columns at once, so an extent costs a row of numbers and no Python object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.ingest.extents import SCHEMA, decode_block
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
+
+_INT64: Final = pa.int64()
+ROWS: Final = pa.schema(
+    [
+        pa.field("journal", _INT64, nullable=False),
+        pa.field("revision", _INT64, nullable=False),
+        pa.field("partition", _INT64, nullable=False),
+        pa.field("offset", _INT64, nullable=False),
+        *SCHEMA,
+        pa.field("epoch", _INT64, nullable=False),
+    ]
+)
+BATCH_BYTES: Final = 4 << 20
+"""About how much of records is put in order and sent on at once."""
+FETCH_BYTES: Final = 16 << 20
+"""How much of L0 objects is fetched at once, by several threads."""
+
+StillNeeded = Callable[[int, int, Rows], Rows]
+"""Given (journal, revision, extents): for each extent whether its journal says, now, that it is not in L1."""
+Row: TypeAlias = pa.RecordBatch | Fault
+
+
+@dataclass(slots=True)
+class _Block:
+    """The records of a block that are wanted, and their extents."""
+
+    journal: int
+    revision: int
+    epoch: int
+    extents: Rows
+    records: pa.RecordBatch
+
+
+@dataclass(slots=True)
+class _Body:
+    """What was fetched of an object: the body of each block, or why there is none."""
+
+    read: ObjectRead
+    blocks: list[bytes] = field(default_factory=list)
+    error: CorruptObjectError | ObjectNotFoundError | None = None
+
+
+def read_rows(
+    store: ObjectStore, reads: Iterable[ObjectRead], writers: int, still_needed: StillNeeded, parallel: Parallel
+) -> Iterator[tuple[int, Row]]:
+    """The records of L0 objects, as (number of the writer that gets them, batch of `ROWS` or fault).
+
+    Each batch is in order of revision, partition and offset; one behind another may be of any.
+
+    Raises:
+        StoreError: the store does not answer, or does not let us.
+    """
+    held: list[_Block] = []
+    size = 0
+    for group in _groups(reads):
+        for body in parallel.map(lambda read: _fetched(store, read), group):
+            for found in _blocks(body, still_needed):
+                if isinstance(found, Fault):
+                    yield from _split_fault(found, writers)
+                    continue
+                held.append(found)
+                size += found.records.nbytes
+                if size >= BATCH_BYTES:
+                    yield from _in_order(held, writers)
+                    held, size = [], 0
+    if held:
+        yield from _in_order(held, writers)
+
+
+def _groups(reads: Iterable[ObjectRead]) -> Iterator[list[ObjectRead]]:
+    group: list[ObjectRead] = []
+    size = 0
+    for read in reads:
+        if group and size + read.bytes > FETCH_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(read)
+        size += read.bytes
+    if group:
+        yield group
+
+
+def _fetched(store: ObjectStore, read: ObjectRead) -> _Body:
+    try:
+        return _Body(read, store.get_ranges(read.key, [(b.start, b.length) for b in read.blocks]))
+    except ObjectNotFoundError as e:
+        return _Body(read, error=e)
+    except StoreError:
+        end = read.blocks[-1].start + read.blocks[-1].length
+        if (size := store.head(read.key).size) >= end:
+            raise
+        return _Body(read, error=CorruptObjectError(f"{read.key} has {size} bytes, and the journal names {end}"))
+
+
+def _blocks(body: _Body, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
+    read = body.read
+    if body.error is not None:
+        left = read.extents[still_needed(read.journal, read.revision, read.extents)]
+        if len(left):
+            yield _fault(read, left, f"{body.error}; restore that object from a version")
+        return
+    for number, (block, content) in enumerate(zip(read.blocks, body.blocks, strict=True)):
+        extents = read.extents[read.extents["block"] == number]
+        try:
+            records = decode_block(content, read.key, block)
+        except CorruptObjectError as e:
+            yield _fault(read, extents, str(e))
+            continue
+        beyond = extents["row"].astype(np.int64) + extents["records"] > records.num_rows
+        if beyond.any():
+            where = f"{read.key} at bytes {block.start} to {block.start + block.length}"
+            message = f"{where} holds {records.num_rows} records, fewer than the journal says"
+            yield _fault(read, extents[beyond], f"{message}; restore that object from a version")
+            extents = extents[~beyond]
+        if len(extents):
+            yield _Block(read.journal, read.revision, read.epoch, extents, _wanted(records, extents))
+
+
+def _fault(read: ObjectRead, extents: Rows, message: str) -> Fault:
+    return Fault(read.journal, read.revision, message, extents["partition"], extents["base"])
+
+
+def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:
+    of = writers_of(fault.revision, fault.partitions, writers)
+    for writer in np.unique(of).tolist():
+        mine = of == writer
+        yield writer, replace(fault, partitions=fault.partitions[mine], bases=fault.bases[mine])
+
+
+def _wanted(records: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
+    """The rows of the extents, one behind the other."""
+    counts = extents["records"].astype(np.int64)
+    at = np.cumsum(counts) - counts
+    first = int(extents["row"][0])
+    if (extents["row"] == at + first).all():
+        return records.slice(first, int(counts.sum()))
+    return records.take(integers(np.repeat(extents["row"] - at, counts) + np.arange(counts.sum())))
+
+
+def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of several blocks, by writer, revision, partition and offset, a batch for each writer."""
+    extents = np.concatenate([b.extents for b in blocks])
+    per_block = [len(b.extents) for b in blocks]
+    columns = {
+        name: np.repeat([getattr(b, name) for b in blocks], per_block) for name in ("journal", "revision", "epoch")
+    }
+    writer = np.concatenate([writers_of(b.revision, b.extents["partition"], writers) for b in blocks])
+    order = np.lexsort((extents["base"], extents["partition"], columns["revision"], writer))
+    counts = extents["records"].astype(np.int64)
+    begins = np.cumsum(counts) - counts
+    table = [pa.concat_arrays([b.records.column(i) for b in blocks]) for i in range(len(SCHEMA))]
+    records = pa.RecordBatch.from_arrays(table, schema=SCHEMA)
+    extents, counts, begins, writer = extents[order], counts[order], begins[order], writer[order]
+    ends = np.cumsum(counts)
+    at = ends - counts
+    if (begins != at).any():
+        records = records.take(integers(np.repeat(begins - at, counts) + np.arange(ends[-1])))
+    columns = {name: np.repeat(column[order], counts) for name, column in columns.items()}
+    columns["partition"] = np.repeat(extents["partition"].astype(np.int64), counts)
+    columns["offset"] = np.repeat(extents["base"] - at, counts) + np.arange(ends[-1])
+    arrays = [integers(columns[f.name]) if f.name in columns else records.column(f.name) for f in ROWS]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+    firsts = np.flatnonzero(np.r_[True, writer[1:] != writer[:-1]])
+    for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(writer)], strict=True):
+        rows = int(ends[end - 1] - at[first])
+        yield int(writer[first]), batch.slice(int(at[first]), rows)
+
+
+def integers(values: Rows) -> pa.Array:
+    """A column of 64-bit integers; pyarrow's own conversion would look for pandas."""
+    return pa.Array.from_buffers(
+        _INT64, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))]
+    )

@@ -1,0 +1,311 @@
+"""Records in columns to L1 objects: what a reconciler's writers do.
+
+A writer gets all that the round took of its partitions, in pieces and in any order, perhaps twice where Spark did a task
+again. It brings them in order by partition and offset and writes what continues; at the first record that is missing, or
+is known to be damaged, a partition ends for this round. An object is made on local disk, or in memory if it is small,
+checked to hold consecutive offsets, uploaded as a whole, and named only then: what a writer returns is durable and
+complete (hazard 9).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc import columns
+from l0gc.errors import CorruptObjectError
+from l0gc.keys import PartitionId, level_one
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows, name_bytes
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.plan import Fault
+from l0gc.streamlog.level_one.read import ROWS, Row
+
+FILE_BYTES: Final = 128 << 20
+"""Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""
+HELD_BYTES: Final = 64 << 20
+"""How much of the records is held in memory; the rest waits on local disk, where it is mapped and not read."""
+_ROW_GROUP_BYTES: Final = 16 << 20
+"""An L1 object of a single row group, smaller than this, is made in memory; others on local disk."""
+_WAITING: Final = 32
+_WAITING_BYTES: Final = 32 << 20
+"""So many small objects, or so much of them, wait for each other and are then uploaded at once."""
+_PARQUET: Final[Mapping[str, Any]] = {
+    "compression": "zstd",
+    "use_dictionary": ["key", "epoch", "timestamp"],
+    "write_statistics": ["offset", "timestamp", "epoch"],  # those of a record's bytes would repeat whole records
+    "store_schema": False,  # Parquet's own says all of it
+    "write_page_checksum": True,
+}
+_COLUMNS: Final = [ROWS.get_field_index(name) for name in L1_SCHEMA.names]
+_OFFSET: Final = ROWS.get_field_index("offset")
+
+_PIECE: Final = np.dtype(
+    [
+        ("journal", "<i8"),
+        ("revision", "<i8"),
+        ("partition", "<i8"),
+        ("base", "<i8"),
+        ("records", "<i8"),
+        ("batch", "<i8"),
+        ("row", "<i8"),
+    ]
+)
+"""Records at consecutive offsets of a partition, from a row of a batch on."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What a writer made: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable."""
+
+    files: dict[tuple[int, int], Rows] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def write_l1(
+    store: ObjectStore,
+    topics: Mapping[int, str],
+    epoch: int,
+    arriving: Iterable[Row],
+    runtime: Runtime,
+    parallel: Parallel,
+    held_bytes: int = HELD_BYTES,
+) -> Written:
+    """Write records as L1 objects.
+
+    Args:
+        topics: the topics' names, by revision.
+        epoch: the round's, which the objects are stamped with.
+        arriving: what `read_rows` gave for this writer, of all readers.
+
+    Raises:
+        StoreError: an object could not be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="l0gc-l1-") as name, ExitStack() as stack:
+        directory = Path(name)
+        held = stack.enter_context(_Held(directory, held_bytes))
+        faults: list[Fault] = []
+        pieces: list[Rows] = []
+        for found in arriving:
+            if isinstance(found, Fault):
+                faults.append(found)
+            elif found.num_rows:
+                pieces.append(pieces_of(found, held.add(found)))
+        uploads = _Uploads(store, parallel)
+        files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
+        limits = _limits(faults)
+        for group in _partitions(pieces):
+            journal, revision, partition, base = (int(v) for v in group[0].tolist()[:4])
+            p = PartitionId(topics[revision], revision, partition)
+            writer = L1Writer(p, epoch, base, runtime, directory, uploads)
+            gap = _write_partition(writer, held, group, limits.get((revision, partition)))
+            if gap is not None:
+                of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
+                faults.append(Fault(journal, revision, gap, *of))
+            files.setdefault((journal, revision), []).extend(writer.finish())
+        uploads.flush()
+    rows = {topic: np.array(found, L1_ROW) for topic, found in files.items() if found}
+    return Written(rows, faults)
+
+
+def _write_partition(writer: L1Writer, held: _Held, pieces: Rows, limit: int | None) -> str | None:
+    """Write what continues, up to the record `limit`; says what is missing where something is that nobody has reported."""
+    for _, _, _, base, records, batch, row in pieces.tolist():
+        if limit is not None and writer.next >= limit:
+            return None
+        if base > writer.next:
+            return (
+                f"the records {writer.next} to {base - 1} of {writer.partition} did not arrive where they are written"
+            )
+        end = base + records if limit is None else min(base + records, limit)
+        if end > writer.next:  # what Spark has sent twice is the same
+            rows, width = held.get(batch)
+            writer.write(rows.slice(row + writer.next - base, end - writer.next), width)
+    return None
+
+
+def _limits(faults: Iterable[Fault]) -> dict[tuple[int, int], int]:
+    """The first offset of each (revision, partition) that cannot be lifted."""
+    limits: dict[tuple[int, int], int] = {}
+    for fault in faults:
+        for partition, base in zip(fault.partitions.tolist(), fault.bases.tolist(), strict=True):
+            at = fault.revision, partition
+            limits[at] = min(base, limits.get(at, base))
+    return limits
+
+
+def pieces_of(batch: pa.RecordBatch, number: int) -> Rows:
+    """Where in a batch of `ROWS` the partition changes, or the offset jumps."""
+    journal, revision, partition, offset = (_numbers(batch.column(i)) for i in range(4))
+    jumps = (revision[1:] != revision[:-1]) | (partition[1:] != partition[:-1]) | (offset[1:] != offset[:-1] + 1)
+    rows = np.flatnonzero(np.r_[True, jumps])
+    pieces = np.empty(len(rows), _PIECE)
+    pieces["journal"], pieces["revision"], pieces["partition"] = journal[rows], revision[rows], partition[rows]
+    pieces["base"], pieces["records"] = offset[rows], np.diff(np.r_[rows, batch.num_rows])
+    pieces["batch"], pieces["row"] = number, rows
+    return pieces
+
+
+def _partitions(pieces: list[Rows]) -> Iterator[Rows]:
+    """The pieces of each partition, in order of offset."""
+    if not pieces:
+        return
+    found = np.concatenate(pieces)
+    found = found[np.lexsort((found["base"], found["partition"], found["revision"]))]
+    revision, partition = found["revision"], found["partition"]
+    changes = np.flatnonzero((revision[1:] != revision[:-1]) | (partition[1:] != partition[:-1])) + 1
+    for first, end in zip([0, *changes.tolist()], [*changes.tolist(), len(found)], strict=True):
+        yield found[first:end]
+
+
+def _numbers(column: pa.Array) -> Rows:
+    return np.frombuffer(columns.raw(column), np.int64)
+
+
+class _Held:
+    """Batches of `ROWS`, by number: the first ones in memory, the others in a file that is mapped."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self._path, self._room = directory / "held", limit
+        self._batches: list[pa.RecordBatch] = []
+        self._widths: list[float] = []
+        self._on_disk = 0
+        self._writer: pa.RecordBatchFileWriter | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._batches = []
+        self._stack.close()
+
+    def add(self, batch: pa.RecordBatch) -> int:
+        """Hold a batch; returns its number."""
+        self._widths.append(batch.nbytes / batch.num_rows)
+        if self._writer is None and self._room >= batch.nbytes:
+            self._room -= batch.nbytes
+            self._batches.append(batch)
+        else:
+            if self._writer is None:
+                self._writer = self._stack.enter_context(pa.ipc.new_file(self._path, ROWS))
+            self._writer.write_batch(batch)
+            self._on_disk += 1
+        return len(self._widths) - 1
+
+    def get(self, number: int) -> tuple[pa.RecordBatch, float]:
+        """A batch, and what one of its rows weighs. None can be added behind the first look at one."""
+        if number >= len(self._batches) and self._writer is not None:
+            self._writer.close()
+            reader = pa.ipc.open_file(self._stack.enter_context(pa.memory_map(str(self._path))))
+            self._batches += [reader.get_batch(i) for i in range(self._on_disk)]
+        return self._batches[number], self._widths[number]
+
+
+class _Uploads:
+    """L1 objects on their way into the store: small ones together, large ones each by itself."""
+
+    def __init__(self, store: ObjectStore, parallel: Parallel) -> None:
+        self._store, self._parallel = store, parallel
+        self._waiting: list[tuple[str, pa.Buffer]] = []
+        self._bytes = 0
+
+    def add(self, key: str, content: Path | pa.Buffer) -> None:
+        """Upload an object, durable behind `flush`; a file is removed then."""
+        if isinstance(content, Path):
+            self._store.put_file(key, content)
+            content.unlink()
+            return
+        self._waiting.append((key, content))
+        self._bytes += content.size
+        if len(self._waiting) >= _WAITING or self._bytes >= _WAITING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Upload what waits."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        self._parallel.map(lambda o: self._store.put_fast(o[0], o[1].to_pybytes()), waiting)
+
+
+class L1Writer:
+    """Writes the records of one partition, in order, as one or more L1 objects.
+
+    Args:
+        epoch: that of the run.
+        base: the offset of the first record.
+    """
+
+    def __init__(
+        self, p: PartitionId, epoch: int, base: int, runtime: Runtime, directory: Path, uploads: _Uploads
+    ) -> None:
+        self.partition = p
+        self.next = base
+        self._epoch, self._runtime, self._directory, self._uploads = epoch, runtime, directory, uploads
+        self._base = base
+        self._writer: pq.ParquetWriter | None = None
+        self._sink: Path | pa.BufferOutputStream = directory
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0.0
+        self._bytes = 0.0
+        self._files: list[tuple[object, ...]] = []
+
+    def write(self, batch: pa.RecordBatch, width: float) -> None:
+        """Take the next records, a batch of `ROWS` of which each weighs about `width` bytes. See `finish` for what it
+        raises."""
+        self.next += batch.num_rows
+        self._held.append(batch)
+        self._held_bytes += width * batch.num_rows
+        if self._held_bytes >= _ROW_GROUP_BYTES:
+            self._flush()
+        if self._bytes >= FILE_BYTES:
+            self._close()
+
+    def finish(self) -> list[tuple[object, ...]]:
+        """Close what is open; the objects as rows of `L1_ROW`, which are durable behind the flush of the uploads.
+
+        Raises:
+            CorruptObjectError: the records are not consecutive.
+        """
+        self._flush()
+        self._close()
+        return self._files
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held, ROWS)
+        offsets = np.concatenate([_numbers(c) for c in table.column(_OFFSET).chunks])
+        first = self.next - len(offsets)
+        if (offsets != np.arange(first, self.next)).any():
+            raise CorruptObjectError(
+                f"partition {self.partition}: records {offsets[0]} to {offsets[-1]} came where {first} is next"
+            )
+        if self._writer is None:
+            small = self._held_bytes < _ROW_GROUP_BYTES
+            self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
+            self._writer = pq.ParquetWriter(self._sink, L1_SCHEMA, **_PARQUET)
+        self._writer.write_table(table.select(_COLUMNS))
+        self._bytes += self._held_bytes
+        self._held, self._held_bytes = [], 0.0
+
+    def _close(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        content = self._sink if isinstance(self._sink, Path) else self._sink.getvalue()
+        size = content.stat().st_size if isinstance(content, Path) else content.size
+        last, name = self.next - 1, self._runtime.new_id()
+        self._uploads.add(level_one(self.partition, self._epoch, self._base, last, name), content)
+        row = (self.partition.partition, self._base, last, size, self._epoch, name_bytes(name))
+        self._files.append(row)
+        self._writer, self._base, self._bytes = None, self.next, 0.0

@@ -1,0 +1,200 @@
+"""compute-watermark: the one way in which M is computed and published, for l0gc's journals and for an external log.
+
+The order of the reads is what makes it safe: the snapshot first (M is capped at its epoch, hazard 5), then what its
+partitions may still need, then the bucket, then the epoch once more, to be compared with all that was seen since (hazard
+10). Where the reading is done, on Spark's executors or in this process, is the business of the source and the scan; what is
+decided is decided here. Nothing is written before the last refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from l0gc.epoch import MAX_EPOCH, is_epoch
+from l0gc.errors import ExternalLogError, UsageError
+from l0gc.watermark.compute import Holders, Watermark, check_epochs, compute
+from l0gc.watermark.histogram import Histogram
+from l0gc.watermark.listing import LISTING, BucketScan
+from l0gc.watermark.publication import (
+    PublishedWatermark,
+    check_published,
+    publish,
+    read_published,
+    watermark_of,
+)
+from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan, snapshot_of
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity, EpochSource, Holder, UnitSummary
+
+
+class Unreadable(NamedTuple):
+    """A unit that could not be read, and why; it holds M."""
+
+    unit: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkResult:
+    """What a run found and did.
+
+    Attributes:
+        previous_watermark: what was published before.
+        held_back_by: the first few of the partitions that M equals; none where it is the cluster epoch.
+        unreadable: what could not be read, and holds M.
+        listing: None where the bucket was not looked at.
+        published: False for a dry run.
+        kept: None where no scan snapshot was to be kept.
+        seconds: where the time went.
+    """
+
+    watermark: int
+    previous_watermark: int
+    cluster_epoch: int
+    partitions: int
+    held_back_by: list[Holder]
+    unreadable: list[Unreadable]
+    listing: ScanSnapshot | None
+    published: bool
+    kept: KeptScan | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class StepTimer:
+    """Where the time goes, by the process's clock."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last = monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def step(self, name: str) -> None:
+        """What passed since the last step was `name`."""
+        now = self._monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+class Pipeline:
+    """One computation of M.
+
+    Args:
+        source: the writers whose objects are collected.
+        scan: how the bucket is looked at; None to leave that out. What is eligible is then not known, and a controller log
+            that went back is found out by the source and what is published alone.
+    """
+
+    def __init__(self, cluster: ClusterHandle, source: EpochSource, scan: BucketScan | None = None) -> None:
+        self._cluster, self._source, self._scan = cluster, source, scan
+
+    def run(self, *, dry_run: bool = False) -> WatermarkResult:
+        """Compute M and publish it; a dry run writes nothing at all.
+
+        Raises:
+            ExternalLogError: the source is not of the kind that the cluster was initialised for.
+            EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
+            What the source and the scan raise: nothing was published.
+        """
+        store, source, scan = self._cluster.store, self._source, self._scan
+        timer = StepTimer(self._cluster.runtime.clock.monotonic)
+        snapshot = source.snapshot()
+        started_ms = store.now_ms()
+        check_kind(snapshot, external=source.external)
+        published, _ = read_published(store, snapshot.cluster_id)
+        timer.step("snapshot")
+        units = source.read(published)
+        timer.step("partitions")
+        histogram = scan.read(snapshot.layout, source.epoch_now) if scan is not None else None
+        timer.step("listing")
+        epoch = source.epoch_now()
+        self._check_epochs(epoch, published, units, histogram, started_ms)
+        watermark = compute(snapshot.cluster_epoch, units)
+        run_ms = store.now_ms()
+        listing: ScanSnapshot | None = None
+        if histogram is not None and scan is not None:
+            holders = Holders.of_units(units)
+            cluster_id, taken_ms = snapshot.cluster_id, scan.taken_ms
+            listing = snapshot_of(
+                histogram, watermark, holders, cluster_id, run_ms, source=scan.source, taken_ms=taken_ms
+            )
+        kept: KeptScan | None = None
+        if not dry_run:
+            published = self._publish(snapshot, watermark, epoch, run_ms, listing)
+            timer.step("publication")
+            if listing is not None:
+                kept = keep_scan(store, self._cluster.runtime, listing)
+                timer.step("scan")
+        return WatermarkResult(
+            watermark.watermark,
+            watermark_of(published),
+            watermark.cluster_epoch,
+            watermark.partitions,
+            watermark.held_back_by,
+            [Unreadable(u.unit, u.error) for u in units if u.error],
+            listing,
+            not dry_run,
+            kept,
+            timer.seconds,
+        )
+
+    def _check_epochs(
+        self,
+        epoch: int,
+        published: PublishedWatermark | None,
+        units: Sequence[UnitSummary],
+        histogram: Histogram | None,
+        started_ms: int,
+    ) -> None:
+        """Refuse what a log that was not set back would not have left behind (hazard 10)."""
+        way_out, age_ms = self._source.way_out, self._source.snapshot_age_ms
+        check_published(epoch, published, way_out)
+        for unit in units:
+            check_epochs(epoch, unit.highest_epoch, unit.highest_in, way_out)
+        for row in histogram.rows.values() if histogram is not None else ():
+            if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
+                check_epochs(epoch, row.epoch, f"object {row.sample_key}", way_out)
+
+    def _publish(
+        self,
+        snapshot: ClusterIdentity,
+        watermark: Watermark,
+        epoch: int,
+        run_ms: int,
+        listing: ScanSnapshot | None,
+    ) -> PublishedWatermark | None:
+        """Publish M; returns what was published before. A sweep never uses an inventory, so its counts are not."""
+        counts = (-1, -1, -1)
+        if listing is not None and listing.totals.source == LISTING:
+            counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
+        new = PublishedWatermark(
+            snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions
+        )
+        return publish(
+            self._cluster.store,
+            self._cluster.runtime,
+            new,
+            epoch_now=self._source.epoch_now,
+            way_out=self._source.way_out,
+        )
+
+
+def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:
+    """Refuse a source that is not of the kind that the cluster was initialised for.
+
+    Raises:
+        ExternalLogError: the epochs of one would count as the other's.
+        UsageError: the epoch cannot be one.
+    """
+    if not is_epoch(snapshot.cluster_epoch):
+        raise UsageError(f"cluster epoch {snapshot.cluster_epoch} cannot be: epochs are 0 to {MAX_EPOCH}")
+    if snapshot.external_log and not external:
+        raise ExternalLogError(
+            "this cluster's epochs come from another system's log: give l0gc compute-watermark its --reports and "
+            "--partitions"
+        )
+    if external and not snapshot.external_log:
+        raise ExternalLogError(
+            "this cluster's epochs are those of l0gc's own controller log, so no other reports count here; a bucket for "
+            "a system that keeps its own log is initialised with l0gc init --external-log"
+        )

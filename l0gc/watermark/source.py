@@ -1,0 +1,173 @@
+"""Where M comes from: what the collector knows of a cluster, and of the writers whose objects it deletes.
+
+The collector knows no journal and no other system's log. It knows a `ClusterHandle`, which says whose bucket this is and at
+which epoch, and an `EpochSource`, which says what the partitions may still need. Partitions come in units (a journal, a set
+of files), each summed up in a few numbers, so that nothing here grows with the number of partitions.
+
+What makes deletion safe: epoch and partitions of a source are of one moment, and M is capped at that epoch (hazard 5). A
+summary may be as old as it likes, since M(p) never goes down. A unit that cannot be read says the lowest that its
+partitions can be at, and is named (hazard 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import msgspec
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.keys import KeyLayout
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Parallel
+
+if TYPE_CHECKING:
+    from l0gc.watermark.publication import PublishedWatermark
+
+HELD_BACK_SHOWN: Final = 10
+"""How many of the partitions with the lowest M(p) are named."""
+
+WAY_OUT: Final = (
+    "the controller log looks restored from an old backup, or the object is foreign; nothing was published or deleted. "
+    "Restore the newer controller log, or remove that object if it is not l0gc's"
+)
+"""What it means, and what to do, where the bucket knows an epoch above that of l0gc's own controller log."""
+
+UNRECONCILED: Final = "unreconciled"
+IDLE: Final = "idle"
+UNREADABLE: Final = "unreadable"
+REPORTED: Final = "reported"
+UNREPORTED: Final = "unreported"
+"""Why a partition is where it is: its data is not in L1; its window may still take the epoch; its journal cannot be read;
+another system's report says so; that system has not reported it."""
+
+
+class ClusterIdentity(NamedTuple):
+    """Whose bucket this is, at which epoch, and what its L0 keys look like: all of one moment.
+
+    Of a cluster with an external log, l0gc's own epoch says nothing; see `publication.refuse_if_behind`.
+    """
+
+    cluster_id: str
+    cluster_epoch: int
+    layout: KeyLayout
+    external_log: bool = False
+
+
+class ClusterHandle(Protocol):
+    """What the collector needs of a cluster. `l0gc.streamlog.cluster.Cluster` is one."""
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def parallel(self) -> Parallel: ...
+
+    @property
+    def identified(self) -> bool:
+        """Whether this process has read the identity, and found that it is the expected cluster."""
+        ...
+
+    def identity(self) -> ClusterIdentity:
+        """The cluster as it is now. Raises `NotInitialisedError`, and `ClusterMismatchError` if another one is expected."""
+        ...
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A partition that may still need the epoch behind `gc_epoch`, why, and what moves it.
+
+    Attributes:
+        partition: -1, and no topic, for a unit as a whole, which the reason names.
+        kind: UNRECONCILED, IDLE, UNREADABLE, REPORTED or UNREPORTED.
+        reason: the same as a sentence, with the remedy.
+        unreconciled_records: of the partition, whether they hold it or not.
+        key: the L0 object that holds it; empty if none does.
+    """
+
+    topic: str
+    partition: int
+    gc_epoch: int
+    kind: str
+    reason: str
+    unreconciled_records: int = 0
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """`events/0`; empty for a unit as a whole."""
+        return f"{self.topic}/{self.partition}" if self.topic else ""
+
+
+class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the partitions of one unit may still need.
+
+    Attributes:
+        unit: what messages call it: `journal 3`.
+        gc_epochs: how many partitions there are at each M(p).
+        lowest: those with the lowest M(p), `HELD_BACK_SHOWN` at the most, in order of M(p), topic and partition.
+        highest_epoch: the highest epoch that the unit knows of, which shows a controller log that went back (hazard 10).
+        highest_in: what knows it, for the message.
+        error: why the unit cannot be read; `lowest` then says where that holds M.
+    """
+
+    unit: str
+    gc_epochs: Mapping[int, int]
+    lowest: Sequence[Holder]
+    highest_epoch: int = NO_WATERMARK
+    highest_in: str = ""
+    error: str = ""
+
+    @property
+    def gc_epoch(self) -> int | None:
+        """The lowest M(p), or where an unreadable unit holds M; None if there is nothing in it."""
+        held = [h.gc_epoch for h in self.lowest[:1]]
+        return min([*self.gc_epochs, *held], default=None)
+
+    @property
+    def partitions(self) -> int:
+        return sum(self.gc_epochs.values())
+
+
+class EpochSource(Protocol):
+    """The writers' side of a cluster: their epoch, and what each of their partitions may still need.
+
+    It is used in this order: `snapshot`, `read`, then whatever else is looked at, then `epoch_now`.
+    """
+
+    @property
+    def external(self) -> bool:
+        """Whether it stands for an external log."""
+        ...
+
+    @property
+    def snapshot_age_ms(self) -> int | None:
+        """How old the snapshot is at most, where others add objects meanwhile and `epoch_now` cannot show it; else None."""
+        ...
+
+    @property
+    def way_out(self) -> str:
+        """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
+        ...
+
+    def snapshot(self) -> ClusterIdentity:
+        """The cluster, with the epoch that caps M."""
+        ...
+
+    def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
+        """What the partitions of the snapshot may still need.
+
+        Args:
+            published: what is published; no partition is below that M, so a unit that cannot be read is not either.
+
+        Raises:
+            EpochRegressionError: the snapshot is older than the partitions (hazard 10).
+        """
+        ...
+
+    def epoch_now(self) -> int:
+        """The epoch, read again: to be compared with what was seen since the snapshot."""
+        ...

@@ -1,0 +1,130 @@
+"""`l0gc init`: what it founds, what it refuses, and that a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from l0gc.errors import StoreUnfitError, UnsupportedFormatError, UsageError
+from l0gc.keys import FORMAT
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import l0gc
+
+BUCKET = "founded-here"
+URL = f"s3://{BUCKET}/c"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture(autouse=True)
+def aws(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("AWS_ENDPOINT_URL", "L0GC_URL", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    yield
+    for bucket in buckets():
+        for key in keys():
+            client().delete_object(Bucket=bucket, Key=key)
+        client().delete_bucket(Bucket=bucket)
+
+
+def client() -> Any:
+    return boto3.client("s3", region_name="us-east-1", endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
+
+
+def the_store() -> S3Store:
+    return S3Store(StoreConfig.from_url(URL, endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"]))
+
+
+def buckets() -> list[str]:
+    """Of those that these tests use; other tests of this process share the server's memory."""
+    return [b["Name"] for b in client().list_buckets()["Buckets"] if b["Name"] == BUCKET]
+
+
+def keys() -> list[str]:
+    return [o["Key"] for o in client().list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+
+
+def ignore_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(S3Store, "put_if_absent", lambda self, key, body: self.put(key, body))
+
+
+def test_init_founds_a_cluster_and_run_again_changes_nothing() -> None:
+    first = l0gc("init", "--url", URL, "--create-bucket", "--shards", "4")
+    before = keys()
+    again = l0gc("init", "--url", URL, "--create-bucket")
+    assert (first["created"], again["created"]) == (True, False)
+    assert first["cluster_id"] == again["cluster_id"]
+    assert keys() == before
+    assert f"c/{FORMAT}" in before
+    assert not [k for k in before if "probe" in k]
+
+
+def test_a_refused_store_is_left_without_the_bucket_that_this_very_command_has_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ignore_conditions(monkeypatch)
+    with pytest.raises(StoreUnfitError):
+        l0gc("init", "--url", URL, "--create-bucket")
+    assert buckets() == []
+
+
+def test_a_refused_store_keeps_a_bucket_that_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    client().create_bucket(Bucket=BUCKET)
+    ignore_conditions(monkeypatch)
+    with pytest.raises(StoreUnfitError):
+        l0gc("init", "--url", URL, "--create-bucket")
+    assert buckets() == [BUCKET]
+    assert keys() == []
+
+
+def test_a_refused_layout_leaves_nothing_either() -> None:
+    with pytest.raises(UsageError):
+        l0gc("init", "--url", URL, "--create-bucket", "--key-template", "level_zero/{epoch:018}")
+    assert buckets() == []
+
+
+def test_a_bucket_of_the_first_edition_is_refused_and_left_as_it_was() -> None:
+    store = the_store()
+    store.create_bucket()
+    store.put(f"l0gc/controller/log/{0:020}.json", b"{}")
+    before = keys()
+    for command in (["init"], ["epoch", "show"], ["topic", "list"], ["housekeep"]):
+        with pytest.raises(UnsupportedFormatError) as e:
+            l0gc(*command, "--url", URL)
+        assert e.value.exit_code == 6
+    assert keys() == before
+
+
+def test_a_store_that_takes_etags_without_quotes_gets_them_so_from_every_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = S3Store.put_if_match
+
+    def ceph(self: S3Store, key: str, body: bytes, etag: str) -> object:
+        return real(self, key, body, '"wrong"' if self.quotes_etags else etag)
+
+    monkeypatch.setattr(S3Store, "put_if_match", ceph)
+    probed = l0gc("init", "--url", URL, "--create-bucket", "--shards", "4")["probed"]
+    assert "conditional replace (ETags without quotes)" in probed
+    store = the_store()
+    assert json.loads(store.get(FORMAT).body)["etags"] == "plain"

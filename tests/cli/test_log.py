@@ -1,0 +1,38 @@
+"""`l0gc log show` prints one JSON object a line, and ends with exit code 4 where one of them is an error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from l0gc.cli.main import cli
+from l0gc.errors import UsageError
+from l0gc.keys import CONTROLLER_LOG
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import l0gc, l0gc_process
+
+pytestmark = pytest.mark.weed
+
+
+def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S3Store) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    l0gc("topic", "create", "events", "--partitions", "3")
+    l0gc("housekeep", "--barrier")
+    ended = l0gc_process("log", "show", "--json")
+    assert ended.code == 0, ended.stderr
+    assert [json.loads(line)["entry"] for line in ended.stdout.splitlines()] == ["bootstrap", "create_topic", "tick"]
+    ended = l0gc_process("log", "show", "--journal", "0")
+    assert [(r["entry"], r["epoch"]) for r in map(json.loads, ended.stdout.splitlines())] == [("barrier", 2)]
+    ended = l0gc_process("log", "show", "--journal", "1")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, b"", "l0gc: journal 1 holds nothing\n")
+    store.put(f"{CONTROLLER_LOG}log/{1:020}", b"nonsense")
+    ended = l0gc_process("log", "show")
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert (ended.code, ["error" in r for r in rows]) == (4, [False, True, False])
+    assert "1 line of the controller's log cannot be read" in ended.stderr
+
+
+def test_one_log_is_shown_at_a_time() -> None:
+    with pytest.raises(UsageError, match="--controller or --journal"):
+        cli.main(["log", "show", "--controller", "--journal", "1"], prog_name="l0gc", standalone_mode=False)

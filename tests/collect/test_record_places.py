@@ -1,0 +1,120 @@
+"""A store that is full is cleaned: the run record goes to a folder of this machine, or nowhere, if that is said by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import l0gc.collect.sweeper
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
+from l0gc.collect.record import DELETED, PLANNED, read_segment
+from l0gc.collect.record_places import FolderRecords
+from l0gc.collect.runs import list_runs, show_run
+from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, ObjectNotFoundError, StoreError, UsageError
+from l0gc.keys import RUNS
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from tests.collect.test_local import a_cluster, expected_garbage, level_zero, store_of
+from tests.support.memory_store import Call
+
+
+def a_full_cluster(error: type[StoreError] = StoreError) -> Cluster:
+    """Reads and deletes go on; every write is refused, as by a disk without room."""
+    cluster = a_cluster()
+
+    def fault(call: Call) -> None:
+        if call.when == "before" and call.kind.startswith("put"):
+            raise error("507 InsufficientStorage: no room left")
+
+    store_of(cluster).fault = fault
+    return cluster
+
+
+@pytest.mark.parametrize("error", [StoreError, AccessDeniedError])
+def test_a_full_store_is_not_swept_without_a_record_and_the_error_says_the_way_out(error: type[StoreError]) -> None:
+    cluster = a_full_cluster(error)
+    before = level_zero(cluster)
+    with pytest.raises(error, match=r"no room left; .*--record-dir DIR.*--no-record"):
+        LocalSweep(cluster).run(Inline())
+    assert level_zero(cluster) == before
+
+
+def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> None:
+    cluster = a_full_cluster()
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
+    result = LocalSweep(cluster, SweepOptions(record_dir=tmp_path / "deep" / "records")).run(Inline())
+    assert (result.deleted, level_zero(cluster)) == (len(garbage), before - garbage)
+    assert not [k for k in store_of(cluster).objects if k.startswith(RUNS)]
+    records = FolderRecords(tmp_path / "deep" / "records")
+    runs, total = list_runs(records, 5)
+    assert ([r.run_id for r in runs], total) == ([result.plan.run_id], 1)
+    assert runs[0].summary is not None
+    assert (runs[0].summary.outcome, runs[0].summary.deleted) == ("done", len(garbage))
+    shown = show_run(cluster, result.plan.run_id, records=records)
+    assert shown.by_status == {DELETED: len(garbage)}
+    with pytest.raises(NotFoundError):
+        show_run(cluster, result.plan.run_id)
+
+
+def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
+    cluster = a_full_cluster()
+    garbage = expected_garbage(cluster, 4)
+    assert LocalSweep(cluster, SweepOptions(record=False)).run(Inline()).deleted == len(garbage)
+    assert level_zero(cluster) & garbage == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_deleted_is_in_the_folder_before_and_the_bucket_shows_what_a_killed_run_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(l0gc.collect.sweeper, "SEGMENT_OBJECTS", 10)
+    cluster = a_full_cluster()
+    full = store_of(cluster).fault
+    records = FolderRecords(tmp_path)
+
+    def fault(call: Call) -> None:
+        full(call)
+        if call.kind == "delete":
+            if call.when == "after":
+                raise KeyboardInterrupt  # the process dies, and nobody writes what became of the segment
+            (segment,) = [k for k in records.list(RUNS).modified_ms if k.endswith(".parquet")]
+            assert {r.status for r in read_segment(records, segment)} == {PLANNED}
+
+    store_of(cluster).fault = fault
+    with pytest.raises(KeyboardInterrupt):
+        LocalSweep(cluster, SweepOptions(record_dir=tmp_path)).run(Inline(), ranges=1)
+    store_of(cluster).fault = lambda call: None
+    (run,), _ = list_runs(records, 5)
+    assert run.summary is None
+    assert show_run(cluster, run.run_id, records=records).by_status == {DELETED: 10}
+
+
+def test_a_folder_is_tried_out_before_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cluster = a_cluster()
+    before = level_zero(cluster)
+    with pytest.raises(UsageError, match=r"--record-dir .*file/below cannot be written to"):
+        LocalSweep(cluster, SweepOptions(record_dir=tmp_path / "file" / "below"))
+    with pytest.raises(UsageError, match="give one of the two"):
+        LocalSweep(cluster, SweepOptions(record_dir=tmp_path, record=False))
+    assert level_zero(cluster) == before
+
+
+def test_a_folder_reads_as_a_bucket_does(tmp_path: Path) -> None:
+    records = FolderRecords(tmp_path)
+    assert (list(records.scan(RUNS)), records.list(RUNS).modified_ms) == ([], {})
+    for key in ("b/run.json", "a/1.parquet", "a/run.json"):
+        records.put(f"{RUNS}{key}", b"{}")
+    (tmp_path / RUNS / "a" / "2.parquet.partial").write_bytes(b"half of it")
+    (page,) = records.scan(RUNS, f"{RUNS}a/1.parquet")
+    assert (page.keys, page.sizes) == ([f"{RUNS}a/run.json", f"{RUNS}b/run.json"], [2, 2])
+    assert list(records.list(f"{RUNS}a/").modified_ms) == [f"{RUNS}a/1.parquet", f"{RUNS}a/run.json"]
+    assert records.get(f"{RUNS}b/run.json").body == b"{}"
+    with pytest.raises(ObjectNotFoundError):
+        records.get(f"{RUNS}c/run.json")
+    (tmp_path / RUNS / "c").write_text("")
+    for wrong in (lambda: records.put(f"{RUNS}c/run.json", b""), lambda: records.get(f"{RUNS}c/run.json")):
+        with pytest.raises(L0gcError):
+            wrong()

@@ -1,0 +1,220 @@
+"""A process of the search: a short program whose every step is l0gc's own code, and what it knows between two steps.
+
+Between two steps, all that a process knows is in its `Local`: two histories that leave a process knowing the same are one.
+Within a step it is the answers that the step has had. A process may die at any time: a search that looks at every state
+has looked at the ones where it never goes on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from l0gc.errors import L0gcError
+from l0gc.runtime import Runtime
+from l0gc.storage.log import Folder
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.window import EpochWindow
+from tests.exhaustive.store import Answer, AnsweredStore, Asked, LocalClock, Stands
+
+REVISION: Final = 1
+TOPIC_ID: Final = "t"
+EPOCHS: Final = (1, 2, 3)
+"""The cluster epochs that there are. The cluster is at the last one; a process may know any of them as the newest."""
+JOURNALS: Final = (0, 1)
+MACHINES: Final = tuple(JournalMachine(j) for j in JOURNALS)
+
+
+class Listing(NamedTuple):
+    """A `Folder` of a log, such that it can be compared."""
+
+    entries: tuple[tuple[int, int], ...]
+    checkpoints: tuple[int, ...]
+    date_ms: int
+
+
+class Replica(NamedTuple):
+    """What a process keeps of a log between two steps: the fields of its `Replica`, and its fence's seen window.
+
+    `folder` is kept for those that truncate: nobody else looks at it.
+    """
+
+    state: bytes
+    offset: int
+    time_ms: int
+    as_of_ms: int | None
+    checkpoint_offset: int
+    checkpoint_weight: int
+    charges: tuple[int, ...]
+    behind: int
+    folder: Listing
+    seen: EpochWindow | None
+
+
+class Told(NamedTuple):
+    """What an upload was told of one journal: where it landed, and its first offset in each partition if these are known.
+
+    `offset` is -1 if it was refused, and is not in the log.
+    """
+
+    upload: str
+    key: str
+    journal: int
+    offset: int
+    bases: tuple[int, ...] = ()
+
+
+class Local(NamedTuple):
+    """A process between two steps. `step` is what it does next; '' when it has ended.
+
+    The rest is the program's own: how far it has come, at which epoch it works, in which journals it has yet to do it, in
+    which of them it was refused, and which epoch these take at least.
+    """
+
+    step: str
+    turn: int = 0
+    replicas: tuple[Replica | None, ...] = (None,) * len(JOURNALS)
+    number: int = 0
+    epoch: int = 0
+    tries: int = 0
+    pending: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
+    least: int = 0
+    partitions: tuple[int, ...] = ()
+    entry: bytes = b""
+    told: tuple[Told, ...] = ()
+    trouble: str = ""
+
+
+class View(NamedTuple):
+    """What a process holds of a journal."""
+
+    journal: int
+    offset: int
+    state: bytes
+
+
+class Seen(NamedTuple):
+    """A process where it stands: the call that it waits for (None between two steps), and what it holds of the journals."""
+
+    local: Local
+    asked: Asked | None
+    views: tuple[View, ...]
+
+
+class _Controller:
+    """The cluster epoch, as the newest that anybody knows; admission is decided by the journal's own window."""
+
+    def epoch(self, at_least: int = -1) -> int:
+        return EPOCHS[-1]
+
+    def producer_is_current(self, producer_id: int, epoch: int, run: str) -> bool:
+        return True
+
+
+class Handles:
+    """A process's handles on the journals, as it has left them."""
+
+    def __init__(self, local: Local, store: AnsweredStore, runtime: Runtime, min_age_ms: int) -> None:
+        self._local, self._store, self._runtime, self._min_age_ms = local, store, runtime, min_age_ms
+        self._made: dict[int, JournalHandle] = {}
+
+    def __call__(self, journal: int) -> JournalHandle:
+        if journal not in self._made:
+            controller = cast(Controller, _Controller())
+            handle = JournalHandle(
+                journal, self._store, controller, self._runtime, truncate_min_age_ms=self._min_age_ms
+            )
+            kept = self._local.replicas[journal]
+            if kept is not None:
+                _restore(handle, kept)
+            self._made[journal] = handle
+        return self._made[journal]
+
+    def views(self) -> tuple[View, ...]:
+        """What it holds now, as far as it has looked."""
+        return tuple(
+            View(j, h.replica.offset, MACHINES[j].encode(h.replica.peek())) for j, h in sorted(self._made.items())
+        )
+
+    def kept(self, *, truncates: bool) -> tuple[Replica | None, ...]:
+        """What it goes on with."""
+        return tuple(
+            _keep(self._made[j], truncates=truncates) if j in self._made else self._local.replicas[j] for j in JOURNALS
+        )
+
+
+def _restore(handle: JournalHandle, kept: Replica) -> None:
+    replica: Any = handle.replica
+    replica._state = MACHINES[handle.journal].decode(kept.state, "the replica")
+    replica.offset, replica.time_ms, replica.as_of_ms = kept.offset, kept.time_ms, kept.as_of_ms
+    replica._charges, replica._behind = list(kept.charges), kept.behind
+    replica.checkpoint_offset, replica.checkpoint_weight = kept.checkpoint_offset, kept.checkpoint_weight
+    listing = kept.folder
+    replica._folder = Folder(dict(listing.entries), list(listing.checkpoints), listing.date_ms)
+    replica._looked_at = 0.0  # no time of its own has passed since: a process may be stopped between two steps
+    handle.fence._seen = kept.seen
+
+
+def _keep(handle: JournalHandle, *, truncates: bool) -> Replica:
+    replica: Any = handle.replica
+    folder: Folder = replica._folder if truncates else Folder()
+    return Replica(
+        MACHINES[handle.journal].encode(replica._state),
+        replica.offset,
+        replica.time_ms,
+        replica.as_of_ms,
+        replica.checkpoint_offset,
+        replica.checkpoint_weight,
+        tuple(replica._charges),
+        replica._behind,
+        Listing(tuple(sorted(folder.entries.items())), tuple(folder.checkpoints), folder.date_ms),
+        handle.fence._seen,
+    )
+
+
+class Actor:
+    """A process and its program."""
+
+    deletes = False
+    """Whether it may delete from a log."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def begin(self) -> Local:
+        raise NotImplementedError
+
+    def choices(self, local: Local) -> list[tuple[str, Local]]:
+        """What the process may decide here, whatever others do; none if it goes on with its step."""
+        return []
+
+    def act(self, handles: Handles, local: Local) -> Local:
+        """One step, by l0gc's own code; returns what is next, without the replicas."""
+        raise NotImplementedError
+
+    def is_content(self, local: Local) -> bool:
+        """Whether it has ended with all done that it was to do."""
+        return not local.step
+
+    def run(self, local: Local, answers: Sequence[Answer], min_age_ms: int) -> Seen:
+        """The process, `answers` after the beginning of its step."""
+        clock = LocalClock()
+        runtime = Runtime(clock, random.Random(f"{self.name}/{local.turn}"))
+        handles = Handles(local, AnsweredStore(answers, clock), runtime, min_age_ms)
+        asked: Asked | None = None
+        after = local
+        try:
+            after = self.act(handles, local)
+        except Stands as stands:
+            asked = stands.asked
+        except L0gcError as e:
+            after = local._replace(step="", trouble=f"{type(e).__name__}: {e}")
+        views = handles.views()
+        if asked is None:
+            kept = handles.kept(truncates=self.deletes) if after.step else Local("").replicas
+            after = after._replace(turn=local.turn + 1, replicas=kept)
+        return Seen(after, asked, views)

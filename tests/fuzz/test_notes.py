@@ -1,0 +1,89 @@
+"""What runs leave for people and for each other, of any bytes: nobody falls over it, and a pause stays a pause."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from l0gc.collect.attempts import Attempt, attempt_key, read_attempts
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.pause import Pause, clear_pause, read_pause
+from l0gc.collect.record import RunSummary, summary_key
+from l0gc.collect.runs import newest_runs
+from l0gc.collect.under_way import UnderWay, announced
+from l0gc.errors import CorruptObjectError, PausedError
+from l0gc.keys import GC_UNDER_WAY, PAUSED
+from l0gc.storage.parallel import Inline
+from tests.fuzz.mutations import JSON, fuzzing, hostile, refusal
+from tests.support.memory_store import MemoryStore, memory_cluster
+
+PAUSE = msgspec.json.encode(Pause("disk audit", "ann@ops1", 1_700_000_000_000))
+ATTEMPT = msgspec.json.encode(Attempt("sweep", 1, "it failed", 1_700_000_000_000))
+MARKER = msgspec.json.encode(UnderWay("20260101T000000Z-aaaaaaaa", "ann@ops1", 1_700_000_000_000))
+RUN = "20231114T221320Z-aaaaaaaa"
+SUMMARY = msgspec.json.encode(
+    RunSummary(
+        run_id=RUN, started_ms=1, watermark=2, cluster_epoch=3, engine="local", versioning="off", purge_versions=False,
+        first_shard=0, end_shard=4, ended_ms=2, outcome="done", listed=5, eligible=4, deleted=4, bytes=40, failed=0,
+        uploads_aborted=0, seconds=0.5,
+    )
+)  # fmt: skip
+
+
+@fuzzing(60)
+@given(hostile(PAUSE, ATTEMPT, JSON, deep=False))
+def test_a_pause_of_any_bytes_stops_sweeps_until_it_is_taken_back(body: bytes) -> None:
+    cluster = memory_cluster()
+    cluster.store.put(PAUSED, body)
+    with pytest.raises(PausedError):
+        LocalSweep(cluster).run(Inline())
+    assert clear_pause(cluster.store) is not None
+    LocalSweep(cluster).run(Inline())
+
+
+@fuzzing(60)
+@given(hostile(ATTEMPT, PAUSE, JSON, deep=False))
+def test_an_attempt_of_any_bytes_counts_as_one_or_as_none(body: bytes) -> None:
+    store = MemoryStore()
+    store.put(attempt_key("sweep"), body)
+    store.put(attempt_key("housekeep"), msgspec.json.encode(Attempt("housekeep", 0, "")))
+    found = read_attempts(store, Inline())
+    assert found["housekeep"].ok
+    assert all(isinstance(a.error, str) for a in found.values())
+
+
+@fuzzing(60)
+@given(hostile(MARKER, PAUSE, JSON, deep=False))
+def test_a_marker_of_any_bytes_keeps_no_run_from_beginning(body: bytes) -> None:
+    store = MemoryStore()
+    store.put(f"{GC_UNDER_WAY}aaaa.json", body)
+    store.put(f"{GC_UNDER_WAY}bbbb.json", MARKER)
+    with announced(store, UnderWay("me", "ann@ops1", store.now_ms())) as others:
+        assert msgspec.json.decode(MARKER, type=UnderWay) in others
+
+
+@fuzzing(60)
+@given(hostile(SUMMARY, ATTEMPT, JSON, deep=False))
+def test_a_runs_summary_of_any_bytes_is_read_or_refused(body: bytes) -> None:
+    store = MemoryStore()
+    store.put(summary_key(RUN), body)
+    refused = refusal(lambda: newest_runs(store, 3, store.now_ms()))
+    if refused:
+        assert summary_key(RUN) in refused
+    else:
+        assert newest_runs(store, 3, store.now_ms())[0].summary is not None
+
+
+@pytest.mark.parametrize("deep", [b"[" * 50_000, b'{"more":' + b"[" * 50_000 + b"]" * 50_000 + b"}"])
+def test_a_note_that_is_nested_too_deep_counts_as_none(deep: bytes) -> None:
+    """msgspec goes through what it does not want by recursion."""
+    store = MemoryStore()
+    for key in (attempt_key("sweep"), f"{GC_UNDER_WAY}aaaa.json", summary_key(RUN), PAUSED):
+        store.put(key, deep)
+    assert read_attempts(store, Inline()) == {}
+    with announced(store, UnderWay("me", "ann@ops1", store.now_ms())) as others:
+        assert others == []
+    with pytest.raises(CorruptObjectError, match=RUN):
+        newest_runs(store, 3, store.now_ms())
+    assert read_pause(store) is not None

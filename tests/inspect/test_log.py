@@ -1,0 +1,284 @@
+"""What `log show` tells: all that a log holds, in the words of its records, whatever is damaged beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import NotFoundError, NotInitialisedError
+from l0gc.inspect.log import Shown, Table, show_log
+from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.entries import ControllerEntry, encode_entry
+from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.journal.entries import InputSpan, JournalEntry, Objects, ProducerBatch
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import TopicState
+from tests.support.controller import created
+from tests.support.journal import journal_of, name_of, of_topic, reconciled
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
+
+Row = dict[str, Any]
+
+
+def shown(cluster: Cluster, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> list[Row]:
+    rows = [read(s) for s in show_log(cluster, journal, start, checkpoint=checkpoint)]
+    assert all(isinstance(r, dict) for r in rows)
+    return rows
+
+
+def read(s: Shown) -> Row:
+    """One line, as a reader has it."""
+    line = b"".join(s.pieces())
+    assert b"\n" not in line
+    row: Row = json.loads(line)
+    assert s.damaged == ("error" in row)
+    return row
+
+
+@pytest.fixture
+def busy() -> tuple[Cluster, Topic]:
+    """A cluster whose journal 0 has an entry of each kind, of the topic events and of one that was deleted."""
+    cluster, topic, handle = journal_of(5)
+    gone, _ = cluster.controller.create_topic("gone", 1, 1)
+    producer = cluster.controller.init_producer("job")
+    batch = ProducerBatch(producer.producer_id, producer.epoch, producer.run, 0, [InputSpan("in", 0, 7)])
+    assert handle.append([of_topic(topic, 2, {0: 3, 1: 4, 4: 1}, producer=batch)]).error is None
+    assert handle.append([of_topic(topic, 3, {2: 2}, key="k")]).error is None
+    assert handle.commit_reconciled(reconciled(handle.state, {0: 2}, 1, revision=topic.revision, epoch=3)) == {}
+    handle.advance(cluster.controller.advance())
+    handle.barrier(cluster.controller.advance())
+    handle.close(gone.revision)
+    cluster.controller.delete_topic("gone")
+    return cluster, topic
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+# -- entries ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_entry_is_shown_by_its_name(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    for journal, kinds in ((0, JournalEntry), (None, ControllerEntry)):
+        rows = shown(cluster, journal)
+        assert [r["offset"] for r in rows] == list(range(len(rows)))
+        names = {"".join(w.capitalize() for w in r["entry"].split("_")) for r in rows}
+        assert names == {kind.__name__ for kind in kinds.__args__}
+
+
+def test_packed_rows_are_unpacked(busy: tuple[Cluster, Topic]) -> None:
+    cluster, topic = busy
+    rows = shown(cluster, 0)
+    (o,) = rows[0]["objects"]
+    assert (o["topic"], o["epoch"], o["revision"]) == ("events", 2, topic.revision)
+    assert [(b["start"], b["length"], b["extents"]) for b in o["blocks"]] == [(0, 102, 2), (102, 101, 1)]
+    assert o["extents"] == [
+        {"partition": 0, "records": 3, "block": 0},
+        {"partition": 1, "records": 4, "block": 0},
+        {"partition": 4, "records": 1, "block": 1},
+    ]
+    assert o["producer"]["inputs"] == [{"input_id": "in", "start": 0, "end": 7}]
+    (lifted,) = rows[2]["topics"]
+    assert lifted["ranges"] == [{"partition": 0, "base_offset": 0, "last_offset": 2}]
+    (file,) = lifted["files"]
+    assert (file["name"], file["base_offset"], file["last_offset"], file["bytes"]) == (name_of(2), 0, 2, 30)
+    assert rows[-1] | {"topic": "gone"} == rows[-1]
+    assert rows[0]["time"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_an_offset_to_begin_at_is_kept(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    assert [r["offset"] for r in shown(cluster, 0, 3)] == [3, 4, 5]
+    assert shown(cluster, 0, 99) == []
+    assert shown(cluster, 7) == []
+
+
+def test_entries_are_read_a_few_at_a_time(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    for _ in range(100):
+        cluster.controller.advance()
+    lines = show_log(memory_cluster(store_of(cluster), seed=1, bootstrap=False), 0)
+    asked: list[str] = []
+    store_of(cluster).fault = lambda call: asked.append(call.key)
+    next(lines)
+    assert len([k for k in asked if k.startswith(journal_log(0))]) < 2 * 10
+
+
+def test_many_rows_are_written_in_pieces() -> None:
+    table = Table({"n": np.arange(2500), "name": ["x"] * 2500})
+    pieces = list(table.pieces())
+    assert max(map(len, pieces)) < 30_000
+    assert json.loads(b"".join(pieces)) == [{"n": n, "name": "x"} for n in range(2500)]
+    assert b"".join(Table({"n": []}).pieces()) == b"[]"
+
+
+@given(st.recursive(st.integers() | st.text() | st.booleans() | st.none(), st.lists, max_leaves=9))
+@settings(max_examples=50)
+def test_what_is_written_in_pieces_is_what_is_written_at_once(value: Any) -> None:
+    row = {"value": value, "empty": {}, "nested": {"list": [value, []]}}
+    assert json.loads(b"".join(Shown(row).pieces())) == json.loads(msgspec.json.encode(row))
+
+
+# -- checkpoints --------------------------------------------------------------------------------------------------------
+
+
+def with_checkpoints(cluster: Cluster) -> Cluster:
+    cluster.journal(0).replica.write_checkpoint()
+    cluster.controller.replica.write_checkpoint()
+    return cluster
+
+
+def test_a_checkpoint_is_shown_if_it_is_asked_for(busy: tuple[Cluster, Topic]) -> None:
+    cluster = with_checkpoints(busy[0])
+    assert not [r for r in shown(cluster, 0) if "checkpoint" in r]
+    rows = shown(cluster, 0, checkpoint=True)
+    parts = [r for r in rows if "checkpoint" in r]
+    assert rows == [*parts, *shown(cluster, 0)]
+    assert {p["checkpoint"] for p in parts} == {5}
+    assert parts[0]["previous_applied_epoch"] == parts[0]["max_applied_epoch"] == 5
+    (partitions,) = [p["partitions"] for p in parts if p.get("topic") == "events" and "partitions" in p]
+    assert partitions[0] == {"partition": 0, "next_offset": 3, "last_reconciled_offset": 2, "log_start_offset": 0}
+    held = [(p["epoch"], e["partition"], e["base_offset"]) for p in parts if "object" in p for e in p["extents"]]
+    assert held == [(2, 1, 0), (2, 4, 0), (3, 2, 0)]
+    assert [p["l1"][0]["last_offset"] for p in parts if "l1" in p] == [2]
+    assert [p["inputs"]["in"]["landed"] for p in parts if "producer" in p] == [7]
+
+
+def test_a_checkpoint_is_shown_where_older_entries_are_gone(busy: tuple[Cluster, Topic]) -> None:
+    cluster = with_checkpoints(busy[0])
+    log = cluster.journal(0).replica.log
+    for offset in range(3):
+        del store_of(cluster).objects[log.entry_key(offset)]
+    assert [r.get("offset", "checkpoint") for r in shown(cluster, 0)][-3:] == [3, 4, 5]
+    assert "checkpoint" in shown(cluster, 0)[0]
+    assert [r["offset"] for r in shown(cluster, 0, 3)] == [3, 4, 5]
+
+
+def test_a_checkpoint_of_the_controller_has_a_line_for_each_topic_and_producer(busy: tuple[Cluster, Topic]) -> None:
+    cluster = with_checkpoints(busy[0])
+    parts = [r for r in shown(cluster, None, checkpoint=True) if "checkpoint" in r]
+    assert [p.get("topic") or p.get("deleted_topic") or p.get("producer") for p in parts[1:]] == [
+        "events",
+        "gone",
+        "job",
+    ]
+    assert (parts[0]["epoch"], parts[0]["journals"]) == (6, 16)
+
+
+def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[Cluster, Topic]) -> None:
+    """A field that is added to a state is to be shown, too."""
+    words = {"next_offsets": "next_offset", "reconciled": "last_reconciled_offset", "log_start": "log_start_offset"}
+    words |= {"objects": "object", "topics": "topic", "producers": "producer", "deleted": "deleted_topic"}
+    cluster = with_checkpoints(busy[0])
+    for journal, states in ((0, (JournalState, TopicState)), (None, (ControllerState,))):
+        text = json.dumps([r for r in shown(cluster, journal, checkpoint=True) if "checkpoint" in r])
+        for state in states:
+            fields = msgspec.structs.fields(state) if state is ControllerState else dataclasses.fields(state)
+            assert [
+                f.name for f in fields if f'"{words.get(f.name, f.name)}":' not in text and f.name != "indexes"
+            ] == []
+
+
+# -- what is damaged ----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_entry_is_a_line_that_says_so_and_the_rest_is_shown(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    log = cluster.journal(0).replica.log
+    store_of(cluster).objects[log.entry_key(1)].body = b"nonsense"
+    del store_of(cluster).objects[log.entry_key(3)]
+    rows = shown(cluster, 0)
+    assert [(r["offset"], "error" in r) for r in rows] == [
+        (0, False),
+        (1, True),
+        (2, False),
+        (3, True),
+        (4, False),
+        (5, False),
+    ]
+    assert log.entry_key(1) in rows[1]["error"]
+    assert rows[3]["error"] == "the entries 3 to 3 are missing, though a later one is there"
+
+
+def test_an_entry_whose_rows_cannot_be_is_a_line_that_says_so(busy: tuple[Cluster, Topic]) -> None:
+    cluster, topic = busy
+    handle = cluster.journal(0)
+    wrong = msgspec.structs.replace(of_topic(topic, 5), records=b"123")
+    handle.replica.log.append(
+        6, msgspec.msgpack.encode(Objects([wrong])), time_ms=0, as_of_ms=store_of(cluster).clock.ms
+    )
+    handle.replica.log.append(7, b"\xc1", time_ms=0, as_of_ms=store_of(cluster).clock.ms)
+    assert ["error" in r for r in shown(cluster, 0, 5)] == [False, True, True]
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_whatever_a_log_holds_is_shown_or_called_damaged(data: st.DataObject) -> None:
+    cluster, topic, handle = journal_of(5)
+    journal = data.draw(st.sampled_from([0, None]))
+    log = (cluster.controller if journal is None else handle).replica.log
+    honest = [msgspec.msgpack.encode(Objects([of_topic(topic, 1, {0: 3, 4: 1})])), encode_entry(created("x"))]
+    body = bytearray(data.draw(st.sampled_from(honest)))
+    for _ in range(data.draw(st.integers(0, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    now_ms = store_of(cluster).clock.ms
+    time_ms = data.draw(st.integers(0, 2**62))
+    offset = max(log.look().entries, default=-1) + 1
+    log.append(offset, bytes(body), time_ms=time_ms, as_of_ms=now_ms)
+    assert shown(cluster, journal)[-1]["offset"] == offset
+
+
+def test_a_damaged_checkpoint_is_a_line_that_says_so(busy: tuple[Cluster, Topic]) -> None:
+    cluster = with_checkpoints(busy[0])
+    store_of(cluster).objects[cluster.journal(0).replica.log.checkpoint_key(5)].body = b"nonsense"
+    first, *rest = shown(cluster, 0, checkpoint=True)
+    assert "error" in first
+    assert len(rest) == 6
+
+
+def test_a_journal_is_shown_where_the_controllers_log_is_damaged(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    store_of(cluster).objects[min(k for k in store_of(cluster).objects if k.startswith(CONTROLLER_LOG))].body = b"x"
+    process = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+    assert shown(process, 0)[0]["entry"] == "objects"
+    assert "error" in shown(process, None)[0]
+
+
+def test_an_entry_that_is_truncated_meanwhile_is_no_damage(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    store, log = store_of(cluster), cluster.journal(0).replica.log
+
+    def truncate(call: Call) -> None:
+        if call.kind == "get" and call.key == log.entry_key(0) and call.when == "before":
+            store.objects.pop(call.key, None)
+
+    store.fault = truncate
+    assert shown(cluster, 0)[0] == {"offset": 0, "truncated": True}
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(NotInitialisedError):
+        shown(memory_cluster(bootstrap=False), None)
+    with pytest.raises(NotFoundError, match="the journals 0 to 15, not 16"):
+        shown(memory_cluster(), 16)
+
+
+def test_looking_changes_nothing(busy: tuple[Cluster, Topic]) -> None:
+    cluster, _ = busy
+    before = dict(store_of(cluster).objects)
+    for journal in (None, 0):
+        lines: Iterator[Shown] = show_log(cluster, journal, checkpoint=True)
+        assert sum(1 for _ in lines) > 0
+    assert store_of(cluster).objects == before

@@ -1,0 +1,429 @@
+"""Reading logs and objects."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow.parquet as pq
+import pytest
+
+from l0gc.errors import CorruptObjectError, StoreError
+from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.reading import (
+    block_faults,
+    controller_faults,
+    indexed_rows,
+    l1_fault,
+    pack_object,
+    read_journal,
+    scan_between,
+    size_of,
+    unknown_journals,
+    unpack_object,
+)
+from l0gc.inspect.verify.rules import JournalCopy
+from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.storage.log import SharedLog
+from l0gc.storage.replica import Replica
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one.index import files_of, index_key
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from tests.support.memory_store import Call, MemoryStore
+from tests.support.verify import (
+    RECORDS,
+    another_process,
+    events_of,
+    handle_of,
+    l1_of,
+    lift,
+    loaded_cluster,
+    object_of,
+    put,
+    state_of,
+    store_of,
+    topic_of,
+)
+
+# -- logs ----------------------------------------------------------------------------------------------------------------
+
+
+def copy_of(cluster: Cluster, *, deep: bool = False) -> JournalCopy:
+    return read_journal(cluster.store, cluster.runtime, 0, deep=deep)
+
+
+def log_of(cluster: Cluster) -> SharedLog:
+    return handle_of(cluster).replica.log
+
+
+def faults_of(cluster: Cluster, *, deep: bool = False) -> list[str]:
+    return [kind for kind, _ in copy_of(cluster, deep=deep).faults]
+
+
+def test_a_journal_is_read_as_its_log_has_it() -> None:
+    cluster = loaded_cluster()
+    copy = copy_of(cluster)
+    machine = handle_of(cluster).replica._machine
+    assert machine.encode(copy.state) == machine.encode(state_of(cluster))
+    assert (copy.offset, copy.faults) == (handle_of(cluster).replica.offset, [])
+
+
+def test_a_journal_that_nobody_has_used_is_empty_and_well() -> None:
+    cluster = loaded_cluster()
+    copy = read_journal(cluster.store, cluster.runtime, 5)
+    assert (copy.offset, copy.faults, copy.state.topics) == (-1, [], {})
+
+
+def test_a_log_that_cannot_be_read_says_so() -> None:
+    cluster = loaded_cluster()
+    cluster.store.put(log_of(cluster).entry_key(1), b"{")
+    with pytest.raises(CorruptObjectError, match="00001"):
+        copy_of(cluster)
+
+
+def grown(entries: int = 4, checkpoints: int = 2) -> Cluster:
+    """A journal with so many checkpoints, so many entries before each, and one behind the last."""
+    cluster = loaded_cluster()
+    for _ in range(checkpoints):
+        for _ in range(entries):
+            put(cluster, {0: 1})
+        handle_of(cluster).replica.write_checkpoint()
+    put(cluster, {0: 1})
+    return cluster
+
+
+def old_enough(cluster: Cluster) -> None:
+    store_of(cluster).clock.ms += 3_600_000
+
+
+def test_checkpoints_hold_what_their_entries_give_before_and_after_a_truncation() -> None:
+    cluster = grown()
+    assert faults_of(cluster) == faults_of(cluster, deep=True) == []
+    old_enough(cluster)
+    again = another_process(cluster)
+    assert handle_of(again).replica.truncate() > 0
+    assert faults_of(cluster) == faults_of(cluster, deep=True) == []
+
+
+def rewrite(cluster: Cluster, number: int, change: Callable[[JournalState], object]) -> None:
+    """Replace the checkpoint with that number by one that says something else."""
+    log, machine = log_of(cluster), handle_of(cluster).replica._machine
+    offset = log.look().checkpoints[number]
+    key = log.checkpoint_key(offset)
+    log_now: Replica[JournalState] = Replica(log, machine, cluster.runtime)
+    kept = log_now.log._get_checkpoint(offset)
+    state = machine.decode(kept.state, key)
+    change(state)
+    cluster.store.delete([key])
+    log.write_checkpoint(offset, machine.encode(state), kept.time_ms)
+
+
+def test_a_checkpoint_that_says_something_else_than_its_entries_is_found() -> None:
+    def more_reconciled(state: JournalState) -> None:
+        state.topics[1].log_start[0] = 5
+
+    for number, deep, found in ((-1, False, True), (0, False, False), (0, True, True)):
+        cluster = grown()
+        rewrite(cluster, number, more_reconciled)
+        if number == 0:  # the newest follows from the one before, where that one is what it was made from
+            rewrite(cluster, -1, more_reconciled)
+        assert faults_of(cluster, deep=deep) == ([kinds.CHECKPOINT_DIFFERS] if found else [])
+
+
+def test_a_checkpoint_with_another_time_than_its_entries_is_found() -> None:
+    cluster = grown()
+    log, replica = log_of(cluster), handle_of(cluster).replica
+    offset = log.look().checkpoints[-1]
+    state = log._get_checkpoint(offset).state
+    cluster.store.delete([log.checkpoint_key(offset)])
+    log.write_checkpoint(offset, state, replica.time_ms + 1)
+    assert faults_of(cluster) == [kinds.CHECKPOINT_DIFFERS]
+
+
+def test_an_entry_that_a_checkpoint_covers_and_that_cannot_be_read_is_found() -> None:
+    cluster = grown()
+    log = log_of(cluster)
+    cluster.store.put(log.entry_key(log.look().checkpoints[-1] - 1), b"{")
+    assert faults_of(cluster) == [kinds.CHECKPOINT_DIFFERS]
+
+
+def test_a_log_that_ends_before_its_checkpoint_has_a_gap() -> None:
+    cluster = loaded_cluster()
+    at = handle_of(cluster).replica.write_checkpoint()
+    assert faults_of(cluster) == []
+    cluster.store.delete([log_of(cluster).entry_key(at)])
+    ((kind, text),) = copy_of(cluster).faults
+    assert kind == kinds.LOG_GAP
+    assert f"entry {at} is missing, between the boundary 0 and the newest checkpoint {at}" in text
+
+
+def test_what_a_truncation_has_deleted_is_no_gap_and_what_it_cannot_have_deleted_is_one() -> None:
+    cluster = grown()
+    log = log_of(cluster)
+    newest = log.look().checkpoints[-1]
+    log.boundary.lift(newest - 2)
+    cluster.store.delete([log.entry_key(o) for o in range(newest - 2)])
+    assert faults_of(cluster) == []
+    cluster.store.delete([log.entry_key(newest - 1)])
+    assert faults_of(cluster) == [kinds.LOG_GAP]
+
+
+def test_a_truncation_while_the_log_is_read_is_no_gap() -> None:
+    happened = 0
+    for moment in range(40):
+        cluster = grown()
+        other, left = another_process(cluster), [moment]
+
+        def at_the_moment(
+            call: Call, cluster: Cluster = cluster, other: Cluster = other, left: list[int] = left
+        ) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                store_of(cluster).fault = lambda call: None
+                put(other, {0: 1})
+                handle_of(other).replica.write_checkpoint()
+                old_enough(other)
+                handle_of(other).replica.truncate()
+
+        store_of(cluster).fault = at_the_moment
+        assert faults_of(cluster, deep=True) == [], moment
+        happened += left[0] < 0
+    assert happened >= 2
+
+
+def test_a_boundary_above_the_newest_checkpoint_or_unreadable_is_found() -> None:
+    cluster = grown()
+    log = log_of(cluster)
+    log.boundary.lift(log.look().checkpoints[-1] + 1)
+    assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
+    cluster.store.put(log.boundary_key, b"{")
+    assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
+
+
+def test_the_controller_log_is_checked_alike() -> None:
+    cluster = loaded_cluster()
+    assert controller_faults(cluster.store, cluster.runtime) == []
+    replica = cluster.controller.replica
+    at = replica.write_checkpoint()
+    cluster.store.delete([f"{CONTROLLER_LOG}log/{at:020}"])
+    assert [kind for kind, _ in controller_faults(cluster.store, cluster.runtime)] == [kinds.LOG_GAP]
+
+
+def test_a_journal_that_the_cluster_does_not_have_is_found_with_one_request() -> None:
+    cluster = loaded_cluster()
+    cluster.store.put(f"{journal_log(1)}log/{0:020}", b"")
+    before = store_of(cluster).requests["scan"]
+    assert unknown_journals(cluster.store, 2) == []
+    assert unknown_journals(cluster.store, 1) == [journal_log(1)]
+    assert store_of(cluster).requests["scan"] == before + 2
+
+
+# -- objects -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_is_found_by_its_own_key_also_where_the_listing_lacks_it() -> None:
+    store = MemoryStore()
+    store.put("a/bc", b"12345")
+    store.put("a/bcd", b"1")
+    store.order = lambda keys: []  # type: ignore[method-assign]
+    assert size_of(store, "a/bc") == 5
+    assert size_of(store, "a/b") is None
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_ranges_give_each_key_once_whatever_the_order(ordered: bool) -> None:
+    store = MemoryStore()
+    store.page_size = 3
+    keys = [f"f/{n:02}" for n in range(20)]
+    for k in keys:
+        store.put(k, b"")
+    if not ordered:
+        store.order = lambda keys: sorted(keys, key=lambda k: k[::-1])  # type: ignore[method-assign]
+        store.page_size = 100
+    cuts = ["", "f/04~", "f/11~", ""]
+    found = [[k for page in scan_between(store, "f/", a, b) for k in page.keys] for a, b in pairwise(cuts)]
+    assert [sorted(f) for f in found] == [keys[:5], keys[5:12], keys[12:]]
+
+
+def test_what_a_journal_needs_of_an_object_travels_whole() -> None:
+    o = object_of(loaded_cluster())
+    again = unpack_object(o.key, pack_object(o))
+    assert (again.key, again.epoch, again.log_offset, again.start) == (o.key, o.epoch, o.log_offset, o.start)
+    assert [again.extent(row) for row in again.extents] == [o.extent(row) for row in o.extents]
+
+
+def test_older_rows_are_read_and_an_index_object_that_is_gone_or_damaged_is_reported() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {0: 70})
+    lift(cluster, per_file=1)
+    topic = events_of(cluster)
+    index, p = topic.indexes[0], topic_of(cluster).id(0)
+    rows = indexed_rows(cluster.store, p, index, 0)
+    assert not isinstance(rows, str)
+    files = list(files_of(cluster.store, p, state_of(cluster)))
+    assert len(rows) + len(topic.files(0)) == len(files)
+    assert next(f.bytes for f in files) == rows["bytes"][0]
+    key = index_key(p, index)
+    body = store_of(cluster).objects[key].body
+    for damaged in (body[:-1], b"", body[:30] + bytes([body[30] ^ 1]) + body[31:]):
+        cluster.store.put(key, damaged)
+        assert index.name in str(indexed_rows(cluster.store, p, index, 0))
+    cluster.store.delete([key])
+    assert "does not exist" in str(indexed_rows(cluster.store, p, index, 0))
+
+
+def test_an_index_that_begins_above_the_log_start_offset_is_reported() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {1: 70})
+    lift(cluster, per_file=1)
+    index, p = events_of(cluster).indexes[1], topic_of(cluster).id(1)
+    assert "begins at record 0, above" in str(indexed_rows(cluster.store, p, index, -1))
+
+
+# -- contents ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_is_not_what_the_journal_says_is_found_by_its_first_extent() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {0: 3000, 1: 9000, 2: 3000})
+    o = object_of(cluster, 1)
+    assert len(o.blocks) > 2
+    assert block_faults(cluster.store, o) == []
+    body = store_of(cluster).objects[o.key].body
+    for n in range(len(o.blocks)):
+        block = o.block(n)
+        at = block.start + block.length // 2
+        cluster.store.put(o.key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+        faults = block_faults(cluster.store, o)
+        assert faults is not None
+        ((extent, text),) = faults
+        first = o.extents[o.extents["block"] == n][0]
+        assert (extent.partition, extent.base_offset) == (first["partition"], first["base"])
+        assert "checksum" in text
+
+
+@pytest.mark.parametrize(("row", "records"), [(0, 11), (0, 9), (1, 7), (1, 5)])
+def test_a_block_with_other_records_than_the_journal_says_is_found(row: int, records: int) -> None:
+    o = object_of(cluster := loaded_cluster())
+    extents = o.extents.copy()
+    extents["records"][row] = records
+    faults = block_faults(cluster.store, replace(o, extents=extents))
+    assert faults is not None
+    assert "holds 16 records, others" in faults[0][1]
+
+
+def test_what_is_left_of_a_block_may_have_gaps() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {0: 3, 1: 4, 2: 5})
+    o = object_of(cluster, 1)
+    assert block_faults(cluster.store, replace(o, extents=o.extents[[0, 2]])) == []
+    assert block_faults(cluster.store, replace(o, extents=o.extents[[1]])) == []
+
+
+def test_only_blocks_that_are_needed_are_read() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {0: 9000, 1: 9000})
+    o = object_of(cluster, 1)
+    second = o.block(1)
+    needed = replace(o, extents=o.extents[o.extents["block"] == 0])
+    store_of(cluster).put(o.key, store_of(cluster).objects[o.key].body[: second.start])
+    assert block_faults(cluster.store, needed) == []
+    assert block_faults(cluster.store, o) is None
+
+
+def test_an_l0_object_that_is_missing_or_short_has_no_content_to_judge() -> None:
+    cluster = loaded_cluster()
+    o = object_of(cluster)
+    store_of(cluster).put(o.key, store_of(cluster).objects[o.key].body[:-1])
+    assert block_faults(cluster.store, o) is None
+    cluster.store.delete([o.key])
+    assert block_faults(cluster.store, o) is None
+
+
+def fail(call: Call) -> None:
+    if call.kind == "get":
+        raise StoreError("no")
+
+
+def test_a_store_that_fails_is_no_finding() -> None:
+    cluster = loaded_cluster()
+    o, (key, file) = object_of(cluster), l1_of(cluster)
+    store_of(cluster).fault = fail
+    with pytest.raises(StoreError):
+        block_faults(cluster.store, o)
+    with pytest.raises(StoreError):
+        l1_fault(cluster.store, key, file.bytes)
+
+
+def test_no_flipped_byte_of_an_l1_object_changes_a_record_unnoticed() -> None:
+    cluster = loaded_cluster()
+    key, file = l1_of(cluster)
+    body = store_of(cluster).objects[key].body
+    records = pq.read_table(io.BytesIO(body))
+    assert l1_fault(cluster.store, key, file.bytes) == ""
+    noticed = 0
+    for at in range(len(body)):
+        changed = body[:at] + bytes([body[at] ^ 0x10]) + body[at + 1 :]
+        store_of(cluster).put(key, changed)
+        if l1_fault(cluster.store, key, file.bytes):
+            noticed += 1
+        else:
+            assert pq.read_table(io.BytesIO(changed)).equals(records), at
+    assert noticed > len(body) / 4
+
+
+def rewritten(cluster: Cluster, **changes: object) -> tuple[str, int]:
+    """The L1 object with other columns, and without checksums."""
+    key, _ = l1_of(cluster)
+    table = pq.read_table(io.BytesIO(store_of(cluster).objects[key].body))
+    for name, values in changes.items():
+        index = table.schema.get_field_index(name)
+        column = table.column(name).take(values) if isinstance(values, list) else values
+        table = table.set_column(index, L1_SCHEMA.field(name), column)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, write_page_checksum=False)
+    store_of(cluster).put(key, sink.getvalue())
+    return key, len(sink.getvalue())
+
+
+def test_an_l1_object_without_page_checksums_is_read_as_well() -> None:
+    cluster = loaded_cluster()
+    assert l1_fault(cluster.store, *rewritten(cluster)) == ""
+
+
+@pytest.mark.parametrize("order", [[0, 2, 1, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 6, 7, 8, 9, 9], [0] * 10])
+def test_offsets_out_of_order_are_found(order: list[int]) -> None:
+    cluster = loaded_cluster()
+    assert "not where it should be" in (l1_fault(cluster.store, *rewritten(cluster, offset=order)) or "")
+
+
+def test_an_l1_object_with_other_records_or_no_parquet_is_found() -> None:
+    cluster = loaded_cluster()
+    key, file = l1_of(cluster)
+    body = store_of(cluster).objects[key].body
+    other = key.replace("0000009-", "0000008-")
+    cluster.store.put(other, body)
+    assert "ends at record 9" in (l1_fault(cluster.store, other, file.bytes) or "")
+    store_of(cluster).put(key, b"x" * file.bytes)
+    assert "cannot be read" in (l1_fault(cluster.store, key, file.bytes) or "")
+    sink = io.BytesIO()
+    pq.write_table(pq.read_table(io.BytesIO(body)).drop_columns(["epoch"]), sink)
+    store_of(cluster).put(key, sink.getvalue())
+    assert "columns" in (l1_fault(cluster.store, key, len(sink.getvalue())) or "")
+
+
+def test_an_l1_object_that_is_missing_or_of_another_size_has_no_content_to_judge() -> None:
+    cluster = loaded_cluster()
+    key, file = l1_of(cluster)
+    store_of(cluster).put(key, store_of(cluster).objects[key].body[:-9])
+    assert l1_fault(cluster.store, key, file.bytes) is None
+    cluster.store.delete([key])
+    assert l1_fault(cluster.store, key, file.bytes) is None
+
+
+def test_what_is_loaded_is_what_the_other_tests_take_it_for() -> None:
+    cluster = loaded_cluster()
+    assert {p: events_of(cluster).view(p).unreconciled_records for p in RECORDS} == RECORDS

@@ -1,0 +1,59 @@
+"""Where the watch looks into l0gc's processes: what a handle is asked and answers, and which states a process holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import l0gc.streamlog.epoch_source
+from l0gc.errors import AppendOutcomeUnknownError, L0gcError
+from l0gc.runtime import Runtime
+from l0gc.storage.log import Landed
+from l0gc.storage.replica import Replica
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.state import JournalState
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """While this holds, the watch of `world` hears of what its processes are told."""
+    append, apply = JournalHandle.append, Replica._apply
+
+    def watched_append(self: JournalHandle, objects: Sequence[ObjectExtents]) -> Appended:
+        watch, journal = world.watch, self.journal
+        before = watch.offers(journal, objects)
+        error: L0gcError | None = None
+        landed = 0
+        try:
+            appended = append(self, objects)
+            error, landed = appended.error, len(appended.landed)
+            watch.told(journal, objects, appended.landed)
+            return appended
+        except L0gcError as e:
+            error = e
+            raise
+        finally:
+            if error is not None and not isinstance(error, AppendOutcomeUnknownError):
+                watch.told_refused(journal, [o for o in objects[landed:] if o.key not in before])
+
+    def watched_apply(self: Replica[Any], entry: Landed) -> None:
+        apply(self, entry)
+        state = self._state
+        if isinstance(state, JournalState):
+            journal = int(self.log.folder.rstrip("/").rsplit("/", 1)[1])
+            world.watch.agrees(journal, entry.offset, state)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(JournalHandle, "append", watched_append))
+        stack.enter_context(mock.patch.object(Replica, "_apply", watched_apply))
+        # A task of compute-watermark has a clock of its own; here it is the world's.
+        task = mock.Mock(side_effect=lambda: Runtime(world.task_clock(), random.Random(0)))
+        stack.enter_context(mock.patch.object(l0gc.streamlog.epoch_source, "Runtime", task))
+        yield

@@ -1,0 +1,349 @@
+"""Mutants of what a journal, its fence and its producers decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import l0gc.streamlog.journal.producers
+from l0gc.errors import InvalidProducerEpochError, ProtocolError, StaleClusterEpochError, UsageError
+from l0gc.storage.log import Landed
+from l0gc.streamlog.journal import admission as rules
+from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import (
+    JournalEntry,
+    LandedSequence,
+    ObjectExtents,
+    Objects,
+    ProducerBatch,
+    ProducerState,
+)
+from l0gc.streamlog.journal.fence import EpochFence
+from l0gc.streamlog.journal.producers import Overlay
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.journal.window import EpochWindow
+from tests.simulation.mutants.tools import Mutant, everywhere, method
+
+_STATE = "l0gc.streamlog.journal.state"
+_ADMISSION = "l0gc.streamlog.journal.admission"
+_PRODUCERS = "l0gc.streamlog.journal.producers"
+_admit = l0gc.streamlog.journal.producers.admit
+_admit_object = Admission.admit
+_bounds = JournalState.bounds
+
+
+def _bound_follows_max() -> AbstractContextManager[Any]:
+    def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
+        return _bounds(replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
+
+    return method(JournalState, "bounds", bounds)
+
+
+def _bound_forgets_data() -> AbstractContextManager[Any]:
+    return method(TopicState, "lowest_epochs", lambda self, first, count, ceiling: np.full(count, ceiling, np.int64))
+
+
+def _admitting(stale_after_all: Callable[[Admission, ObjectExtents], bool]) -> AbstractContextManager[Any]:
+    """What is refused as stale is admitted, where `stale_after_all` says so."""
+
+    def admit(self: Admission, o: ObjectExtents) -> LandedSequence | None:
+        try:
+            return _admit_object(self, o)
+        except StaleClusterEpochError:
+            if not stale_after_all(self, o):
+                raise
+            if o.producer is not None:
+                self._producers.record(o.producer)
+            return None
+
+    return method(Admission, "admit", admit)
+
+
+def _fence_alone() -> AbstractContextManager[Any]:
+    return _admitting(lambda self, o: True)
+
+
+def _revision_not_checked() -> AbstractContextManager[Any]:
+    return _admitting(lambda self, o: o.epoch >= self._window.oldest)
+
+
+def _seen_window_kept() -> AbstractContextManager[Any]:
+    return method(EpochFence, "forget", lambda self: None)
+
+
+def _answer_keeps_seen_window() -> AbstractContextManager[Any]:
+    answered: list[bool] = []
+    forget = EpochFence.forget
+
+    def admit(self: Admission, o: ObjectExtents) -> LandedSequence | None:
+        landed = _admit_object(self, o)
+        answered[:] = [landed is not None]
+        return landed
+
+    def forget_otherwise(self: EpochFence) -> None:
+        if answered == [True]:
+            answered.clear()
+            return
+        forget(self)
+
+    @contextmanager
+    def off() -> Iterator[None]:
+        with method(Admission, "admit", admit), method(EpochFence, "forget", forget_otherwise):
+            yield
+
+    return off()
+
+
+def _seen_window_rules() -> AbstractContextManager[Any]:
+    def window(self: EpochFence) -> EpochWindow:
+        return self._applied() if self._seen is None else self._seen
+
+    return method(EpochFence, "_window", window)
+
+
+def _any_range_reconciled() -> AbstractContextManager[Any]:
+    return everywhere(_STATE, "refusals", lambda state, t, log_offset: {})
+
+
+def _poison_taken() -> AbstractContextManager[Any]:
+    return everywhere(_ADMISSION, "check_not_poisoned", lambda journal, epoch, cluster_epoch: None)
+
+
+def _anything_is_an_object() -> AbstractContextManager[Any]:
+    """What `apply` refuses is not refused before."""
+    check = rules.check_object
+    applying: list[bool] = []
+    apply = JournalMachine.apply
+
+    def checked(o: ObjectExtents) -> Any:
+        if applying:
+            return check(o)
+        try:
+            return check(o)
+        except UsageError:
+            return None
+
+    def applied(self: JournalMachine, state: JournalState, entry: Landed) -> None:
+        applying.append(True)
+        try:
+            apply(self, state, entry)
+        finally:
+            applying.pop()
+
+    @contextmanager
+    def off() -> Iterator[None]:
+        with everywhere(_ADMISSION, "check_object", checked), method(JournalMachine, "apply", applied):
+            yield
+
+    return off()
+
+
+# -- producers -----------------------------------------------------------------------------------------------------------
+
+Producers = Mapping[int, ProducerState]
+
+
+def _controller_not_asked() -> AbstractContextManager[Any]:
+    return everywhere(_PRODUCERS, "needs_controller_check", lambda producers, batch: False)
+
+
+def _positions_ignored() -> AbstractContextManager[Any]:
+    def admit(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
+        return _admit(producers, msgspec.structs.replace(batch, inputs=[]))
+
+    return everywhere(_PRODUCERS, "admit", admit)
+
+
+def _older_run_taken() -> AbstractContextManager[Any]:
+    return everywhere(_PRODUCERS, "admit", lambda producers, batch: None)
+
+
+def _run_not_compared() -> AbstractContextManager[Any]:
+    def admit(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
+        known = producers.get(batch.producer_id)
+        return _admit(producers, batch if known is None else msgspec.structs.replace(batch, run=known.run))
+
+    return everywhere(_PRODUCERS, "admit", admit)
+
+
+def _all_against_the_state_before() -> AbstractContextManager[Any]:
+    """Each object of an entry is admitted against the state before the entry; a gap to that is no gap."""
+
+    def admit(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
+        known = self._base.get(batch.producer_id)
+        try:
+            return _admit({} if known is None else {batch.producer_id: known}, batch)
+        except InvalidProducerEpochError:
+            raise
+        except ProtocolError:
+            if batch.producer_id not in self._changed:
+                raise
+            return None
+
+    return method(Overlay, "admit", admit)
+
+
+def _own_order() -> AbstractContextManager[Any]:
+    """Whoever reads an entry at an odd millisecond takes its objects the other way round."""
+    apply, decoder = JournalMachine.apply, msgspec.msgpack.Decoder(JournalEntry)
+
+    def applied(self: JournalMachine, state: JournalState, entry: Landed) -> None:
+        if entry.date_ms % 2:
+            e = decoder.decode(entry.payload)
+            if isinstance(e, Objects) and all(o.producer is None for o in e.objects):
+                entry = replace(entry, payload=msgspec.msgpack.encode(Objects(e.objects[::-1])))
+        apply(self, state, entry)
+
+    return method(JournalMachine, "apply", applied)
+
+
+_HANDLE = "tests/streamlog/journal/test_handle.py"
+_FENCE = "tests/streamlog/journal/test_fence.py"
+_TEST_STATE = "tests/streamlog/journal/test_state.py"
+_TEST_PRODUCERS = "tests/streamlog/journal/test_producers.py"
+_RESUME = "tests/streamlog/ingest/test_resume.py"
+
+
+MUTANTS = [
+    Mutant(
+        1,
+        "bound-follows-max",
+        "l0gc/streamlog/journal/state.py::JournalState.bounds",
+        "the bound is the newest epoch",
+        _bound_follows_max,
+        (f"{_TEST_STATE}::test_the_bound_follows_the_previous_epoch_and_not_the_newest",),
+    ),
+    Mutant(
+        1,
+        "bound-forgets-data",
+        "l0gc/streamlog/journal/topic.py::TopicState.lowest_epochs",
+        "unreconciled epochs do not hold the bound",
+        _bound_forgets_data,
+        (f"{_TEST_STATE}::test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_log",),
+    ),
+    Mutant(
+        2,
+        "fence-alone",
+        "l0gc/streamlog/journal/admission.py::Admission.admit",
+        "the window is not checked at the landing",
+        _fence_alone,
+        (f"{_HANDLE}::test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile",),
+    ),
+    Mutant(
+        3,
+        "seen-window-kept",
+        "l0gc/streamlog/journal/fence.py::EpochFence.forget",
+        "a lost append leaves the seen window as it is",
+        _seen_window_kept,
+        (f"{_HANDLE}::test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out",),
+    ),
+    Mutant(
+        3,
+        "answer-keeps-window",
+        "l0gc/streamlog/journal/handle.py::JournalHandle.append",
+        "a repeated object, answered, leaves the seen window",
+        _answer_keeps_seen_window,
+        (f"{_HANDLE}::test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out",),
+    ),
+    Mutant(
+        4,
+        "seen-window-rules",
+        "l0gc/streamlog/journal/fence.py::EpochFence.window",
+        "the log's window counts only where none was seen",
+        _seen_window_rules,
+        (
+            f"{_FENCE}::test_a_seen_window_ends_when_another_writer_moves_the_log_past_it",
+            f"{_FENCE}::test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out",
+        ),
+        simulated=False,
+    ),
+    Mutant(
+        9,
+        "any-range",
+        "l0gc/streamlog/journal/topic.py::TopicState.refusals",
+        "a range need not continue the last one",
+        _any_range_reconciled,
+        (f"{_TEST_STATE}::test_a_partition_that_moved_on_is_refused_and_the_others_land",),
+    ),
+    Mutant(
+        14,
+        "poison-taken",
+        "l0gc/streamlog/journal/admission.py::check_not_poisoned",
+        "any epoch may be offered",
+        _poison_taken,
+        (f"{_HANDLE}::test_an_epoch_above_the_clusters_moves_no_window",),
+    ),
+    Mutant(
+        14,
+        "refused-too-late",
+        "l0gc/streamlog/journal/topic.py::check_object",
+        "what `apply` refuses is appended",
+        _anything_is_an_object,
+        (f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",),
+        simulated=False,
+    ),
+    Mutant(
+        17,
+        "controller-not-asked",
+        "l0gc/streamlog/journal/producers.py::needs_controller_check",
+        "an unknown producer may begin",
+        _controller_not_asked,
+        (f"{_HANDLE}::test_a_zombie_that_the_journal_never_knew_cannot_begin",),
+    ),
+    Mutant(
+        20,
+        "positions-ignored",
+        "l0gc/streamlog/journal/producers.py::admit",
+        "how far an input got is not looked at",
+        _positions_ignored,
+        (f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",),
+    ),
+    Mutant(
+        20,
+        "any-run",
+        "l0gc/streamlog/journal/producers.py::admit",
+        "every object of every run may land",
+        _older_run_taken,
+        (f"{_TEST_PRODUCERS}::test_an_older_epoch_is_refused_at_any_sequence",),
+    ),
+    Mutant(
+        20,
+        "run-not-compared",
+        "l0gc/streamlog/journal/producers.py::admit",
+        "a run that a restored controller gave the same epoch goes on with another's",
+        _run_not_compared,
+        (f"{_TEST_PRODUCERS}::test_the_same_epoch_of_another_run_is_refused",),
+    ),
+    Mutant(
+        21,
+        "revision-not-checked",
+        "l0gc/streamlog/journal/admission.py::Admission.admit",
+        "a topic takes what is older than itself",
+        _revision_not_checked,
+        (f"{_TEST_STATE}::test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower",),
+    ),
+    Mutant(
+        22,
+        "state-before",
+        "l0gc/streamlog/journal/producers.py::Overlay",
+        "the objects of an entry are admitted against the state before it",
+        _all_against_the_state_before,
+        (f"{_TEST_PRODUCERS}::test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet",),
+    ),
+    Mutant(
+        23,
+        "own-order",
+        "l0gc/streamlog/journal/state.py::apply",
+        "readers take the objects of an entry in different orders",
+        _own_order,
+        ("tests/simulation/test_agreement.py::test_every_reader_assigns_the_same_offsets",),
+    ),
+]

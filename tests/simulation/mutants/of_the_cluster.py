@@ -1,0 +1,298 @@
+"""Mutants of what concerns the whole cluster: the controller, its topics, and the watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+import l0gc.streamlog.controller.state
+import l0gc.streamlog.epoch_source
+import l0gc.streamlog.ingest.inputs
+import l0gc.streamlog.reader
+import l0gc.watermark.compute
+from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.controller.state import ControllerState, Tick
+from l0gc.streamlog.epoch_source import JournalTask
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.watermark.compute import Watermark
+from l0gc.watermark.publication import (
+    PublishedWatermark,
+    check_epochs,
+    encode_published,
+    read_published,
+    watermark_of,
+)
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity, UnitSummary
+from tests.simulation.mutants.tools import Mutant, everywhere, method
+
+_COMPUTE = "l0gc.watermark.compute"
+_PUBLICATION = "l0gc.watermark.publication"
+_SOURCE = "l0gc.streamlog.epoch_source"
+_compute = l0gc.watermark.compute.compute
+_snapshot = Controller.snapshot
+_bounds = JournalState.bounds
+_tasks_of = l0gc.streamlog.epoch_source.tasks_of
+
+
+def _not_capped() -> AbstractContextManager[Any]:
+    def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
+        w = _compute(1 << 50 if any(u.partitions for u in units) else cluster_epoch, units)
+        return msgspec.structs.replace(w, cluster_epoch=cluster_epoch)
+
+    return everywhere(_COMPUTE, "compute", compute)
+
+
+def _epoch_read_apart() -> AbstractContextManager[Any]:
+    def snapshot(self: Controller) -> ControllerState:
+        state = _snapshot(self)
+        state.epoch = _snapshot(self).epoch
+        return state
+
+    return method(Controller, "snapshot", snapshot)
+
+
+def _unreadable_left_out() -> AbstractContextManager[Any]:
+    def unreadable(task: JournalTask, error: str) -> UnitSummary:
+        return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=error)
+
+    return everywhere(_SOURCE, "unreadable", unreadable)
+
+
+def _untouched_left_out() -> AbstractContextManager[Any]:
+    """A topic that a journal has never heard of is at the journal's newest epoch."""
+
+    def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
+        found = _bounds(self, revision, first, count)
+        if revision not in self.topics:
+            found[:] = 1 << 50
+        return found
+
+    return method(JournalState, "bounds", bounds)
+
+
+def _deleted_hold_back() -> AbstractContextManager[Any]:
+    def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
+        state = state.copy()
+        for d in state.deleted:
+            state.topics[f"{d.topic.name} {d.topic.revision}"] = d.topic
+        return _tasks_of(state, floor)
+
+    return everywhere(_SOURCE, "tasks_of", tasks_of)
+
+
+def _no_topics_no_watermark() -> AbstractContextManager[Any]:
+    def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
+        w = _compute(cluster_epoch, units)
+        return w if any(u.partitions for u in units) else msgspec.structs.replace(w, watermark=-1)
+
+    return everywhere(_COMPUTE, "compute", compute)
+
+
+def _epochs_not_compared() -> AbstractContextManager[Any]:
+    return everywhere(_COMPUTE, "check_epochs", lambda cluster_epoch, highest_known, source, *rest: None)
+
+
+def _behind_is_fine() -> AbstractContextManager[Any]:
+    def refuse(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
+        identity = cluster.identity()
+        return identity, read_published(cluster.store, identity.cluster_id)[0]
+
+    return everywhere(_PUBLICATION, "refuse_if_behind", refuse)
+
+
+def _published_epoch_not_compared() -> AbstractContextManager[Any]:
+    def check(cluster_epoch: int, published: PublishedWatermark | None, *rest: str) -> None:
+        if published is not None:
+            check_epochs(cluster_epoch, published.watermark, "the watermark")
+
+    return everywhere(_PUBLICATION, "check_published", check)
+
+
+def _unknown_topics_are_fine() -> AbstractContextManager[Any]:
+    return method(ControllerState, "knows", lambda self, revision, topic_id: True)
+
+
+def _any_cluster_id() -> AbstractContextManager[Any]:
+    return everywhere(_COMPUTE, "check_cluster_id", lambda cluster_id, found, source: None)
+
+
+def _any_cluster() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.streamlog.controller.decisions", "check_cluster", lambda state, expected: None)
+
+
+def _blind_publication() -> AbstractContextManager[Any]:
+    def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
+        current, _ = read_published(store, new.cluster_id)
+        store.put(PUBLISHED_WATERMARK, encode_published(new))
+        return current
+
+    return everywhere(_PUBLICATION, "publish", publish)
+
+
+def _publication_without_swap() -> AbstractContextManager[Any]:
+    def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
+        current, _ = read_published(store, new.cluster_id)
+        if watermark_of(current) <= new.watermark:
+            store.put(PUBLISHED_WATERMARK, encode_published(new))
+        return current
+
+    return everywhere(_PUBLICATION, "publish", publish)
+
+
+def _tick_by_the_local_clock() -> AbstractContextManager[Any]:
+    def tick_if_due(self: Controller) -> int:
+        def decide(state: ControllerState) -> Tick | None:
+            due = self._runtime.clock.now_ms() - state.time_ms >= self._epoch_interval_ms
+            return Tick() if due else None
+
+        self._propose(decide)
+        return self.replica.state.epoch
+
+    return method(Controller, "tick_if_due", tick_if_due)
+
+
+_TEST_COMPUTE = "tests/watermark/test_compute.py"
+_TEST_PIPELINE = "tests/watermark/test_pipeline.py"
+_TEST_PUBLICATION = "tests/watermark/test_publication.py"
+_TEST_SOURCE = "tests/streamlog/test_epoch_source.py"
+
+
+MUTANTS = [
+    Mutant(
+        5,
+        "not-capped",
+        "l0gc/watermark/compute.py::compute",
+        "M is the lowest M(p) alone",
+        _not_capped,
+        (f"{_TEST_COMPUTE}::test_m_is_never_above_the_epoch_of_its_snapshot",),
+    ),
+    Mutant(
+        5,
+        "epoch-read-apart",
+        "l0gc/streamlog/controller/handle.py::Controller.snapshot",
+        "the epoch is read behind the topics",
+        _epoch_read_apart,
+        ("tests/streamlog/controller/test_handle.py::test_a_snapshot_knows_every_topic_up_to_its_epoch",),
+        simulated=False,
+    ),
+    Mutant(
+        6,
+        "unreadable-left-out",
+        "l0gc/streamlog/epoch_source.py::unreadable",
+        "a journal that cannot be read does not count",
+        _unreadable_left_out,
+        (f"{_TEST_SOURCE}::test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named",),
+    ),
+    Mutant(
+        6,
+        "untouched-left-out",
+        "l0gc/streamlog/journal/state.py::JournalState.bounds",
+        "a topic that nothing has landed in does not count",
+        _untouched_left_out,
+        (f"{_TEST_SOURCE}::test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision",),
+    ),
+    Mutant(
+        6,
+        "deleted-hold-back",
+        "l0gc/streamlog/epoch_source.py::tasks_of",
+        "deleted topics hold M",
+        _deleted_hold_back,
+        (f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",),
+        simulated=False,
+    ),
+    Mutant(
+        6,
+        "nothing-without-topics",
+        "l0gc/watermark/compute.py::compute",
+        "without topics there is no M",
+        _no_topics_no_watermark,
+        (f"{_TEST_COMPUTE}::test_without_partitions_m_is_the_cluster_epoch",),
+    ),
+    Mutant(
+        10,
+        "epochs-not-compared",
+        "l0gc/watermark/compute.py::check_epochs",
+        "what is above the cluster epoch is no sign",
+        _epochs_not_compared,
+        (
+            f"{_TEST_COMPUTE}::test_an_epoch_that_the_cluster_has_not_reached_is_refused",
+            f"{_TEST_PIPELINE}::test_an_object_above_the_cluster_epoch_stops_everything",
+        ),
+    ),
+    Mutant(
+        10,
+        "behind-is-fine",
+        "l0gc/watermark/publication.py::refuse_if_behind",
+        "what is published above the epoch stops nobody",
+        _behind_is_fine,
+        (
+            "tests/collect/test_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
+            f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+        ),
+    ),
+    Mutant(
+        10,
+        "published-epoch-ignored",
+        "l0gc/watermark/publication.py::check_published",
+        "M alone is compared with the epoch, not the published epoch",
+        _published_epoch_not_compared,
+        (f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",),
+    ),
+    Mutant(
+        10,
+        "unknown-topics",
+        "l0gc/streamlog/controller/state.py::ControllerState.knows",
+        "topics that the controller never knew are ignored",
+        _unknown_topics_are_fine,
+        (f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",),
+        simulated=False,
+    ),
+    Mutant(
+        11,
+        "any-cluster-id",
+        "l0gc/watermark/compute.py::check_cluster_id",
+        "another cluster's M counts",
+        _any_cluster_id,
+        (
+            f"{_TEST_COMPUTE}::test_another_clusters_data_is_refused",
+            f"{_TEST_PUBLICATION}::test_another_clusters_watermark_is_neither_read_nor_replaced",
+        ),
+    ),
+    Mutant(
+        11,
+        "any-cluster",
+        "l0gc/streamlog/controller/decisions.py::check_cluster",
+        "a process takes any bucket",
+        _any_cluster,
+        ("tests/streamlog/controller/test_decisions.py::test_a_bucket_of_another_cluster_is_refused",),
+    ),
+    Mutant(
+        15,
+        "blind-publication",
+        "l0gc/watermark/publication.py::publish",
+        "M is written over what is there",
+        _blind_publication,
+        (f"{_TEST_PUBLICATION}::test_a_lower_watermark_is_refused",),
+    ),
+    Mutant(
+        15,
+        "publication-without-swap",
+        "l0gc/watermark/publication.py::publish",
+        "M is compared, then written without a condition",
+        _publication_without_swap,
+        (f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",),
+    ),
+    Mutant(
+        16,
+        "tick-by-local-clock",
+        "l0gc/streamlog/controller/handle.py::Controller.tick_if_due",
+        "ticks go by the process's clock",
+        _tick_by_the_local_clock,
+        ("tests/streamlog/controller/test_handle.py::test_a_tick_is_due_by_the_stores_clock",),
+    ),
+]

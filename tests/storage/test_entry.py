@@ -1,0 +1,134 @@
+"""What an object of the log holds: as it was written, or refused by name; and never unpacked to more than its limit."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import l0gc.storage.entry
+from l0gc.errors import CorruptObjectError, ProtocolError
+from l0gc.storage.entry import (
+    Checkpoint,
+    Entry,
+    decode_checkpoint,
+    decode_entry,
+    encode_checkpoint,
+    encode_entry,
+)
+
+KEY = "l0gc/x/log/00000000000000000007"
+ENTRY = Entry("f00dcafe-1", 1_700_000_000_000, b"payload " * 40)
+BODY = encode_entry(KEY, ENTRY)
+
+
+def sealed(content: bytes, key: str = KEY) -> bytes:
+    return content + zlib.crc32(content, zlib.crc32(key.encode())).to_bytes(4, "little")
+
+
+def decoded(body: bytes) -> Entry | str:
+    """The entry, or the sentence that refuses it."""
+    try:
+        return decode_entry(KEY, body)
+    except CorruptObjectError as e:
+        return str(e)
+
+
+@given(st.text(max_size=60), st.integers(0, 2**63 - 1), st.binary(max_size=3000))
+def test_an_entry_comes_back_byte_for_byte(entry_id: str, time_ms: int, payload: bytes) -> None:
+    entry = Entry(entry_id, time_ms, payload)
+    assert decode_entry(KEY, encode_entry(KEY, entry)) == entry
+
+
+@given(st.integers(0, 2**63 - 1), st.binary(max_size=3000))
+def test_a_checkpoint_comes_back_byte_for_byte(time_ms: int, state: bytes) -> None:
+    checkpoint = Checkpoint(time_ms, state)
+    assert decode_checkpoint(KEY, encode_checkpoint(KEY, checkpoint)) == checkpoint
+
+
+def test_what_repeats_itself_is_packed_and_what_does_not_is_left_as_it_is() -> None:
+    assert len(encode_entry(KEY, Entry("a", 0, b"x" * 100_000))) < 200
+    noise = random.Random(0).randbytes(100_000)
+    assert len(encode_entry(KEY, Entry("a", 0, noise))) < len(noise) + 40
+
+
+def test_each_single_changed_bit_is_found() -> None:
+    for at in range(len(BODY)):
+        for bit in range(8):
+            changed = bytearray(BODY)
+            changed[at] ^= 1 << bit
+            with pytest.raises(CorruptObjectError, match=KEY):
+                decode_entry(KEY, bytes(changed))
+
+
+def test_an_entry_of_another_key_is_refused() -> None:
+    with pytest.raises(CorruptObjectError, match="does not match its checksum"):
+        decode_entry(KEY[:-1] + "8", BODY)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=500)
+def test_any_bytes_are_refused_by_name(body: bytes) -> None:
+    found = decoded(body)
+    assert isinstance(found, str)
+    assert KEY in found
+
+
+@given(st.binary(max_size=400), st.sampled_from([b"\x00", b"\x01", b"\x02", b"\xff"]))
+@settings(max_examples=500)
+def test_any_content_with_the_right_checksum_is_an_entry_or_refused_by_name(content: bytes, kind: bytes) -> None:
+    found = decoded(sealed(kind + content))
+    assert isinstance(found, Entry) or KEY in found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        msgspec.msgpack.encode(["id", -1, b""]),
+        msgspec.msgpack.encode(["id", "1", b""]),
+        msgspec.msgpack.encode([1, 1, b""]),
+        msgspec.msgpack.encode(["id", 1]),
+        msgspec.msgpack.encode(["id", 1, "text"]),
+        msgspec.msgpack.encode({"id": "id", "time_ms": 1, "payload": b""}),
+        msgspec.msgpack.encode(["id", 1, b""]) + b"\x00",
+        b"\x93\xa2\xff\xff\x01\xc4\x00",
+        b"\x91" * 100_000,
+    ],
+)
+def test_content_of_another_shape_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptObjectError, match=KEY):
+        decode_entry(KEY, sealed(b"\x01" + content))
+
+
+def test_a_longer_entry_of_a_newer_version_is_read() -> None:
+    content = msgspec.msgpack.encode(["id", 1, b"payload", {"more": 1}])
+    assert decode_entry(KEY, sealed(b"\x01" + content)) == Entry("id", 1, b"payload")
+
+
+def test_what_would_unpack_to_too_much_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.storage.entry, "ENTRY_LIMIT", 1000)
+    large = msgspec.msgpack.encode(["id", 1, bytes(5000)])
+    frames = [
+        zstandard.ZstdCompressor(write_content_size=True).compress(large),
+        zstandard.ZstdCompressor(write_content_size=False).compress(large),
+        zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(["id", 1, b""])) * 2,
+    ]
+    for frame in frames:
+        with pytest.raises(CorruptObjectError, match=KEY):
+            decode_entry(KEY, sealed(b"\x02" + frame))
+    with pytest.raises(CorruptObjectError, match=KEY):
+        decode_entry(KEY, sealed(b"\x01" + large))
+    with pytest.raises(ProtocolError, match=f"{KEY} would hold"):
+        encode_entry(KEY, Entry("id", 1, bytes(5000)))
+
+
+def test_a_frame_that_lies_about_its_size_takes_no_memory_for_it() -> None:
+    """A content size of 2^60 bytes, in a frame of a few."""
+    frame = b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + b"\x01\x00\x00"
+    with pytest.raises(CorruptObjectError, match="would unpack to more than"):
+        decode_entry(KEY, sealed(b"\x02" + frame))

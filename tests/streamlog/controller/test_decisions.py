@@ -1,0 +1,195 @@
+"""What may be appended to the controller's log, and with what sentence the rest is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from l0gc.errors import (
+    ClusterMismatchError,
+    EpochExpectationError,
+    InvalidProducerEpochError,
+    TopicExistsError,
+    UsageError,
+)
+from l0gc.streamlog.controller.decisions import (
+    decide_advance,
+    decide_bootstrap,
+    decide_create_topic,
+    decide_init_producer,
+)
+from l0gc.streamlog.controller.entries import (
+    MAX_JOURNALS,
+    MAX_PARTITIONS,
+    Bootstrap,
+    CreateTopic,
+    InitProducer,
+    Tick,
+)
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, ControllerState, Producer
+from tests.support.controller import FOUNDED, MACHINE, P0, created, state_of
+
+
+def test_a_cluster_is_founded_once() -> None:
+    assert decide_bootstrap(MACHINE.initial(), FOUNDED, None) == FOUNDED
+    assert decide_bootstrap(state_of(FOUNDED), Bootstrap("another", 4, journals=4), None) is None
+
+
+def test_a_bucket_of_another_cluster_is_refused() -> None:
+    with pytest.raises(ClusterMismatchError, match="belongs to cluster c, not d"):
+        decide_bootstrap(state_of(FOUNDED), Bootstrap("d", 4), "d")
+
+
+@pytest.mark.parametrize("other", [Bootstrap("c", 5), Bootstrap("c", 4, "x/{shard:03}/{epoch:018}/{uuid}")])
+def test_a_cluster_keeps_its_key_layout(other: Bootstrap) -> None:
+    with pytest.raises(UsageError, match="initialised with 4 shards"):
+        decide_bootstrap(state_of(FOUNDED), other, None)
+
+
+def test_a_cluster_keeps_its_journals() -> None:
+    with pytest.raises(UsageError, match="initialised with 4 journals; that cannot change, so leave --journals out"):
+        decide_bootstrap(state_of(FOUNDED), Bootstrap("c", 4, journals=5), None)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Bootstrap("c", 0),
+        Bootstrap("c", 4, "{uuid}"),
+        Bootstrap("", 4),
+        Bootstrap("c", 4, journals=0),
+        Bootstrap("c", 4, journals=MAX_JOURNALS + 1),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_a_usage_error(entry: Bootstrap) -> None:
+    with pytest.raises(UsageError):
+        decide_bootstrap(MACHINE.initial(), entry, None)
+
+
+# -- topics -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_once() -> None:
+    assert decide_create_topic(state_of(FOUNDED), "t", 2, None, "id-t") == created("t", 2)
+    assert decide_create_topic(state_of(FOUNDED), "t", 2, 2, "id-t") == created("t", 2, 2)
+    exists = state_of(FOUNDED, created("t", 2, 2))
+    assert decide_create_topic(exists, "t", 2, None, "another") is None
+    assert decide_create_topic(exists, "t", 2, 2, "another") is None
+    with pytest.raises(TopicExistsError, match="'t' exists with 2 partitions, not 3"):
+        decide_create_topic(exists, "t", 3, None, "another")
+    with pytest.raises(TopicExistsError, match="'t' exists in 2 journals, not 1"):
+        decide_create_topic(exists, "t", 2, 1, "another")
+
+
+@pytest.mark.parametrize(("name", "partitions"), [("t", 0), ("t", MAX_PARTITIONS + 1), ("a/b", 1), ("", 1)])
+def test_a_topic_that_cannot_be_is_a_usage_error(name: str, partitions: int) -> None:
+    with pytest.raises(UsageError):
+        decide_create_topic(state_of(FOUNDED), name, partitions, None, "id")
+
+
+@pytest.mark.parametrize(("partitions", "journals"), [(9, 5), (3, 4), (3, 0), (3, -1)])
+def test_a_topic_takes_no_more_journals_than_there_are_and_gives_each_a_partition(
+    partitions: int, journals: int
+) -> None:
+    with pytest.raises(UsageError, match=f"{partitions} partitions cannot lie in {journals} journals"):
+        decide_create_topic(state_of(FOUNDED), "t", partitions, journals, "id")
+
+
+# -- the epoch ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_advance_without_expectation_always_advances() -> None:
+    assert decide_advance(state_of(FOUNDED, Tick()), None, "") == Tick()
+
+
+def test_an_advance_is_repeatable_after_a_lost_reply_and_only_then() -> None:
+    tick = decide_advance(state_of(FOUNDED), 0, "me")
+    assert tick == Tick(0, "me")
+    assert decide_advance(state_of(FOUNDED, tick), 0, "me") is None
+    with pytest.raises(EpochExpectationError, match="is 1, not 0, and not because of an advance by 'you'"):
+        decide_advance(state_of(FOUNDED, tick), 0, "you")
+    with pytest.raises(EpochExpectationError, match="is 2, not 0"):
+        decide_advance(state_of(FOUNDED, tick, Tick()), 0, "me")
+    with pytest.raises(EpochExpectationError, match="is 2, not 0"):
+        decide_advance(state_of(FOUNDED, tick, created("t")), 0, "me")
+    with pytest.raises(EpochExpectationError, match="is 1, not 5"):
+        decide_advance(state_of(FOUNDED, tick), 5, "me")
+
+
+@pytest.mark.parametrize("caller", ["x" * 201, "a\nb", "\udc80"])
+def test_a_caller_whose_name_cannot_be_one_is_a_usage_error(caller: str) -> None:
+    with pytest.raises(UsageError, match="at most 200 printable characters"):
+        decide_advance(state_of(FOUNDED), 0, caller)
+
+
+# -- producers ----------------------------------------------------------------------------------------------------------
+
+
+def decide(
+    state: ControllerState, instance: tuple[int, int, str] | None = None, name: str = "p"
+) -> InitProducer | None:
+    return decide_init_producer(state, name, instance, new_id=7, new_run=f"run-{state.epoch}")
+
+
+def test_a_new_producer_gets_the_id_that_was_drawn() -> None:
+    assert decide(state_of(FOUNDED)) == P0
+
+
+def test_a_producer_that_starts_anew_fences_the_instance_before() -> None:
+    entry = decide(state_of(FOUNDED, P0))
+    assert entry == InitProducer("p", 7, 1, -1, "run-1")
+    with pytest.raises(InvalidProducerEpochError, match="at epoch 1: a newer instance has fenced epoch 0"):
+        decide(state_of(FOUNDED, P0, entry), (7, 0, "run-0"))
+
+
+def test_a_producer_that_bumps_its_own_epoch_may_repeat_that_after_a_lost_reply() -> None:
+    bump = decide(state_of(FOUNDED, P0), (7, 0, "run-0"))
+    assert bump == InitProducer("p", 7, 1, 0, "run-1")
+    bumped = state_of(FOUNDED, P0, bump)
+    assert decide(bumped, (7, 0, "run-0")) is None
+    assert bumped.producers["p"] == Producer(7, 1, 0, 0, "run-1", "run-0")
+    again = decide(bumped, (7, 1, "run-1"))
+    assert again == InitProducer("p", 7, 2, 1, "run-2")
+    with pytest.raises(InvalidProducerEpochError):
+        decide(state_of(FOUNDED, P0, bump, again), (7, 0, "run-0"))
+
+
+def test_two_instances_with_one_epoch_do_not_become_one() -> None:
+    """A log that was restored gives epoch 1 again. Who had it before gets neither a bump nor the answer to another's."""
+    restored = state_of(FOUNDED, P0, InitProducer("p", 7, 1, -1, "run-1"))
+    with pytest.raises(InvalidProducerEpochError):
+        decide(restored, (7, 1, "run-of-the-log-that-is-gone"))
+    bumped = state_of(FOUNDED, P0, InitProducer("p", 7, 1, -1, "run-1"), InitProducer("p", 7, 2, 1, "run-2"))
+    assert decide(bumped, (7, 1, "run-1")) is None
+    with pytest.raises(InvalidProducerEpochError):
+        decide(bumped, (7, 1, "run-of-the-log-that-is-gone"))
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(2, 1), (2, 0), (0, 1), (7, 7), (7, 2), (7, -1), (7, -2)])
+@pytest.mark.parametrize("last_epoch", [0, -1])
+@pytest.mark.parametrize("run", ["run-1", "run-0", ""])
+def test_a_producer_that_was_never_so_is_refused(producer_id: int, epoch: int, last_epoch: int, run: str) -> None:
+    """Also -1, which is written where there is no last epoch: nobody gets the current epoch for it without a bump."""
+    state = state_of(FOUNDED, P0, InitProducer("p", 7, 1, last_epoch, "run-1"))
+    with pytest.raises(InvalidProducerEpochError):
+        decide(state, (producer_id, epoch, run))
+
+
+def test_an_unknown_producer_with_an_epoch_is_refused() -> None:
+    with pytest.raises(InvalidProducerEpochError, match="'p' has no id 1; start it anew"):
+        decide(state_of(FOUNDED), (1, 0, "run"))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udc80"])
+def test_a_producer_name_that_cannot_be_is_a_usage_error(name: str) -> None:
+    with pytest.raises(UsageError, match="producer name"):
+        decide(state_of(FOUNDED), None, name)
+
+
+def test_a_name_that_expired_gets_another_id() -> None:
+    late = state_of(FOUNDED, P0, (NAME_EXPIRY_MS, Tick()))
+    entry = decide_init_producer(late, "p", None, new_id=8, new_run="later")
+    assert entry == InitProducer("p", 8, 0, -1, "later")
+
+
+def test_a_topics_id_is_the_one_that_was_drawn() -> None:
+    assert decide_create_topic(state_of(FOUNDED), "t", 1, None, "drawn") == CreateTopic("t", 1, 1, "drawn")

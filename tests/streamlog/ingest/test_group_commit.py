@@ -1,0 +1,183 @@
+"""Group commit: batches that wait for the log go into one entry, in order, whatever of them is stale."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.support.ingest import (
+    SMALL,
+    CrashError,
+    another_process,
+    in_turn,
+    journal_of,
+    l0_objects,
+    lines,
+    objects_in_entries,
+    producer_session,
+    slide,
+    store_of,
+    stored_values,
+    topic_in_memory,
+    upload,
+    write,
+)
+from tests.support.memory_store import Call, memory_cluster
+
+T = TypeVar("T")
+
+PARTITIONS = 2
+
+
+class Later(Executor):
+    """Runs what is submitted when it is told to, or when somebody waits for it: a committer that is held up."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future = _Awaited[T](self)
+        self._waiting.append(lambda: future.run(fn, *args, **kwargs))
+        return future
+
+    def go_on(self) -> None:
+        while self._waiting:
+            self._waiting.pop(0)()
+
+
+class _Awaited(Future[T]):
+    def __init__(self, executor: Later) -> None:
+        super().__init__()
+        self._executor = executor
+
+    def run(self, fn: Callable[..., T], *args: Any) -> None:
+        try:
+            self.set_result(fn(*args))
+        except Exception as e:  # noqa: BLE001 - handed on
+            self.set_exception(e)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._executor.go_on()
+        return super().exception(timeout)
+
+
+class OnDemand(Executor):
+    """Runs what is submitted when somebody asks for its result."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        return _Demanded(lambda: fn(*args, **kwargs))
+
+
+class _Demanded(Future[T]):
+    def __init__(self, fn: Callable[[], T]) -> None:
+        super().__init__()
+        self._fn = fn
+
+    def result(self, timeout: float | None = None) -> T:
+        return self._fn()
+
+
+def test_a_batch_that_is_packed_behind_one_that_failed_is_not_committed(tmp_path: Path) -> None:
+    """If a record fails, so do all that follow it, those included that are on their way."""
+    cluster = topic_in_memory(PARTITIONS)
+    failed: list[Call] = []
+
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent" and not failed:
+            failed.append(call)
+            raise CrashError
+
+    store_of(cluster).fault = fault
+    path = write(tmp_path / "in", lines(8))
+    with pytest.raises(CrashError):
+        upload(cluster, "events", [path], batch_bytes=SMALL, packers=OnDemand(), committer=Later())
+    assert len(l0_objects(cluster)) == 1
+    assert stored_values(cluster, "events") == [[], []]
+
+
+@pytest.mark.parametrize("with_producer", [False, True])
+def test_what_is_packed_while_the_log_is_slow_goes_into_one_entry(tmp_path: Path, with_producer: bool) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    session = producer_session(cluster, "job") if with_producer else None
+    records = lines(40)
+    result = upload(
+        cluster, "events", [write(tmp_path / "in", records)], session=session, batch_bytes=SMALL, committer=Later()
+    )
+    assert len(result.objects) == 10
+    assert objects_in_entries(cluster) == [10]
+    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=PARTITIONS)
+    if session is not None:
+        assert session.sequences == {journal_of(cluster).journal: 10}
+
+
+@pytest.mark.parametrize("with_producer", [False, True])
+def test_a_stale_batch_in_the_middle_of_a_group_lands_behind_those_before_it(
+    tmp_path: Path, with_producer: bool
+) -> None:
+    """Six batches wait, four at an epoch and two at the next; the window passes these as they land."""
+    cluster = topic_in_memory(PARTITIONS)
+    session = producer_session(cluster, "job") if with_producer else None
+    puts: list[str] = []
+
+    def fault(call: Call) -> None:
+        if call.when == "after" or not call.kind.startswith("put") or call.key.startswith("l0gc/controller"):
+            return
+        puts.append(call.key)
+        if len(puts) == 4:
+            another_process(cluster, 78).controller.advance()
+            store_of(cluster).clock.ms += 60_000  # the uploader looks at the epoch again
+        elif len(puts) == 8:  # behind six objects and an entry
+            slide(cluster, 2)
+
+    store_of(cluster).fault = fault
+    records = lines(24)
+    result = upload(
+        cluster, "events", [write(tmp_path / "in", records)], session=session, batch_bytes=SMALL, committer=Later()
+    )
+    store_of(cluster).fault = lambda call: None
+    assert objects_in_entries(cluster) == [4, 2]
+    assert result.retries == 2
+    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=PARTITIONS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_stale_order_holds_and_nothing_lands_twice(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 6, 3)
+    session = producer_session(cluster, "job") if seed % 2 else None
+    busy: list[bool] = []
+    left = [12]
+
+    def fault(call: Call) -> None:
+        if busy or not left[0] or call.when == "after" or chance.random() > 0.3:
+            return
+        busy.append(True)
+        left[0] -= 1
+        other = another_process(cluster, chance.randrange(1000))
+        topic = other.controller.snapshot().topic("events")
+        store_of(cluster).clock.ms += chance.choice([0, 20_000])
+        epoch = other.controller.advance()
+        for journal in chance.sample(topic.journals, chance.randrange(3)):
+            other.journal(journal).advance(epoch)
+        busy.clear()
+
+    store_of(cluster).fault = fault
+    records = lines(60)
+    result = upload(
+        cluster,
+        "events",
+        [write(tmp_path / "in", records)],
+        session=session,
+        batch_bytes=SMALL,
+        committer=chance.choice([Later(), None]),
+    )
+    store_of(cluster).fault = lambda call: None
+    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=6)
+    assert result.records == 60
+    assert sum((p.last_offset or 0) + 1 - (p.base_offset or 0) for p in result.placeholders) == 60

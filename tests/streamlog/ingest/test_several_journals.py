@@ -1,0 +1,102 @@
+"""A topic over several journals: each admits its part of an object by itself, and each counts by itself (hazard 27)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from l0gc.errors import InvalidProducerEpochError, UnknownProducerError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.partitioner import ByField
+from l0gc.streamlog.journal.handle import JournalHandle
+from tests.support.ingest import (
+    SMALL,
+    another_process,
+    in_turn,
+    job,
+    lines,
+    producer_session,
+    store_of,
+    stored_values,
+    topic_in_memory,
+    upload,
+    write,
+)
+from tests.support.memory_store import Call
+
+PARTITIONS = 4
+
+
+def journals_of(cluster: Cluster) -> list[JournalHandle]:
+    return [cluster.journal(j) for j in cluster.controller.snapshot().topic("events").journals]
+
+
+def test_each_journal_counts_an_inputs_records_and_the_objects_of_a_run_by_itself(tmp_path: Path) -> None:
+    """Records go by a key, so that one journal gets many and another few."""
+    cluster = topic_in_memory(8, 3)
+    spread_by = ByField("k", 8)
+    records = [b'{"k":%d}' % (n % 3 if n < 30 else n) for n in range(60)]
+    path = write(tmp_path / "in", records)
+    session = producer_session(cluster, "job")
+    upload(cluster, "events", [path], session=session, partitioner=spread_by, batch_bytes=SMALL)
+    topic = cluster.controller.snapshot().topic("events")
+    for run in topic.runs():
+        state = cluster.journal(run.journal).catch_up()
+        (producer,) = state.producers.values()
+        (progress,) = producer.inputs.values()
+        assert progress.landed == state.totals(topic.revision).records
+        assert producer.next_sequence == len(state.topics[topic.revision].objects) == session.sequences[run.journal]
+    assert sum(map(len, stored_values(cluster, "events"))) == 60
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice(tmp_path: Path, repeat: bool) -> None:
+    """Hazard 27: one journal's window has moved on, the other's has not; and then the job is repeated, or is not."""
+    cluster = topic_in_memory(PARTITIONS, 2)
+    moved, other_journal = journals_of(cluster)
+    process = another_process(cluster)
+    puts: list[str] = []
+
+    def fault(call: Call) -> None:
+        if (call.kind, call.when) == ("put", "before"):
+            puts.append(call.key)
+            if len(puts) == 2:
+                for _ in range(2):
+                    process.journal(moved.journal).advance(process.controller.advance())
+
+    store_of(cluster).fault = fault
+    records = lines(20)
+    path = write(tmp_path / "in", records)
+    result = job(cluster, [path])
+    store_of(cluster).fault = lambda call: None
+    assert (result.records, result.retries, len(puts)) == (20, 1, 6)
+    stale, again = result.objects[1:3]
+    revision = cluster.controller.snapshot().topic("events").revision
+    keys = [[o.key for o in j.catch_up().topics[revision].objects] for j in (moved, other_journal)]
+    assert stale.key not in keys[0]
+    assert keys[0][1] == again.key
+    assert keys[1][1] == stale.key
+    assert again.key not in keys[1]
+    if repeat:
+        assert job(another_process(cluster, 5), [path]).skipped == 20
+    assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)
+
+
+def test_a_run_that_a_newer_one_has_overtaken_in_any_journal_lands_no_more(tmp_path: Path) -> None:
+    cluster = topic_in_memory(PARTITIONS, 2)
+    records = lines(16)
+    path = write(tmp_path / "in", records)
+    late = producer_session(cluster, "job")
+    done: list[bool] = []
+
+    def fault(call: Call) -> None:
+        if (call.kind, call.when) == ("put", "after") and not done:
+            done.append(True)
+            job(another_process(cluster, 8), [path])
+
+    store_of(cluster).fault = fault
+    with pytest.raises((InvalidProducerEpochError, UnknownProducerError)):
+        upload(cluster, "events", [path], session=late, batch_bytes=SMALL)
+    store_of(cluster).fault = lambda call: None
+    assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)

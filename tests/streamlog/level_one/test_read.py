@@ -1,0 +1,294 @@
+"""L0 to columns: every wanted record with its place, and nothing that does not match the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import StoreError
+from l0gc.storage.parallel import Inline, Threads
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.extents import BLOCK_BYTES
+from l0gc.streamlog.level_one import read, reconcile
+from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
+from l0gc.streamlog.level_one.read import ROWS, Row, read_rows
+from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
+from tests.support.reconcile import Records, planned, put
+from tests.support.reconcile import reconcile as lift
+
+LARGE = b"x" * BLOCK_BYTES
+
+
+def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> Cluster:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", partitions, journals)
+    put(cluster, "events", *objects)
+    return cluster
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def reads(cluster: Cluster) -> list[ObjectRead]:
+    return [
+        r
+        for take in planned(cluster).takes
+        for r in reconcile.reads_in(cluster.journal(take.window.journal), take.window)
+    ]
+
+
+def rows_of(cluster: Cluster, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
+    needed = reconcile.still_needed(cluster.journal)
+    return list(read_rows(cluster.store, objects, writers, needed, Inline()))
+
+
+def records(found: Sequence[tuple[int, Row]]) -> dict[tuple[int, int], bytes]:
+    """(partition, offset) to value."""
+    values: dict[tuple[int, int], bytes] = {}
+    for _, batch in found:
+        if isinstance(batch, Fault):
+            continue
+        assert batch.schema.equals(ROWS)
+        batch.validate(full=True)
+        for p, offset, value in zip(
+            *(batch.column(c).to_pylist() for c in ("partition", "offset", "value")), strict=True
+        ):
+            assert (p, offset) not in values
+            values[p, offset] = value
+    return values
+
+
+def faults(found: Sequence[tuple[int, Row]]) -> list[Fault]:
+    return [f for _, f in found if isinstance(f, Fault)]
+
+
+def test_every_record_comes_with_its_journal_revision_partition_offset_and_epoch() -> None:
+    cluster = uploaded({0: [b"a", b"k:b"], 5: [b"c"]}, {5: [b"d"], 0: [b"e"]}, journals=2)
+    found = rows_of(cluster, reads(cluster))
+    assert records(found) == {(0, 0): b"a", (0, 1): b"k:b", (0, 2): b"e", (5, 0): b"c", (5, 1): b"d"}
+    (table,) = [pa.Table.from_batches([b for _, b in found if not isinstance(b, Fault)])]
+    assert set(table["revision"].to_pylist()) == {1}
+    assert set(table["epoch"].to_pylist()) == {1}
+    assert dict(zip(table["partition"].to_pylist(), table["journal"].to_pylist(), strict=True)) == {0: 0, 5: 1}
+    assert dict(zip(table["value"].to_pylist(), table["key"].to_pylist(), strict=True))[b"k:b"] == b"k"
+    (time,) = {t.timestamp() * 1000 for t in table["timestamp"].to_pylist()}
+    assert FakeClock().ms <= time <= store_of(cluster).clock.ms
+
+
+def test_batches_are_in_order_of_partition_and_offset_for_each_writer() -> None:
+    cluster = uploaded(*({p: [b"%d-%d" % (n, p)] * 2 for p in range(n % 3, 8, 2)} for n in range(9)))
+    for writers in (1, 3):
+        found = rows_of(cluster, reads(cluster), writers)
+        assert len(records(found)) == 2 * sum(len(range(n % 3, 8, 2)) for n in range(9))
+        for writer, batch in found:
+            assert not isinstance(batch, Fault)
+            places = list(zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True))
+            assert places == sorted(places)
+            assert set(writers_of(1, np.array([p for p, _ in places]), writers).tolist()) == {writer}
+
+
+def test_what_is_in_l1_is_not_read_again() -> None:
+    cluster = uploaded({0: [LARGE], 1: [b"a"], 2: [b"b"], 3: [LARGE]})
+    (before,) = reads(cluster)
+    assert len(before.blocks) == 3
+    lift(cluster)
+    assert reads(cluster) == []
+    put(cluster, "events", {0: [LARGE], 1: [b"c"], 2: [b"d"], 3: [LARGE]})
+    (new,) = reads(cluster)
+    only = new.extents[new.extents["partition"] == 2]
+    found = rows_of(cluster, [ObjectRead(0, 1, new.key, 1, new.blocks, only)])
+    assert records(found) == {(2, 1): b"d"}
+
+
+@pytest.mark.parametrize("wanted", [[1, 3], [0, 2], [2], [0, 1, 2, 3], [3]])
+def test_any_of_the_extents_of_a_block_can_be_taken(wanted: list[int]) -> None:
+    cluster = uploaded({p: [b"%d.%d" % (p, n) for n in range(p + 1)] for p in range(4)})
+    (whole,) = reads(cluster)
+    only = whole.extents[np.isin(whole.extents["partition"], wanted)]
+    found = rows_of(cluster, [ObjectRead(0, 1, whole.key, 1, whole.blocks, only)])
+    assert records(found) == {(p, n): b"%d.%d" % (p, n) for p in wanted for n in range(p + 1)}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "swap"])
+def test_a_damaged_block_is_named_with_its_partitions_and_the_others_go_on(damage: str) -> None:
+    objects = [{0: [b"a%d" % n, LARGE], 1: [b"b%d" % n], 2: [b"c%d" % n], 3: [LARGE]} for n in range(3)]
+    cluster = uploaded(*objects)
+    store, (_, second, third) = store_of(cluster), reads(cluster)
+    body, block = store.objects[second.key].body, second.blocks[1]
+    at = block.start + 50
+    store.objects[second.key].body = {
+        "flip": body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :],
+        "cut": body[: block.start + block.length - 1],
+        "swap": body[: block.start] + store.objects[third.key].body[block.start :],
+    }[damage]
+    found = rows_of(cluster, reads(cluster), 1)
+    of_block = faults(found)[0]
+    assert of_block.message.startswith(f"{second.key} at bytes {block.start} to {block.start + block.length} ")
+    assert (of_block.partitions.tolist(), of_block.bases.tolist()) == ([1, 2], [1, 1])
+    lost = {(int(p), int(base)) for f in faults(found) for p, base in zip(f.partitions, f.bases, strict=True)}
+    assert {p for p, _ in lost} == {"flip": {1, 2}, "cut": {1, 2, 3}, "swap": {1, 2}}[damage]
+    expected = {(p, n) for n in range(3) for p in (1, 2, 3)} - lost | {(0, n) for n in range(6)}
+    assert set(records(found)) == expected
+
+
+def test_an_extent_that_claims_more_rows_than_its_block_has_is_named() -> None:
+    cluster = uploaded({0: [b"a"], 1: [b"b"], 2: [b"c"]})
+    (whole,) = reads(cluster)
+    longer = whole.extents.copy()
+    longer["records"][2] = 2
+    found = rows_of(cluster, [ObjectRead(0, 1, whole.key, 1, whole.blocks, longer)])
+    (fault,) = faults(found)
+    assert "holds 3 records, fewer than the journal says" in fault.message
+    assert fault.partitions.tolist() == [2]
+    assert set(records(found)) == {(0, 0), (1, 0)}
+
+
+def test_a_missing_object_is_a_fault_of_all_its_partitions() -> None:
+    cluster = uploaded({0: [b"a"], 1: [b"b"]}, {0: [b"c"]})
+    first, _ = reads(cluster)
+    plan = reads(cluster)
+    del store_of(cluster).objects[first.key]
+    found = rows_of(cluster, plan, 2)
+    assert {f.message for f in faults(found)} == {
+        f"memory://{first.key} does not exist; restore that object from a version"
+    }
+    assert sorted(p for f in faults(found) for p in f.partitions.tolist()) == [0, 1]
+    assert {w for w, f in found if isinstance(f, Fault)} == {0, 1}
+    assert set(records(found)) == {(0, 1)}
+
+
+def test_an_object_that_another_reconciler_lifted_and_a_sweep_took_is_no_fault() -> None:
+    """Hazard 19, for reconcilers: the journal is asked before anything is called lost."""
+    cluster = uploaded({0: [b"a"], 1: [b"b"]})
+    plan = reads(cluster)
+    lift(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
+    del store_of(cluster).objects[plan[0].key]
+    assert rows_of(cluster, plan) == []
+
+
+def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_fault() -> None:
+    cluster = uploaded({0: [b"a"]})
+    plan = reads(cluster)
+    del store_of(cluster).objects[plan[0].key]
+    cluster.controller.delete_topic("events")
+    cluster.journal(0).close(1)
+    assert rows_of(cluster, plan) == []
+
+
+def test_where_the_journal_cannot_be_read_a_missing_object_stays_a_fault() -> None:
+    cluster = uploaded({0: [b"a"]})
+    plan = reads(cluster)
+    store = store_of(cluster)
+    del store.objects[plan[0].key]
+    for key in [k for k in store.objects if k.startswith("l0gc/journal/0000/log/")]:
+        store.objects[key].body = b"?"
+    other = memory_cluster(store, seed=1, bootstrap=False)
+    assert [f.partitions.tolist() for f in faults(rows_of(other, plan))] == [[0]]
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_store_that_fails_ends_the_run_but_not_for_an_object_that_is_too_short(truncated: bool) -> None:
+    """Some stores answer a range beyond the end with an error of their own."""
+    cluster = uploaded({0: [b"a"]})
+    plan = reads(cluster)
+    store = store_of(cluster)
+    if truncated:
+        store.objects[plan[0].key].body = b"short"
+
+    def fault(call: Call) -> None:
+        if call.kind == "get" and call.key == plan[0].key:
+            raise StoreError("416")
+
+    store.fault = fault
+    if not truncated:
+        with pytest.raises(StoreError, match="416"):
+            rows_of(cluster, plan)
+    else:
+        (found,) = faults(rows_of(cluster, plan))
+        assert "has 5 bytes, and the journal names" in found.message
+
+
+def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = uploaded(*({0: [b"x" * 100]} for _ in range(10)))
+    plan = reads(cluster)
+    groups: list[int] = []
+
+    class Counting(Inline):
+        def map(self, fn, items):  # type: ignore[no-untyped-def]
+            groups.append(len(list(items)))
+            return super().map(fn, items)
+
+    monkeypatch.setattr(read, "FETCH_BYTES", 3 * plan[0].bytes)
+    needed = reconcile.still_needed(cluster.journal)
+    assert len(records(list(read_rows(cluster.store, plan, 1, needed, Counting())))) == 10
+    assert groups == [3, 3, 3, 1]
+
+
+def test_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "BATCH_BYTES", 1000)
+    cluster = uploaded(*({p: [b"x" * 50] for p in range(8)} for _ in range(20)))
+    found = rows_of(cluster, reads(cluster))
+    assert len(found) > 5
+    assert len(records(found)) == 160
+
+
+def test_thousands_of_tiny_extents_cost_no_python_object_each() -> None:
+    """Whole blocks are turned into columns: for 16,384 extents there are few batches, and few calls."""
+    cluster = uploaded({p: [b"%d" % p] for p in range(16_384)}, partitions=16_384)
+    plan = reads(cluster)
+    calls: list[int] = []
+    needed = reconcile.still_needed(cluster.journal)
+
+    def counted() -> Iterator[tuple[int, Row]]:
+        for writer, batch in read_rows(cluster.store, plan, 4, needed, Inline()):
+            calls.append(1)
+            yield writer, batch
+
+    assert records(list(counted())) == {(p, 0): b"%d" % p for p in range(16_384)}
+    assert len(calls) == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 7), st.lists(st.binary(max_size=6), min_size=1, max_size=4), min_size=1, max_size=5
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 200),
+    st.integers(1, 3),
+)
+def test_all_that_was_uploaded_is_read_once(
+    objects: list[dict[int, list[bytes]]], writers: int, batch_bytes: int, journals: int
+) -> None:
+    cluster = uploaded(*objects, journals=journals)
+    expected: dict[tuple[int, int], bytes] = {}
+    ends = [0] * 8
+    for o in objects:
+        for p, values in o.items():
+            for value in values:
+                expected[p, ends[p]] = value
+                ends[p] += 1
+    with pytest.MonkeyPatch.context() as patch, Threads(2) as threads:
+        patch.setattr(read, "BATCH_BYTES", batch_bytes)
+        needed = reconcile.still_needed(cluster.journal)
+        assert records(list(read_rows(cluster.store, reads(cluster), writers, needed, threads))) == expected
+
+
+def test_a_row_is_checked_before_it_is_believed() -> None:
+    """The checksum is looked at first: bytes that are no block are never decoded."""
+    cluster = uploaded({0: [b"a"]})
+    plan = reads(cluster)
+    store_of(cluster).objects[plan[0].key].body = b"?" * plan[0].bytes
+    (fault,) = faults(rows_of(cluster, plan))
+    assert "does not match the checksum in the log" in fault.message

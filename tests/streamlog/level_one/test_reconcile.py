@@ -1,0 +1,359 @@
+"""A run lifts, in rounds, what was there when it began; whatever is wrong in one place, the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import StoreError, TopicNotFoundError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one import reconcile as runs
+from l0gc.streamlog.level_one.commit import Committed
+from l0gc.streamlog.level_one.plan import JournalPlan, Round, Window
+from l0gc.streamlog.level_one.reconcile import Local, ReconcileResult, has_work, run_rounds
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
+
+PARTITIONS = 4
+
+
+def a_cluster(journals: int = 2) -> Cluster:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", PARTITIONS, journals)
+    return cluster
+
+
+def another(cluster: Cluster, seed: int = 1) -> Cluster:
+    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def upload(cluster: Cluster, count: int, first: int = 0, topic: str = "events") -> list[str]:
+    """Objects with a record for each partition, each in an entry of its own; a record's value is its offset."""
+    return [
+        key
+        for n in range(first, first + count)
+        for key in put(cluster, topic, {p: [b"%d" % n] for p in range(PARTITIONS)})
+    ]
+
+
+def contents(cluster: Cluster, topic: str = "events") -> list[list[int]]:
+    return [[int(v) for v in lifted(cluster, topic, p)] for p in range(PARTITIONS)]
+
+
+class Watched(Local):
+    """Keeps the rounds that it did."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.rounds: list[Round] = []
+        self.planned: list[list[int]] = []
+
+    def plan(self, windows: Sequence[Window], budget: int) -> list[JournalPlan]:
+        self.planned.append([w.journal for w in windows])
+        return super().plan(windows, budget)
+
+    def lift(self, r: Round) -> list[Committed]:
+        self.rounds.append(r)
+        return super().lift(r)
+
+
+def test_a_run_lifts_everything_and_the_next_has_nothing_to_do() -> None:
+    a = a_cluster()
+    upload(a, 5)
+    result = reconcile(a)
+    assert (result.records, result.l1_objects, result.partitions, result.lost, result.rounds) == (20, 4, 4, 0, 1)
+    assert result.bytes == sum(f.bytes for p in range(PARTITIONS) for f in files(a, "events", p))
+    assert contents(another(a)) == [list(range(5))] * PARTITIONS
+    assert {k for k in store_of(a).objects if k.startswith("level_one/")} == named(a, "events")
+    state = a.journal(0).state
+    assert state.min_epoch_lower_bound == state.previous_applied_epoch
+    again = reconcile(another(a))
+    assert (again.records, again.rounds, again.partitions) == (0, 0, 0)
+
+
+def test_a_second_run_continues_the_first() -> None:
+    a = a_cluster()
+    upload(a, 5)
+    reconcile(a)
+    upload(a, 3, first=5)
+    reconcile(another(a))
+    assert [(f.base_offset, f.last_offset) for f in files(a, "events", 0)] == [(0, 4), (5, 7)]
+    assert contents(a) == [list(range(8))] * PARTITIONS
+
+
+def test_one_topic_at_a_time_and_one_that_exists() -> None:
+    a = a_cluster()
+    a.controller.create_topic("other", PARTITIONS)
+    upload(a, 2)
+    upload(a, 3, topic="other")
+    assert reconcile(a, "other").records == 12
+    assert unreconciled(a, "events", 0) == 2
+    assert contents(a, "other") == [[0, 1, 2]] * PARTITIONS
+    with pytest.raises(TopicNotFoundError, match="'othe'"):
+        runs.reconcile(a, "othe")
+    with pytest.raises(TopicNotFoundError, match="'othe'"):
+        has_work(a, "othe")
+
+
+def test_no_topic_is_nothing_to_do() -> None:
+    assert reconcile(memory_cluster()) == ReconcileResult()
+
+
+# -- rounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_each_round_is_committed_and_stamped_with_the_epoch_of_its_beginning() -> None:
+    a = a_cluster(journals=1)
+    upload(a, 3)
+    engine = Watched(a)
+    result = run_rounds(a, engine, round_bytes=1, progress=lambda result: ticks(a, result))
+    assert (result.rounds, result.records, result.l1_objects, result.partitions) == (3, 12, 12, PARTITIONS)
+    assert [r.epoch for r in engine.rounds] == [1, 2, 3]
+    assert [f.epoch for f in files(a, "events", 0)] == [1, 2, 3]
+    assert [[t.window.after for t in r.takes] for r in engine.rounds] == [[-1], [0], [1]]
+    assert contents(a) == [[0, 1, 2]] * PARTITIONS
+
+
+def ticks(cluster: Cluster, result: ReconcileResult) -> None:
+    assert cluster.controller.advance() == 2 + result.rounds
+
+
+def test_a_run_that_is_killed_keeps_the_rounds_before() -> None:
+    a = a_cluster(journals=1)
+    upload(a, 4)
+    store, seen = store_of(a), []
+
+    def fault(call: Call) -> None:
+        if call.kind == "put" and call.key.startswith("level_one/"):
+            seen.append(call.key)
+            if len(seen) > 12:
+                raise StoreError("killed")
+
+    store.fault = fault
+    with pytest.raises(StoreError, match="killed"):
+        runs.reconcile(a, round_bytes=1)
+    store.fault = lambda call: None
+    assert contents(another(a)) == [[0]] * PARTITIONS
+    result = reconcile(another(a))
+    assert result.records == 3 * PARTITIONS
+    assert contents(a) == [list(range(4))] * PARTITIONS
+
+
+def test_a_run_ends_though_uploads_go_on() -> None:
+    a = a_cluster()
+    upload(a, 3)
+    uploads = iter(range(3, 100))
+
+    def more(result: ReconcileResult) -> None:
+        upload(a, 1, next(uploads))
+
+    result = run_rounds(a, Watched(a), round_bytes=1, progress=more)
+    assert 3 * PARTITIONS <= result.records <= 4 * PARTITIONS
+    assert next(uploads) < 20
+    reconcile(a)
+    assert contents(a) == [list(range(next(uploads) - 1))] * PARTITIONS
+
+
+def test_a_journal_without_work_is_looked_at_once() -> None:
+    a = a_cluster(journals=4)
+    for n in range(4):
+        put(a, "events", {1: [b"%d" % n]})
+    put(a, "events", {2: [b"0"]})
+    engine = Watched(a)
+    run_rounds(a, engine, round_bytes=1)
+    assert engine.planned[0] == [0, 1, 2, 3]
+    assert {j for planned in engine.planned[1:] for j in planned} <= {1, 2}
+
+
+def test_a_single_round_needs_no_second_look() -> None:
+    a = a_cluster()
+    upload(a, 3)
+    engine = Watched(a)
+    run_rounds(a, engine)
+    assert len(engine.planned) == 1
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_later_rounds() -> None:
+    a = a_cluster(journals=1)
+    upload(a, 3)
+
+    def delete(result: ReconcileResult) -> None:
+        if result.rounds == 0:
+            a.controller.delete_topic("events")
+
+    engine = Watched(a)
+    result = run_rounds(a, engine, round_bytes=1, progress=delete)
+    assert result.rounds == 1
+    assert [list(t.window.topics) for r in engine.rounds for t in r.takes] == [[1]]
+
+
+# -- what is wrong --------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_that_cannot_be_read_is_named_and_the_others_go_on() -> None:
+    a = a_cluster()
+    upload(a, 2)
+    key = next(k for k in store_of(a).objects if k.startswith("l0gc/journal/0001/log/"))
+    store_of(a).objects[key].body = b"{}"
+    b = another(a)
+    result = runs.reconcile(b)
+    assert len(result.errors) == 1
+    assert key in result.errors[0]
+    assert (result.records, result.partitions) == (4, 2)
+    assert lifted(b, "events", 0) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("round_bytes", [1, 1 << 30])
+def test_a_partition_is_lifted_up_to_the_damage_and_named_and_the_others_go_on(gone: bool, round_bytes: int) -> None:
+    a = a_cluster(journals=1)
+    keys = upload(a, 2) + put(a, "events", {1: [b"2"], 2: [b"2"]}) + put(a, "events", {0: [b"2"]})
+    upload(a, 2, first=3)
+    if gone:
+        del store_of(a).objects[keys[2]]
+    else:
+        store_of(a).objects[keys[2]].body = b"?" * len(store_of(a).objects[keys[2]].body)
+    result = runs.reconcile(a, round_bytes=round_bytes)
+    (error,) = result.errors
+    assert keys[2] in error
+    assert error.endswith("restore that object from a version; it holds events/1, events/2")
+    assert [lifted(a, "events", p) for p in (1, 2)] == [[b"0", b"1"]] * 2
+    assert lifted(a, "events", 0) == [b"0", b"1", b"2", b"3", b"4"]
+    assert lifted(a, "events", 3) == [b"0", b"1", b"3", b"4"]
+    assert result.partitions == PARTITIONS
+    assert {k for k in store_of(a).objects if k.startswith("level_one/")} == named(a, "events")
+    again = runs.reconcile(a, round_bytes=round_bytes)
+    assert (again.records, again.errors) == (0, result.errors)
+
+
+def test_a_partition_whose_first_record_is_damaged_costs_no_l1_object() -> None:
+    a = a_cluster(journals=1)
+    (key,) = put(a, "events", {0: [b"0"]})
+    upload(a, 2, first=1)
+    store_of(a).objects[key].body = b""
+    puts = store_of(a).requests["put"]
+    result = runs.reconcile(a)
+    assert store_of(a).requests["put"] - puts == PARTITIONS - 1
+    assert (result.records, result.partitions, len(result.errors)) == (6, 3, 1)
+
+
+def test_a_topic_that_is_another_one_in_the_journal_is_named_and_left() -> None:
+    """After a restored controller log gave its revision a second time."""
+    a = a_cluster(journals=1)
+    upload(a, 2)
+    a.journal(0).state.topics[1].topic_id = "of another life"
+    result = runs.reconcile(a)
+    assert (result.records, result.rounds) == (0, 0)
+    assert "topic 'events' (revision 1) is another one in journal 0" in result.errors[0]
+
+
+def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_it() -> None:
+    a = a_cluster(journals=1)
+    keys = upload(a, 3)
+
+    class Overtaken(Local):
+        def lift(self, r: Round) -> list[Committed]:
+            reconcile(another(a))
+            for key in keys:  # and a sweep was quick
+                del store_of(a).objects[key]
+            return super().lift(r)
+
+    result = run_rounds(a, Overtaken(a))
+    assert (result.records, result.errors, result.lost) == (0, [], 0)
+    assert contents(a) == [[0, 1, 2]] * PARTITIONS
+
+
+# -- whether there is work ------------------------------------------------------------------------------------------------
+
+
+def test_whether_there_is_work_is_found_out_without_keeping_a_journal() -> None:
+    a = a_cluster(journals=4)
+    b = another(a)
+    assert not has_work(b)
+    put(a, "events", {3: [b"x"]})
+    assert has_work(b)
+    assert has_work(b, "events")
+    assert b.touched() == []
+    reconcile(a)
+    assert not has_work(b)
+
+
+def test_a_journal_that_cannot_be_read_is_work_so_that_it_is_told() -> None:
+    a = a_cluster()
+    upload(a, 1)
+    reconcile(a)
+    assert not has_work(a)
+    store_of(a).objects[next(k for k in store_of(a).objects if "journal/0001/log/" in k)].body = b"?"
+    assert has_work(a)
+
+
+# -- any history ----------------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.dictionaries(st.integers(0, 3), st.integers(1, 4), min_size=1)),
+        st.tuples(st.just("damage"), st.integers(0, 5)),
+        st.tuples(st.just("mend"), st.just(0)),
+        st.tuples(st.just("reconcile"), st.sampled_from([1, 400, 1 << 30])),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(1, 3))
+def test_whatever_happens_each_partition_is_lifted_up_to_the_first_damage(
+    steps: list[tuple[str, object]], journals: int
+) -> None:
+    a = a_cluster(journals=journals)
+    store = store_of(a)
+    objects: list[tuple[str, dict[int, int]]] = []
+    kept: dict[str, bytes] = {}
+    expected: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
+    ends = dict.fromkeys(expected, 0)
+    for number, (kind, what) in enumerate(steps):
+        process = another(a, seed=number + 1)
+        if kind == "put":
+            assert isinstance(what, dict)
+            values = {p: [b"%d" % (ends[p] + i) for i in range(n)] for p, n in what.items()}
+            (key,) = put(process, "events", values)
+            objects.append((key, what))
+            for p, n in what.items():
+                ends[p] += n
+        elif kind == "damage" and isinstance(what, int) and what < len(objects):
+            key = objects[what][0]
+            kept.setdefault(key, store.objects[key].body)
+            store.objects[key].body = b"?"
+        elif kind == "mend":
+            for key, body in kept.items():
+                store.objects[key].body = body
+            kept.clear()
+        elif kind == "reconcile":
+            assert isinstance(what, int)
+            result = runs.reconcile(process, round_bytes=what)
+            left = sum(unreconciled(process, "events", p) for p in range(PARTITIONS))
+            assert bool(result.errors) == bool(left)
+            before = {p: len(expected[p]) for p in expected}
+            for p in expected:
+                expected[p] = list(_up_to_damage(objects, kept, p, before[p]))
+            assert result.records == sum(len(v) for v in expected.values()) - sum(before.values())
+        assert {p: lifted(process, "events", p) for p in expected} == expected
+
+
+def _up_to_damage(
+    objects: Sequence[tuple[str, dict[int, int]]], damaged: dict[str, bytes], partition: int, lifted_before: int
+) -> list[bytes]:
+    values: list[bytes] = []
+    for key, counts in objects:
+        if counts.get(partition) and key in damaged and len(values) >= lifted_before:
+            break
+        values += [b"%d" % (len(values) + n) for n in range(counts.get(partition, 0))]
+    return values

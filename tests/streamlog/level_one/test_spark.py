@@ -1,0 +1,168 @@
+"""The same on Spark: several journals, rounds, damage, and a commit task that is run a second time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one.reconcile import ReconcileResult
+from tests.support.reconcile import files, lifted, named, put, unreconciled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.weed]
+
+PARTITIONS = 6
+VALUE = b"v" * 3000
+
+
+@pytest.fixture(scope="module")
+def spark(weed: SeaweedFS) -> Iterator[SparkSession]:
+    from l0gc.spark.session import get_session
+
+    with mock.patch.dict(os.environ, weed.environment()):  # which the executors inherit
+        session = get_session("tests", master="local[2,2]")  # a task that fails is done again, as on a cluster
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def cluster(store: S3Store) -> Iterator[Cluster]:
+    with Threads(8) as threads:
+        store.create_bucket()
+        found = Cluster(store, Runtime(), threads)
+        found.controller.bootstrap(shards=4)
+        found.controller.create_topic("events", PARTITIONS, 3)
+        found.controller.create_topic("other", 1)
+        yield found
+
+
+def upload(cluster: Cluster, count: int) -> list[str]:
+    """Objects with a large record and a small one for each partition; the large ones have blocks of their own."""
+    keys = []
+    for n in range(count):
+        values = [b"%d:%d" % (n, i) + VALUE for i in range(100)]
+        keys += put(cluster, "events", {p: [*values, b"%d" % n] for p in range(PARTITIONS)})
+    return keys
+
+
+def expected(objects: list[int]) -> list[bytes]:
+    return [v for n in objects for v in [*(b"%d:%d" % (n, i) + VALUE for i in range(100)), b"%d" % n]]
+
+
+def run(spark: SparkSession, cluster: Cluster, bucket: StoreConfig, **options: Any) -> ReconcileResult:
+    from l0gc.spark import reconcile_job
+
+    return reconcile_job.run(spark, cluster, bucket, **options)
+
+
+def l1_objects(cluster: Cluster) -> set[str]:
+    return {k for page in cluster.store.scan("level_one/") for k in page.keys}
+
+
+def test_several_journals_and_rounds(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
+    upload(cluster, 4)
+    put(cluster, "other", {0: [b"o"]})
+    told: list[int] = []
+    result = run(spark, cluster, bucket, round_bytes=1, progress=lambda r: told.append(r.rounds))
+    assert (result.errors, result.lost, result.partitions) == ([], 0, PARTITIONS + 1)
+    assert result.records == 4 * PARTITIONS * 101 + 1
+    assert result.rounds == len(told) > 4
+    for p in range(PARTITIONS):
+        assert lifted(cluster, "events", p) == expected([0, 1, 2, 3])
+        assert len(files(cluster, "events", p)) == 4
+    assert l1_objects(cluster) == named(cluster, "events") | named(cluster, "other")
+    assert run(spark, cluster, bucket).rounds == 0
+
+
+def test_damage_is_named_and_everything_else_is_lifted(
+    spark: SparkSession, cluster: Cluster, bucket: StoreConfig
+) -> None:
+    keys = upload(cluster, 4)
+    topic = cluster.controller.snapshot().topic("events")
+    body = cluster.store.get(keys[1]).body
+    extent = cluster.journal(topic.journal_of(3)).catch_up().extents(topic.revision, 3)[1]
+    at = extent.block.start + 100
+    cluster.store.put(keys[1], body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+    cluster.store.delete([keys[2]])
+    journal = topic.journal_of(5)
+    log = next(k for page in cluster.store.scan(f"l0gc/journal/{journal:04}/log/") for k in page.keys)
+    entry = cluster.store.get(log).body
+    cluster.store.put(log, b"?")
+    result = run(spark, cluster, bucket)
+    cluster.store.put(log, entry)
+    unreadable, flipped, *gone = sorted(result.errors, key=lambda e: (keys[2] in e, keys[1] in e, e))
+    assert log in unreadable
+    assert "does not match the checksum in the log; restore that object from a version; it holds events/3" in flipped
+    lost = "does not exist; restore that object from a version; it holds events/"
+    assert [e[e.index(lost) + len(lost) :] for e in gone] == [
+        "0, events/1",
+        "2, events/3",
+    ]  # each journal tells its own
+    reader = Cluster(cluster.store, Runtime(), cluster.parallel)
+    for p in range(4):
+        assert lifted(reader, "events", p) == expected([0] if p == 3 else [0, 1])
+        assert unreconciled(reader, "events", p) == 101 * (3 if p == 3 else 2)
+    assert [lifted(reader, "events", p) for p in (4, 5)] == [[], []]
+    assert l1_objects(cluster) == named(reader, "events")
+    cluster.store.put(keys[1], body)
+    later = run(spark, cluster, bucket)
+    assert len(later.errors) == 3
+    assert [len(lifted(reader, "events", p)) for p in range(PARTITIONS)] == [202] * PARTITIONS
+
+
+def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
+    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of task fails at its end, the first time that it runs."""
+    from l0gc.spark import reconcile_job
+
+    upload(cluster, 3)
+
+    def twice(name: str) -> None:
+        task = getattr(reconcile_job._Tasks, name)
+
+        def failing(self, arriving):  # type: ignore[no-untyped-def]
+            from pyspark import TaskContext
+
+            yield from task(self, arriving)
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() == 0:
+                raise RuntimeError("the executor dies")
+
+        monkeypatch.setattr(reconcile_job._Tasks, name, failing)
+
+    for name in ("hand_out", "read", "write", "commit"):
+        twice(name)
+    result = run(spark, cluster, bucket)
+    assert (result.records, result.l1_objects, result.lost, result.errors) == (3 * PARTITIONS * 101, PARTITIONS, 0, [])
+    for p in range(PARTITIONS):
+        assert lifted(cluster, "events", p) == expected([0, 1, 2])
+    assert named(cluster, "events") < l1_objects(cluster)  # what the dead writers left is for vacuum
+
+
+def test_what_fails_in_a_task_is_told_as_what_it_is(
+    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from l0gc.errors import AccessDeniedError
+    from l0gc.spark import reconcile_job
+
+    upload(cluster, 1)
+
+    def denied(self, arriving):  # type: ignore[no-untyped-def]
+        raise AccessDeniedError("the store refused access")
+
+    monkeypatch.setattr(reconcile_job._Tasks, "write", denied)
+    with pytest.raises(AccessDeniedError, match="the store refused access"):
+        run(spark, cluster, bucket)

@@ -1,0 +1,226 @@
+"""Columns to L1: what continues is written, once, whatever the order in which it came; the rest is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc import columns
+from l0gc.errors import StoreError
+from l0gc.keys import PartitionId
+from l0gc.runtime import Runtime
+from l0gc.storage.parallel import Inline, Threads
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one import write
+from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.parquet import read_l1
+from l0gc.streamlog.level_one.plan import Fault
+from l0gc.streamlog.level_one.read import ROWS, Row, integers
+from l0gc.streamlog.level_one.write import Written, write_l1
+from tests.support.memory_store import Call, MemoryStore
+
+REVISION = 5
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+def batch(*places: Place, revision: int = REVISION, journal: int = 2) -> pa.RecordBatch:
+    """Records whose values tell their places."""
+    n = len(places)
+    arrays = [
+        columns.repeated(journal, n),
+        columns.repeated(revision, n),
+        integers(np.array([p for p, _ in places], np.int64)),
+        integers(np.array([offset for _, offset in places], np.int64)),
+        columns.repeated(1_700_000_000_000, n, ROWS.field("timestamp").type),
+        columns.binary([None] * n),
+        columns.binary([value(*place) for place in places]),
+        columns.repeated(7, n),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+def value(partition: int, offset: int) -> bytes:
+    return b"%d/%d" % (partition, offset)
+
+
+def span(partition: int, first: int, end: int) -> list[Place]:
+    return [(partition, offset) for offset in range(first, end)]
+
+
+def fault(*places: Place, revision: int = REVISION) -> Fault:
+    partitions, bases = np.array([p for p, _ in places], np.int32), np.array([b for _, b in places], np.int64)
+    return Fault(2, revision, "gone", partitions, bases)
+
+
+def written(store: MemoryStore, *arriving: Row, held_bytes: int = write.HELD_BYTES) -> Written:
+    runtime = Runtime(store.clock)
+    return write_l1(store, {REVISION: "events", 9: "other"}, 12, arriving, runtime, Inline(), held_bytes)
+
+
+def content(store: MemoryStore, w: Written) -> dict[tuple[int, int], list[int]]:
+    """The offsets of each (revision, partition) that are in L1, each record checked to be the one that belongs there."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for (journal, revision), rows in w.files.items():
+        assert journal == 2
+        for f in map(l1_file, rows):
+            assert f.epoch == 12
+            p = PartitionId({REVISION: "events", 9: "other"}[revision], revision, f.partition)
+            for base, records in read_l1(store, l1_key(p, f), f):
+                offsets = list(range(base, base + records.num_rows))
+                assert records.column("value").to_pylist() == [value(f.partition, o) for o in offsets]
+                found.setdefault((revision, f.partition), []).extend(offsets)
+    return found
+
+
+def test_pieces_are_put_in_order_whatever_the_order_in_which_they_come() -> None:
+    store = MemoryStore()
+    arriving = [
+        batch(*span(0, 14, 16), *span(1, 0, 2)),
+        batch(*span(0, 10, 12), *span(3, 5, 6)),
+        batch(*span(0, 12, 14), *span(1, 2, 4)),
+    ]
+    w = written(store, *arriving)
+    assert content(store, w) == {(5, 0): list(range(10, 16)), (5, 1): [0, 1, 2, 3], (5, 3): [5]}
+    assert w.faults == []
+    assert len(store.objects) == 3
+
+
+def test_topics_are_kept_apart() -> None:
+    store = MemoryStore()
+    w = written(store, batch(*span(0, 0, 2)), batch(*span(0, 7, 9), revision=9))
+    assert content(store, w) == {(5, 0): [0, 1], (9, 0): [7, 8]}
+
+
+def test_what_is_sent_twice_is_written_once() -> None:
+    """As when Spark does a reader's task again, and it divides the same records otherwise."""
+    store = MemoryStore()
+    arriving = [batch(*span(0, 0, 4)), batch(*span(0, 0, 4)), batch(*span(0, 2, 7)), batch(*span(0, 3, 4))]
+    w = written(store, *arriving)
+    assert content(store, w) == {(5, 0): list(range(7))}
+    assert w.faults == []
+
+
+def test_a_partition_ends_at_records_that_did_not_arrive_and_the_others_go_on() -> None:
+    store = MemoryStore()
+    w = written(store, batch(*span(0, 0, 4), *span(1, 0, 2)), batch(*span(0, 6, 9)), batch(*span(1, 2, 5)))
+    assert content(store, w) == {(5, 0): [0, 1, 2, 3], (5, 1): [0, 1, 2, 3, 4]}
+    (gap,) = w.faults
+    assert gap.message == "the records 4 to 5 of events/0 did not arrive where they are written"
+    assert (gap.journal, gap.partitions.tolist(), gap.bases.tolist()) == (2, [0], [4])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_partition_is_lifted_up_to_the_damage(first: bool) -> None:
+    store = MemoryStore()
+    arriving: list[Row] = [batch(*span(0, 0, 4), *span(1, 0, 2), *span(2, 5, 6)), batch(*span(0, 6, 9))]
+    damage = fault((0, 4), (2, 4))
+    w = written(store, *([damage, *arriving] if first else [*arriving, damage]))
+    assert content(store, w) == {(5, 0): [0, 1, 2, 3], (5, 1): [0, 1]}
+    assert w.faults == [damage]  # and nothing is said a second time
+    assert len(store.objects) == 2  # nothing is written of what cannot be committed
+
+
+def test_damage_at_the_end_is_said_too() -> None:
+    store = MemoryStore()
+    last, before = fault((0, 4)), fault((0, 2), (7, 0))
+    assert content(store, written(store, batch(*span(0, 0, 4)), last)) == {(5, 0): [0, 1, 2, 3]}
+    w = written(store, batch(*span(0, 0, 4)), last, before)
+    assert content(store, w) == {(5, 0): [0, 1]}
+    assert w.faults == [last, before]
+
+
+def test_nothing_makes_nothing() -> None:
+    store = MemoryStore()
+    w = written(store, batch())
+    assert (w.files, w.faults, store.objects) == ({}, [], {})
+
+
+def test_large_partitions_become_several_files_without_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 500)
+    monkeypatch.setattr(write, "FILE_BYTES", 1000)
+    store = MemoryStore()
+    w = written(store, *(batch(*span(0, at, at + 10)) for at in range(0, 100, 10)))
+    (rows,) = w.files.values()
+    assert len(rows) > 3
+    assert (rows["base"][1:] == rows["last"][:-1] + 1).all()
+    assert content(store, w) == {(5, 0): list(range(100))}
+
+
+@pytest.mark.parametrize("held_bytes", [0, 2000, 1 << 20])
+def test_what_memory_does_not_hold_waits_on_disk(held_bytes: int) -> None:
+    store = MemoryStore()
+    arriving = [batch(*span(p, at, at + 10)) for at in range(50, -10, -10) for p in (1, 0)]
+    w = written(store, *arriving, held_bytes=held_bytes)
+    assert content(store, w) == {(5, 0): list(range(60)), (5, 1): list(range(60))}
+
+
+def test_an_object_is_named_only_when_it_is_in_the_store() -> None:
+    """Hazard 9: small ones are uploaded together, and all of them before the writer returns."""
+    store = MemoryStore()
+    w = written(store, *(batch((p, 0)) for p in range(100)))
+    assert len(store.objects) == len(w.files[2, 5]) == 100
+
+    def fault(call: Call) -> None:
+        if call.kind == "put" and "/00099/" in call.key:
+            raise StoreError("full")
+
+    with pytest.raises(StoreError, match="full"):
+        written(MemoryStore(fault=fault), *(batch((p, 0)) for p in range(100)))
+
+
+def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    from_disk: list[str] = []
+
+    class Counting(Inline):
+        def map(self, fn, items):  # type: ignore[no-untyped-def]
+            together.append(len(list(items)))
+            return super().map(fn, items)
+
+    class Store(MemoryStore):
+        def put_file(self, key: str, path: Path) -> None:
+            from_disk.append(key)
+            super().put_file(key, path)
+
+    store = Store()
+    write_l1(store, {5: "events"}, 1, (batch((p, 0)) for p in range(70)), Runtime(store.clock), Counting())
+    assert (together, from_disk) == ([32, 32, 6], [])
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
+    write_l1(store, {5: "events"}, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Counting())
+    assert len(from_disk) == 1
+
+
+PLACES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 5)), max_size=12
+)  # partition, first offset, records
+
+
+@settings(max_examples=60, deadline=None)
+@given(PLACES, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), max_size=3), st.sampled_from([0, 1 << 20]))
+def test_each_partition_gets_its_longest_run_from_the_first_record_on(
+    spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int
+) -> None:
+    store = MemoryStore()
+    arriving: list[Row] = [batch(*span(p, first, first + n)) for p, first, n in spans]
+    arriving += [fault(place) for place in damaged]
+    with Threads(2) as threads:
+        w = write_l1(store, {REVISION: "events"}, 12, arriving, Runtime(store.clock), threads, held_bytes)
+    expected: dict[tuple[int, int], list[int]] = {}
+    for p in range(4):
+        there = {o for q, first, n in spans if q == p for o in range(first, first + n)}
+        limit = min((b for q, b in damaged if q == p), default=99)
+        at = min(there, default=99)
+        run = []
+        while at in there and at < limit:
+            run.append(at)
+            at += 1
+        if run:
+            expected[REVISION, p] = run
+    assert content(store, w) == expected

@@ -1,0 +1,198 @@
+"""The format of a bucket: what l0gc does not know, it does not touch."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from l0gc.errors import (
+    AmbiguousWriteError,
+    CorruptObjectError,
+    L0gcError,
+    NotInitialisedError,
+    StoreError,
+    UnsupportedFormatError,
+)
+from l0gc.keys import CONTROLLER_LOG, FORMAT
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import Written
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.format import VERSION, check_format, remember_etags, write_format
+from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+
+
+class TakesPlainEtags(MemoryStore):
+    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)
+
+
+def process_on(store: MemoryStore) -> Cluster:
+    return Cluster(store, Runtime(store.clock, random.Random(9)))
+
+
+def contents(store: MemoryStore) -> dict[str, bytes]:
+    return {k: o.body for k, o in store.objects.items()}
+
+
+def with_format(**changes: object) -> MemoryStore:
+    store = MemoryStore()
+    memory_cluster(store)
+    store.put(FORMAT, json.dumps(json.loads(store.objects[FORMAT].body) | changes).encode())
+    return store
+
+
+COMMANDS: dict[str, Callable[[Cluster], object]] = {
+    "snapshot": lambda c: c.controller.snapshot(),
+    "epoch": lambda c: c.controller.epoch(),
+    "layout": lambda c: c.controller.layout(),
+    "advance": lambda c: c.controller.advance(),
+    "create topic": lambda c: c.controller.create_topic("t", 1),
+    "bootstrap": lambda c: c.controller.bootstrap(shards=4),
+    "identity": lambda c: c.identity(),
+}
+
+
+def test_founding_a_cluster_writes_its_format_first() -> None:
+    written: list[str] = []
+    store = MemoryStore(fault=lambda call: written.append(call.key) if call.kind == "put_if_absent" else None)
+    memory_cluster(store)
+    assert list(dict.fromkeys(written)) == [FORMAT, f"{CONTROLLER_LOG}log/{0:020}"]
+    assert json.loads(store.objects[FORMAT].body) == {
+        "version": VERSION,
+        "min_reader_version": VERSION,
+        "min_writer_version": VERSION,
+        "etags": "quoted",
+    }
+
+
+def test_a_process_reads_the_format_once() -> None:
+    store = MemoryStore()
+    memory_cluster(store)
+    asked: list[str] = []
+    store.fault = lambda call: asked.append(call.key) if call.when == "before" else None
+    cluster = process_on(store)
+    for _ in range(3):
+        cluster.controller.snapshot()
+    assert asked.count(FORMAT) == 1
+    assert asked[0] == FORMAT
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("changes", [{"min_reader_version": VERSION + 1}, {"min_writer_version": VERSION + 1}])
+def test_a_bucket_of_a_later_format_is_refused_by_every_command(command: str, changes: dict[str, int]) -> None:
+    store = with_format(version=VERSION + 1, **changes)
+    before = contents(store)
+    with pytest.raises(UnsupportedFormatError, match=rf"has format {VERSION + 1}, .*knows format {VERSION}") as e:
+        COMMANDS[command](process_on(store))
+    assert e.value.exit_code == 6
+    assert contents(store) == before
+
+
+def test_a_later_format_that_says_that_this_version_may_go_on_is_read() -> None:
+    store = with_format(version=VERSION + 1, later={"field": 1})
+    assert process_on(store).controller.epoch() == 0
+
+
+def test_a_later_format_may_be_open_to_readers_alone() -> None:
+    store = with_format(version=VERSION + 1, min_writer_version=VERSION + 1)
+    assert check_format(store, only_reads=True)
+    with pytest.raises(UnsupportedFormatError):
+        check_format(store)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", [f"log/{0:020}.json", f"checkpoint/{99:020}.json"])
+def test_a_bucket_of_the_first_edition_is_refused_by_every_command(command: str, name: str) -> None:
+    store = MemoryStore()
+    store.put(f"{CONTROLLER_LOG}{name}", b'{"id":"x"}')
+    before = contents(store)
+    with pytest.raises(UnsupportedFormatError, match="laid out by the first edition of l0gc") as e:
+        COMMANDS[command](process_on(store))
+    assert e.value.exit_code == 6
+    assert contents(store) == before
+
+
+def test_a_bucket_without_a_cluster_is_called_that() -> None:
+    with pytest.raises(NotInitialisedError):
+        process_on(MemoryStore()).controller.snapshot()
+
+
+def test_a_cluster_whose_format_is_gone_is_refused() -> None:
+    store = MemoryStore()
+    memory_cluster(store)
+    store.delete([FORMAT])
+    with pytest.raises(UnsupportedFormatError, match=rf"no {FORMAT} that says how it is laid out: put it back"):
+        process_on(store).controller.snapshot()
+
+
+def test_a_cluster_that_is_founded_while_another_process_looks_is_seen() -> None:
+    store = MemoryStore()
+
+    def found(call: Call) -> None:
+        if call.kind == "list" and call.key == CONTROLLER_LOG:
+            store.fault = lambda call: None
+            memory_cluster(store)
+
+    store.fault = found
+    assert process_on(store).controller.epoch() == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"\xff", b'{"version":0}', b'{"version":"2"}', b'{"version":2,"etags":"other"}', b"[" * 100_000],
+)
+def test_a_format_that_cannot_be_read_is_named(body: bytes) -> None:
+    store = MemoryStore()
+    memory_cluster(store)
+    store.put(FORMAT, body)
+    with pytest.raises(CorruptObjectError, match=FORMAT):
+        process_on(store).controller.snapshot()
+
+
+def test_a_format_whose_write_got_no_reply_is_looked_at() -> None:
+    store = MemoryStore(fault=lose_reply(FORMAT))
+    assert write_format(store) == check_format(store)
+
+
+def test_a_format_that_cannot_be_written_is_an_error_and_no_cluster_is_founded() -> None:
+    def cut(call: Call) -> None:
+        if call.key == FORMAT and call.kind == "put_if_absent":
+            raise AmbiguousWriteError("cut")
+
+    store = MemoryStore(fault=cut)
+    with pytest.raises(StoreError, match="could not be written"):
+        memory_cluster(store)
+    assert store.objects == {}
+
+
+# -- the form of ETags ----------------------------------------------------------------------------------------------------
+
+
+def test_the_form_that_the_probe_found_is_known_to_later_processes() -> None:
+    store = TakesPlainEtags()
+    store.quotes_etags = False  # as the probe leaves it
+    memory_cluster(store)
+    store.quotes_etags = True  # as a new process has it
+    process_on(store).controller.snapshot()
+    assert not store.quotes_etags
+    store.put("k", b"1")
+    store.put_if_match("k", b"2", store.get("k").etag)
+
+
+def test_init_again_remembers_another_form() -> None:
+    store = TakesPlainEtags()
+    memory_cluster(store)
+    with pytest.raises(L0gcError):
+        store.put_if_match(FORMAT, b"x", store.get(FORMAT).etag)
+    assert remember_etags(store, quoted=False)
+    assert not remember_etags(store, quoted=False)
+    store.quotes_etags = True
+    form = check_format(store)
+    assert form is not None
+    assert form.etags == "plain"
+    assert not store.quotes_etags

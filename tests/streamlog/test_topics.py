@@ -1,0 +1,146 @@
+"""Creating and deleting topics: not behind what is published, and closed in every journal that kept a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from l0gc.errors import EpochRegressionError, PartitionClosedError, TopicNotFoundError
+from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.reader import read_topic
+from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.watermark.publication import PublishedWatermark, publish, refuse_if_behind
+from tests.support.journal import of_topic
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.reconcile import put
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def went_back(cluster: Cluster, watermark: int, epoch: int) -> None:
+    """Publish what a cluster at a later epoch published."""
+    published = PublishedWatermark(cluster.controller.snapshot().cluster_id, watermark, epoch, 0)
+    publish(cluster.store, cluster.runtime, published)
+
+
+def test_a_topic_is_created_once_in_so_many_journals() -> None:
+    cluster = memory_cluster()
+    topic, created = create_topic(cluster, "t", 8, 3)
+    assert (topic.journals, created) == ((0, 1, 2), True)
+    assert create_topic(cluster, "t", 8) == (topic, False)
+
+
+def test_a_deleted_topic_is_closed_in_each_of_its_journals() -> None:
+    cluster = memory_cluster()
+    create_topic(cluster, "stays", 1)
+    topic, _ = create_topic(cluster, "t", 6, 3)
+    late = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+    late.journal(topic.journals[1]).catch_up()
+    assert delete_topic(cluster, "t") == (topic, [])
+    for journal in topic.journals:
+        assert late.journal(journal).catch_up().closed(topic.revision)
+        error = late.journal(journal).append([of_topic(topic, late.controller.epoch())]).error
+        assert isinstance(error, PartitionClosedError)
+    with pytest.raises(TopicNotFoundError):
+        delete_topic(cluster, "t")
+
+
+def test_a_journal_in_which_a_topic_cannot_be_closed_is_named_and_keeps_no_other_from_it() -> None:
+    cluster = memory_cluster()
+    topic, _ = create_topic(cluster, "t", 3, 3)
+    cluster.journal(1).append([of_topic(topic, cluster.controller.epoch(), {1: 1})])
+    key = next(k for k in store_of(cluster).objects if k.startswith(journal_log(1)))
+    store_of(cluster).objects[key].body = b"not an entry"
+    deleter = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+    deleted, broken = delete_topic(deleter, "t")
+    assert deleted == topic
+    assert [b.journal for b in broken] == [1]
+    assert key in broken[0].error
+    assert [deleter.journal(j).catch_up().closed(topic.revision) for j in (0, 2)] == [True, True]
+    assert deleter.controller.snapshot().to_be_closed() == {0: [topic], 1: [topic], 2: [topic]}
+
+
+def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the_other_one() -> None:
+    """Who did not notice the restore creates a topic and deletes it; then the newest log is restored."""
+    store = MemoryStore()
+    first = memory_cluster(store, bootstrap=False)
+    first.controller.bootstrap(shards=4, journals=1)
+
+    def controller_log() -> dict[str, bytes]:
+        return {k: o.body for k, o in store.objects.items() if k.startswith(CONTROLLER_LOG)}
+
+    def restore(log: dict[str, bytes]) -> None:
+        for key in controller_log():
+            del store.objects[key]
+        for key, body in log.items():
+            store.put(key, body)
+
+    old = controller_log()
+    topic, _ = create_topic(first, "t", 1)
+    put(first, "t", {0: [b"acknowledged"]})
+    newest = controller_log()
+    restore(old)
+    second = memory_cluster(store, seed=1, bootstrap=False)
+    other, _ = create_topic(second, "other", 1)
+    assert other.revision == topic.revision
+    assert delete_topic(second, "other") == (other, [])
+    assert housekeep(second).closed == 0
+    restore(newest)
+    reader = memory_cluster(store, seed=2, bootstrap=False)
+    assert [r.value for r in read_topic(reader, topic)] == [b"acknowledged"]
+    assert reader.journal(0).close(topic.revision, topic.topic_id)
+    assert not reader.journal(0).close(topic.revision)
+
+
+@pytest.mark.parametrize(("watermark", "epoch"), [(50, 50), (1, 50)])
+def test_behind_what_is_published_nothing_is_written_until_an_operator_has_gone_above_it(
+    watermark: int, epoch: int
+) -> None:
+    """Hazard 10: M may lie far below the epoch that it was computed at, and the log has gone back all the same."""
+    cluster = memory_cluster()
+    topic, _ = create_topic(cluster, "t", 1)
+    producer = cluster.controller.init_producer("p")
+    went_back(cluster, watermark, epoch)
+    store_of(cluster).clock.sleep(601)  # a tick is due
+    process = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+    before = dict(store_of(cluster).objects)
+    attempts: list[Callable[[], object]] = [
+        lambda: create_topic(process, "u", 1),
+        lambda: delete_topic(process, "t"),
+        lambda: process.controller.init_producer("p", producer.producer_id, producer.epoch, producer.run),
+        lambda: process.controller.init_producer("p"),
+        process.controller.tick_if_due,
+        process.controller.advance,
+    ]
+    for attempt in attempts:
+        with pytest.raises(EpochRegressionError):
+            attempt()
+    assert store_of(cluster).objects == before
+    assert process.controller.advance_above(epoch) == epoch + 1
+    for attempt in attempts:
+        attempt()
+    refuse_if_behind(process)
+    assert process.controller.snapshot().topic("u").revision > epoch
+    assert topic.revision < epoch
+
+
+def test_what_a_change_of_the_controllers_log_costs() -> None:
+    """A look at the log and one at what is published, before the one write."""
+    cluster = memory_cluster()
+    cluster.controller.snapshot()
+    calls: list[str] = []
+
+    def note(call: Call) -> None:
+        if call.when == "before":
+            calls.append(f"{call.kind} {'log' if CONTROLLER_LOG in call.key else 'published'}")
+
+    store_of(cluster).fault = note
+    cluster.controller.create_topic("t", 100_000)
+    assert len(calls) <= 4, calls
+    assert calls[-1] == "put_if_absent log"

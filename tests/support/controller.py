@@ -1,0 +1,29 @@
+"""A controller's log in memory, entry by entry."""
+
+from __future__ import annotations
+
+from l0gc.storage.log import Landed
+from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, CreateTopic, InitProducer, encode_entry
+from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
+
+MACHINE = ControllerMachine()
+FOUNDED = Bootstrap("c", 4, journals=4)
+P0 = InitProducer("p", 7, 0, -1, "run-0")
+"""The beginning of a producer."""
+
+
+def created(name: str, partitions: int = 1, journals: int = 1) -> CreateTopic:
+    return CreateTopic(name, partitions, journals, f"id-{name}")
+
+
+def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> Landed:
+    return Landed(offset, time_ms, encode_entry(entry), time_ms)
+
+
+def state_of(*entries: ControllerEntry | tuple[int, ControllerEntry]) -> ControllerState:
+    """The state behind the entries; a tuple has the time of its entry."""
+    state = MACHINE.initial()
+    for offset, e in enumerate(entries):
+        time_ms, entry = e if isinstance(e, tuple) else (0, e)
+        MACHINE.apply(state, landed(offset, entry, time_ms))
+    return state

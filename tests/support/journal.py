@@ -1,0 +1,131 @@
+"""Entries of a journal made by hand, and a journal's handle on a store in memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
+from l0gc.storage.log import Landed
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.entries import (
+    InputSpan,
+    JournalEntry,
+    ObjectExtents,
+    Objects,
+    ProducerBatch,
+    Reconciled,
+    ReconciledTopic,
+)
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import BLOCK, L1_ROW, NUMBER, RANGE, pack
+from l0gc.streamlog.journal.state import JournalState, apply
+from tests.support.memory_store import MemoryStore, memory_cluster
+
+REVISION = 3
+TOPIC_ID = "id-of-events"
+LAYOUT = KeyLayout(DEFAULT_TEMPLATE)
+
+
+def name_of(number: int) -> str:
+    """A UUID."""
+    return str(uuid.UUID(int=number))
+
+
+def key_of(epoch: int, number: int = 0) -> str:
+    """An L0 key."""
+    return LAYOUT.format(0, epoch, name_of(number))
+
+
+def extents_of(
+    epoch: int,
+    records: Mapping[int, int] | None = None,
+    *,
+    key: str = "",
+    revision: int = REVISION,
+    topic_id: str = TOPIC_ID,
+    producer: ProducerBatch | None = None,
+    per_block: int = 2,
+) -> ObjectExtents:
+    """An object at `epoch` with so many records for each partition; one record for partition 0 by default."""
+    counts = dict(sorted((records if records is not None else {0: 1}).items()))
+    sizes = [len(list(counts)[at : at + per_block]) for at in range(0, len(counts), per_block)]
+    blocks = np.array([(100 + n, n, n) for n in sizes], BLOCK)
+    return ObjectExtents(
+        key or key_of(epoch),
+        epoch,
+        revision,
+        topic_id,
+        0,
+        pack(blocks),
+        pack(np.array(list(counts), NUMBER)),
+        pack(np.array(list(counts.values()), NUMBER)),
+        producer,
+    )
+
+
+def batch(
+    sequence: int, *, producer_id: int = 7, epoch: int = 0, run: str = "run-1", inputs: Sequence[InputSpan] = ()
+) -> ProducerBatch:
+    return ProducerBatch(producer_id, epoch, run, sequence, list(inputs))
+
+
+def landed(offset: int, entry: JournalEntry, *, time_ms: int = 0) -> Landed:
+    payload = msgspec.msgpack.encode(entry)
+    return Landed(offset, time_ms, payload, time_ms, len(payload))
+
+
+class Journal:
+    """A state and the entries that make it, without a store."""
+
+    def __init__(self) -> None:
+        self.state = JournalState()
+        self.entries: list[Landed] = []
+
+    def apply(self, entry: JournalEntry, *, time_ms: int = 0) -> int:
+        """Apply an entry at the next offset; returns that."""
+        self.entries.append(landed(len(self.entries), entry, time_ms=time_ms))
+        try:
+            apply(self.state, self.entries[-1], "the test's log")
+        except BaseException:
+            del self.entries[-1]
+            raise
+        return len(self.entries) - 1
+
+    def land(self, *objects: ObjectExtents, time_ms: int = 0) -> int:
+        return self.apply(Objects(list(objects)), time_ms=time_ms)
+
+    def reconcile(self, upto: Mapping[int, int], *, revision: int = REVISION, epoch: int = 0) -> int:
+        """Lift the records of partitions up to the offsets given, each into one L1 object."""
+        return self.apply(reconciled(self.state, upto, len(self.entries) - 1, revision=revision, epoch=epoch))
+
+
+def reconciled(
+    state: JournalState, upto: Mapping[int, int], log_offset: int, *, revision: int = REVISION, epoch: int = 0
+) -> Reconciled:
+    """A commit of the records of partitions from their last reconciled offset up to the offsets given."""
+    ranges, files = [], []
+    for partition, last in sorted(upto.items()):
+        base = state.partition(revision, partition).last_reconciled_offset + 1
+        ranges.append((partition, base, last))
+        files.append((partition, base, last, 10 * (last - base + 1), epoch, uuid.UUID(int=last).bytes))
+    topic = ReconciledTopic(revision, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
+    return Reconciled(epoch, log_offset, [topic])
+
+
+def journal_of(
+    partitions: int = 1, *, store: MemoryStore | None = None, seed: int = 0, journals: int = 1
+) -> tuple[Cluster, Topic, JournalHandle]:
+    """A cluster in memory with a topic `events`, and the handle on its first journal."""
+    cluster = memory_cluster(store or MemoryStore(), seed=seed)
+    topic, _ = cluster.controller.create_topic("events", partitions, journals)
+    return cluster, topic, cluster.journal(topic.journals[0])
+
+
+def of_topic(topic: Topic, epoch: int, records: Mapping[int, int] | None = None, **more: object) -> ObjectExtents:
+    """`extents_of` for a topic of a cluster."""
+    return extents_of(epoch, records, revision=topic.revision, topic_id=topic.topic_id, **more)  # type: ignore[arg-type]

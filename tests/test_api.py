@@ -1,0 +1,320 @@
+"""The library: the whole loop through `l0gc.open`, and what a program may rely on."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import l0gc
+from l0gc import api, errors
+from l0gc.collect.attempts import read_attempts
+from l0gc.keys import RUNS, journal_log
+from l0gc.storage.config import StoreConfig
+from l0gc.streamlog.cluster import Cluster as Handles
+from tests.collect.test_local import Failing, a_cluster, level_zero, store_of
+from tests.support.memory_store import Call, memory_cluster
+
+ROOT = Path(__file__).parents[1]
+URL = "s3://bucket/prefix"
+
+CONTRACT = {
+    "init": "cluster_id cluster_epoch created",
+    "upload": "records objects placeholders retries",
+    "housekeep": "cluster_epoch advanced checkpoints",
+    "reconcile": "records l1_objects partitions",
+    "compute-watermark": "watermark previous_watermark cluster_epoch partitions held_back_by listing published",
+    "listing": "objects bytes eligible_objects eligible_bytes unparsable",
+    "sweep": "watermark listed eligible deleted bytes failed held_by_age unparsable requests engine seconds run_id",
+    "topic": "name revision partitions",
+    "status": "cluster_id cluster_epoch watermark computable_watermark held_back_by unreconciled_records eligible_objects",
+}
+"""What each command's JSON has at least."""
+
+
+def has_the_names_of(command: str, result: object) -> None:
+    assert [name for name in CONTRACT[command].split() if not hasattr(result, name)] == []
+
+
+@contextmanager
+def over(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
+    """The library on a cluster in memory."""
+
+    @contextmanager
+    def opened(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, Any]]:
+        yield handles, handles.store
+
+    monkeypatch.setattr(api, "open_cluster", opened)
+    with l0gc.open(URL) as cluster:
+        yield cluster
+
+
+# -- the loop -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.weed
+def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreConfig, tmp_path: Path) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"user":"ann"}\n{"user":"bob"}\n')
+    with l0gc.open(bucket.url) as cluster:
+        founded = cluster.init(create_bucket=True, shards=8, journals=2)
+        assert (founded.created, cluster.init().created) == (True, False)
+        topic = cluster.topics.create("events", partitions=4, journals=2)
+        assert cluster.topics.create("events", 4, 2) == cluster.topics.describe("events") == topic
+        assert cluster.topics.list() == [topic]
+
+        uploaded = cluster.upload("events", path, key_field="user", producer="nightly")
+        assert (uploaded.records, uploaded.skipped) == (2, 0)
+        again = cluster.upload("events", str(path), key_field="user", producer="nightly")
+        assert (again.records, again.skipped) == (0, 2)
+        with path.open("rb") as f:
+            cluster.upload("events", f, [b"three", b"four\n"], (b"%d" % n for n in range(3)), partition=1)
+            assert not f.closed  # it is the caller's
+        records = list(cluster.read("events"))
+        assert sorted(r.key for r in records if r.key is not None) == [b"ann", b"bob"]
+        ones = [r.value for r in cluster.read("events", partition=1) if r.key is None]
+        assert ones == [*path.read_bytes().splitlines(), b"three", b"four", b"0", b"1", b"2"]
+        assert [r.offset for r in cluster.read("events", partition=1, start=2)][:1] == [2]
+
+        reconciled = cluster.reconcile()
+        assert (reconciled.records, reconciled.errors) == (9, [])
+        epoch = cluster.epoch
+        housekept = cluster.housekeep(barrier=True)
+        assert housekept.cluster_epoch == cluster.epoch > epoch
+        assert not cluster.compute_watermark(scan=False, dry_run=True).published
+        computed = cluster.compute_watermark()
+        assert computed.published
+        assert computed.listing is not None
+        objects = computed.listing.eligible_objects
+        assert objects > 0
+        tried = cluster.sweep(dry_run=True)
+        swept = cluster.sweep()
+        assert tried.deleted == swept.deleted == objects
+        assert cluster.sweep().deleted == 0
+        assert list(cluster.read("events")) == records
+
+        now = cluster.status()
+        assert (now.watermark, now.unreconciled_records) == (computed.watermark, 0)
+        assert {a.command for a in now.attempts} == {"housekeep", "reconcile", "compute-watermark", "sweep"}
+        assert cluster.topics.delete("events") == topic
+        assert cluster.topics.list() == []
+    for command, result in {
+        "init": founded, "upload": uploaded, "housekeep": housekept, "reconcile": reconciled, "listing": computed.listing,
+        "compute-watermark": computed, "sweep": swept, "topic": topic, "status": now,
+    }.items():  # fmt: skip
+        has_the_names_of(command, result)
+
+
+@pytest.mark.weed
+def test_the_readmes_snippet_runs(
+    bucket: StoreConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    named = re.search(r'l0gc\.open\("([^"]+)"\)', snippet)
+    assert named is not None
+    (tmp_path / "day-1.ndjson").write_bytes(b'{"user":"ann"}\n{"user":"bob"}\n')
+    monkeypatch.chdir(tmp_path)
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=8)
+    left: dict[str, Any] = {}
+    exec(snippet.replace(named[1], bucket.url), left)
+    assert len(left["records"]) == 2
+    assert "objects would be deleted" in capsys.readouterr().out
+
+
+@pytest.mark.weed
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_with_a_session_spark_does_the_work(bucket: StoreConfig) -> None:
+    from tests.support.spark import shared_spark
+
+    with shared_spark() as spark, l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=8)
+        cluster.topics.create("events", partitions=4)
+        cluster.upload("events", [b"%d" % n for n in range(100)])
+        assert cluster.reconcile(spark).records == 100
+        cluster.housekeep(barrier=True)
+        computed = cluster.compute_watermark(spark)
+        assert computed.listing is not None
+        assert cluster.sweep().deleted == computed.listing.eligible_objects == 1
+        assert len(list(cluster.read("events"))) == 100
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_deleted_is_an_error_that_says_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = a_cluster(Failing(), watermark=4)
+    before = len(level_zero(handles))
+    with over(handles, monkeypatch) as cluster, pytest.raises(errors.PartialFailureError, match="locked") as raised:
+        cluster.sweep()
+    result = raised.value.result
+    assert isinstance(result, api.SweepResult)
+    assert result.failed > 0
+    assert result.deleted == before - len(level_zero(handles)) > 0
+    assert not read_attempts(handles.store, handles.parallel)["sweep"].ok
+
+
+def test_a_journal_that_cannot_be_kept_is_an_error_behind_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = memory_cluster()
+    topic = handles.controller.create_topic("events", 2, 2)[0]
+    handles.store.put(f"{journal_log(topic.journals[1])}log/{0:020}", b"{}")
+    with over(handles, monkeypatch) as cluster:
+        with pytest.raises(errors.PartialFailureError, match="housekeeping failed for 1 log") as raised:
+            cluster.housekeep(barrier=True)
+        assert isinstance(raised.value.result, api.HousekeepResult)
+        assert raised.value.result.barriers == 1
+        with pytest.raises(errors.PartialFailureError, match="could not be closed"):
+            cluster.topics.delete("events")
+        assert cluster.topics.list() == []
+
+
+def test_old_run_records_that_stay_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = a_cluster(watermark=4)
+    refused: list[str] = []
+
+    def fault(call: Call) -> None:
+        if call.kind == "scan" and call.key == RUNS:
+            refused.append(call.key)
+            raise errors.StoreError("no")
+
+    store_of(handles).fault = fault
+    with over(handles, monkeypatch) as cluster:
+        assert cluster.sweep().deleted > 0
+    assert refused
+
+
+def test_what_there_is_not_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = memory_cluster()
+    handles.controller.create_topic("events", 2)
+    with over(handles, monkeypatch) as cluster:
+        with pytest.raises(errors.TopicNotFoundError):
+            cluster.read("event")
+        with pytest.raises(errors.UsageError, match="0 to 1"):
+            cluster.read("events", partition=2)
+        with pytest.raises(errors.UsageError, match="exclude each other"):
+            cluster.upload("events", [b"{}"], partition=0, key_field="user")
+    with pytest.raises(errors.UsageError, match="s3://bucket"):
+        l0gc.open("bucket")
+
+
+def test_a_closed_cluster_is_refused_and_its_threads_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with over(memory_cluster(), monkeypatch) as cluster:
+        assert cluster.epoch >= 0
+    for use in (cluster.status, cluster.housekeep, cluster.topics.list, lambda: cluster.epoch):
+        with pytest.raises(errors.UsageError, match="is closed"):
+            use()
+
+
+# -- what is imported, and what a program may rely on ---------------------------------------------------------------------
+
+
+def test_the_environment_names_the_endpoint_and_the_region_unless_the_program_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[StoreConfig] = []
+    expected: list[dict[str, Any]] = []
+
+    @contextmanager
+    def opened(config: StoreConfig, **settings: Any) -> Iterator[tuple[Any, Any]]:
+        seen.append(config)
+        expected.append(settings)
+        yield None, None
+
+    monkeypatch.setattr(api, "open_cluster", opened)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other:1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    l0gc.open(URL)
+    place = {"endpoint_url": "http://mine:2", "region": "eu-north-1", "profile": "p"}
+    l0gc.open(URL, **place, cluster_id="ours", epoch_interval_s=5)
+    assert seen == [
+        StoreConfig("bucket", "prefix/", "http://other:1", "eu-west-1"),
+        StoreConfig("bucket", "prefix/", "http://mine:2", "eu-north-1", "p"),
+    ]
+    assert expected[1] == {"expected_cluster_id": "ours", "epoch_interval_s": 5}
+
+
+@pytest.mark.parametrize(
+    ("code", "not_loaded"),
+    [
+        ("import l0gc; l0gc.errors.L0gcError", "boto3 botocore numpy pyarrow pyspark click msgspec l0gc.api"),
+        ("import l0gc; l0gc.open('s3://b/p').close()", "botocore pyspark click rich l0gc.cli"),
+    ],
+)
+def test_the_import_loads_nothing_that_is_not_used(code: str, not_loaded: str) -> None:
+    loaded = f"{code}\nimport sys; print([m for m in {not_loaded.split()} if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
+
+
+def test_a_name_that_l0gc_does_not_have_is_an_attribute_error() -> None:
+    assert l0gc.Cluster is api.Cluster
+    with pytest.raises(AttributeError, match="no attribute 'opne'"):
+        l0gc.opne  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_page_has_the_docstrings_and_the_example() -> None:
+    """If this fails, run docs/library.py."""
+    module = runpy.run_path(str(ROOT / "docs/library.py"))
+    text = (ROOT / "docs/library.md").read_text()
+    assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
+    first = text.split("```python\n")[1].split("```")[0]
+    assert first in (ROOT / "examples/embed.py").read_text()
+    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics"}
+
+
+METHODS = {"init", "epoch", "upload", "read", "housekeep", "reconcile", "compute_watermark", "sweep", "status", "close"}
+
+GOOD = """
+from pathlib import Path
+import l0gc
+from l0gc.api import Record, SweepResult
+
+def nightly(url: str, days: list[Path]) -> int:
+    with l0gc.open(url, region="eu-west-1", cluster_id="x") as cluster:
+        if not any(t.name == "events" for t in cluster.topics.list()):
+            cluster.topics.create("events", partitions=8)
+        cluster.upload("events", *days, key_field="user", producer="nightly")
+        cluster.upload("events", [b"one", b"two"], open("x", "rb"), "-", partition=3)
+        cluster.housekeep()
+        cluster.reconcile(topic="events")
+        m: int = cluster.compute_watermark(scan=False).watermark
+        try:
+            swept: SweepResult = cluster.sweep(min_age_s=60.0)
+        except l0gc.errors.PartialFailureError as e:
+            print(e, e.exit_code, e.result)
+            return 1
+        record: Record | None = next(cluster.read("events", partition=3), None)
+        return m + swept.deleted + cluster.epoch + cluster.status().lag_epochs + (record.offset if record else 0)
+"""
+BAD = """
+import l0gc
+l0gc.opne("s3://b/p")
+with l0gc.open("s3://b/p") as cluster:
+    cluster.upload("events", "day.ndjson", partition="3")
+    cluster.sweep(True)
+    cluster.sweep().removed
+    cluster.read("events").offset
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_users_script_is_checked_against_the_types(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
+    good.write_text(GOOD)
+    bad.write_text(BAD)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
+    ended = subprocess.run(
+        [*mypy, "--follow-imports=silent", good, bad], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    wrong = [line for line in ended.stdout.splitlines() if ": error:" in line]
+    assert [int(line.rpartition("bad.py:")[2].partition(":")[0]) for line in wrong] == [3, 5, 6, 7, 8], ended.stdout

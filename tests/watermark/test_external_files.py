@@ -1,0 +1,218 @@
+"""The files of a system that keeps its own log: what cannot be read for certain, or is not whole, is refused by name."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, UsageError
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Inline
+from l0gc.watermark.external_files import ExternalFiles, read_table
+from l0gc.watermark.external_log import ExternalLog
+from tests.support.memory_store import Call, MemoryStore
+
+
+def no_store(url: str) -> ObjectStore:
+    raise AssertionError(url)
+
+
+def read(
+    tmp_path: Path,
+    reports: str = "r.csv",
+    partitions: str = "p.csv",
+    epoch: int | None = 50,
+    expect: int | None = None,
+) -> ExternalLog:
+    files = ExternalFiles(str(tmp_path / reports), str(tmp_path / partitions), epoch, expect)
+    return files.read(no_store, Inline())
+
+
+def write(tmp_path: Path, **files: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(text)
+
+
+def test_all_formats_say_the_same(tmp_path: Path) -> None:
+    rows = [
+        {"topic": "a,1", "partition": 0, "revision": 3, "gc_epoch": 7},
+        {"topic": "7", "partition": 1, "gc_epoch": 8},
+    ]
+    write(
+        tmp_path,
+        r_csv='partition,topic,gc_epoch,revision,note\n0,"a,1",7,3,x\n1,7,8,,y\n',
+        r_ndjson='{"topic":"a,1","partition":0,"gc_epoch":7,"revision":3,"note":{}}\n{"topic":"7","partition":1,"gc_epoch":8}\n',
+        p_csv="topic,partition\nt,0\n",
+    )
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
+    tables = [read(tmp_path, f"r.{kind}").reports for kind in ("csv", "ndjson", "parquet")]
+    assert tables[0].to_pylist() == [
+        {"topic": "a,1", "revision": 3, "partition": 0, "gc_epoch": 7, "max_applied_epoch": 7},
+        {"topic": "7", "revision": None, "partition": 1, "gc_epoch": 8, "max_applied_epoch": 8},
+    ]
+    assert tables[1].equals(tables[0])
+    assert tables[2].equals(tables[0])
+
+
+def a_folder(tmp_path: Path, name: str = "r", *, finished: bool = True) -> Path:
+    """A folder of reports, or of partitions if it is called `p`."""
+    folder = tmp_path / name
+    folder.mkdir()
+    if name == "p":
+        write(folder, a_csv="topic,partition\nt,0\n", b_csv="topic,partition\nt,1\n")
+    else:
+        rows = '{"topic":"t","partition":1,"gc_epoch":8}\n'
+        write(folder, a_csv="topic,partition,gc_epoch\nt,0,7\n", b_ndjson=rows)
+    if finished:
+        (folder / "_SUCCESS").write_text("")
+    return folder
+
+
+def test_a_folder_is_all_its_files_but_for_a_writers_own(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path)
+    write(tmp_path, p_csv="topic,partition\nt,0\n")
+    assert read(tmp_path, "r").reports["gc_epoch"].to_pylist() == [7, 8]
+    (folder / "notes.txt").write_text("")
+    with pytest.raises(UsageError, match=r"notes\.txt is of no kind"):
+        read(tmp_path, "r")
+
+
+@pytest.mark.parametrize("unfinished", ["r", "p"])
+def test_a_folder_that_is_not_finished_is_refused(tmp_path: Path, unfinished: str) -> None:
+    """A list of partitions whose writer is still adding files puts M too high."""
+    for name in ("r", "p"):
+        a_folder(tmp_path, name, finished=name != unfinished)
+    with pytest.raises(ExternalLogError, match=rf"folder .*/{unfinished} is not finished: it has no _SUCCESS"):
+        read(tmp_path, "r", "p")
+    (tmp_path / unfinished / "_SUCCESS").write_text("")
+    assert read(tmp_path, "r", "p").partitions.num_rows == 2
+
+
+def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_path: Path) -> None:
+    for name in ("r", "p"):
+        a_folder(tmp_path, name, finished=False)
+    assert read(tmp_path, "r", "p", expect=2).partitions.num_rows == 2
+    for expected in (1, 3):
+        with pytest.raises(ExternalLogError, match=f"lists 2 partitions, and --expect-partitions says {expected}"):
+            read(tmp_path, "r", "p", expect=expected)
+    (tmp_path / "p" / "b.csv").write_text("topic,partition\nt,0\n")  # one of two is there twice
+    with pytest.raises(ExternalLogError, match="lists 1 partition"):
+        read(tmp_path, "r", "p", expect=2)
+
+
+def test_a_folder_that_is_written_anew_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("r", "p"):
+        a_folder(tmp_path, name)
+    once = Path.read_bytes
+
+    def rewritten(path: Path) -> bytes:
+        if path.parent.name == "p":
+            (path.parent / "_SUCCESS").unlink(missing_ok=True)
+            (path.parent / "other").write_text("")
+            (path.parent / "other").rename(path.parent / "_SUCCESS")
+        return once(path)
+
+    monkeypatch.setattr(Path, "read_bytes", rewritten)
+    with pytest.raises(ExternalLogError, match="/p was written anew while it was read"):
+        read(tmp_path, "r", "p")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> None:
+    """A listing shows what sorts before `_SUCCESS` as it was before that was written."""
+    store = MemoryStore()
+    store.put("0.csv", b"topic,partition\nt,0\n")
+    if not late:
+        store.put("1.csv", b"topic,partition\nt,1\n")
+        store.put("_SUCCESS", b"")
+    heads = 0
+
+    def fault(call: Call) -> None:
+        nonlocal heads
+        heads += call.kind == "head" and call.when == "before"
+        if late and call.kind == "list" and call.when == "after":
+            store.fault = lambda call: None
+            store.put("1.csv", b"topic,partition\nt,1\n")
+            store.put("_SUCCESS", b"")
+
+    store.fault = fault
+    reports = MemoryStore()
+    reports.put("r.csv", b"topic,partition,gc_epoch\nt,0,7\n")
+    stores = {"s3://b/p": store, "s3://b/r.csv": MemoryStore(), "s3://b": reports}
+    files = ExternalFiles("s3://b/r.csv", "s3://b/p", 50)
+    if late:
+        with pytest.raises(ExternalLogError, match="s3://b/p is not finished"):
+            files.read(stores.__getitem__, Inline())
+        return
+    assert files.read(stores.__getitem__, Inline()).partitions.num_rows == 2
+    assert heads == 2
+
+
+def test_the_epoch_may_be_a_column_but_of_one_snapshot_alone(tmp_path: Path) -> None:
+    write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,7\n", p_csv="topic,partition,cluster_epoch\nt,0,9\nt,1,9\n")
+    assert read(tmp_path, epoch=None).cluster_epoch == 9
+    with pytest.raises(UsageError, match="--cluster-epoch says 50"):
+        read(tmp_path)
+    write(tmp_path, p_csv="topic,partition,cluster_epoch\nt,0,9\nt,1,10\n")
+    with pytest.raises(UsageError, match="several cluster epochs"):
+        read(tmp_path, epoch=None)
+    write(tmp_path, p_csv="topic,partition\nt,0\n")
+    with pytest.raises(UsageError, match="not known"):
+        read(tmp_path, epoch=None)
+
+
+def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"r\.csv"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("r.csv", "topic,partition,gc_epoch\nt,0,7"),
+        ("r.csv", ""),
+        ("r.csv", "topic,partition\nt,0\n"),
+        ("r.csv", "topic,partition,gc_epoch\nt,0,\n"),
+        ("r.csv", "topic,partition,gc_epoch\nt,0,1.5\n"),
+        ("r.csv", "topic,partition,gc_epoch\nt,0,many\n"),
+        ("r.csv", "topic,partition,gc_epoch\nt,0\n"),
+        ("r.csv", "topic,partition,gc_epoch\nt,0,true\n"),
+        ("r.csv", "topic,partition,gc_epoch,gc_epoch\nt,0,7,9\n"),
+        ("r.ndjson", '{"topic":"t","partition":0,"gc_epoch":1.5}\n'),
+        ("r.ndjson", '{"topic":"t","partition":0}\n'),
+        ("r.ndjson", '{"topic":"t","partition":0,"gc_epoch":"7"}\n'),
+        ("r.ndjson", '{"topic":"t","partition":0,"gc\n'),
+        ("r.parquet", "PAR1"),
+        ("r.csv.gz", "no gzip"),
+        ("r.txt", "topic\n"),
+    ],
+)
+def test_a_file_that_cannot_be_read_for_certain_is_refused_by_name(name: str, body: str) -> None:
+    with pytest.raises((UsageError, CorruptObjectError), match=name.replace(".", r"\.")):
+        read_table(name, body.encode(), ("topic", "partition", "gc_epoch"))
+
+
+@pytest.mark.parametrize("gc_epoch", [True, datetime.date(2026, 11, 21), datetime.datetime(2026, 11, 21)])
+def test_what_is_no_number_is_not_made_one(gc_epoch: object, tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"topic": "t", "partition": 0, "gc_epoch": gc_epoch}]), tmp_path / "r.parquet")
+    with pytest.raises(CorruptObjectError, match=r"r\.parquet has .* in the column 'gc_epoch'"):
+        read_table("r.parquet", (tmp_path / "r.parquet").read_bytes(), ("topic", "partition", "gc_epoch"))
+
+
+def test_a_file_that_vanishes_while_the_folder_is_read_is_told_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,7\n", p_csv="topic,partition\nt,0\n")
+
+    def gone(path: Path) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "read_bytes", gone)
+    with pytest.raises(CorruptObjectError, match=r"r\.csv cannot be read: No such file"):
+        read(tmp_path)

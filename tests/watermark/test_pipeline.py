@@ -1,0 +1,301 @@
+"""compute-watermark without Spark: what it reads in which order, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import (
+    ClusterMismatchError,
+    EpochRegressionError,
+    ExternalLogError,
+    UsageError,
+    WatermarkRegressionError,
+)
+from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
+from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.histogram import EpochRow, Histogram
+from l0gc.watermark.listing import INVENTORY, LISTING
+from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
+from l0gc.watermark.scans import list_scans, read_scan
+from l0gc.watermark.source import IDLE, UNREADABLE, ClusterIdentity, Holder, UnitSummary
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
+
+
+def unit(*gc_epochs: int, highest: int = NO_WATERMARK) -> UnitSummary:
+    held = [Holder("t", i, e, IDLE, "idle") for i, e in enumerate(gc_epochs)]
+    counts = {e: gc_epochs.count(e) for e in gc_epochs}
+    lowest = sorted(held, key=lambda h: (h.gc_epoch, h.partition))
+    return UnitSummary(unit="u", gc_epochs=counts, lowest=lowest, highest_epoch=highest, highest_in="unit u")
+
+
+@dataclass
+class Source:
+    """Says what a test wants; the epoch is that of a controller, so that it may move meanwhile."""
+
+    cluster: Cluster
+    units: Sequence[UnitSummary] = ()
+    external: bool = False
+    snapshot_age_ms: int | None = None
+    way_out: str = "look at it"
+    meanwhile: Callable[[], object] = lambda: None
+    told: list[PublishedWatermark | None] = field(default_factory=list)
+
+    def snapshot(self) -> ClusterIdentity:
+        return self.cluster.identity()
+
+    def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
+        self.told.append(published)
+        self.meanwhile()
+        return self.units
+
+    def epoch_now(self) -> int:
+        return self.cluster.identity().cluster_epoch
+
+
+@dataclass
+class Scan:
+    """Finds what a test wants."""
+
+    rows: Sequence[EpochRow] = ()
+    samples: Sequence[str] = ()
+    source: str = LISTING
+    taken_ms: int | None = None
+    meanwhile: Callable[[], object] = lambda: None
+
+    def read(self, layout: KeyLayout, ceiling: Callable[[], int]) -> Histogram:
+        self.meanwhile()
+        found = Histogram.of_rows(self.rows)
+        found.samples = list(self.samples) or found.samples
+        return found
+
+
+def a_cluster(epoch: int = 0) -> Cluster:
+    cluster = memory_cluster()
+    for _ in range(epoch):
+        cluster.controller.advance()
+    return cluster
+
+
+def published(cluster: Cluster) -> PublishedWatermark | None:
+    return read_published(cluster.store, cluster.identity().cluster_id)[0]
+
+
+def test_m_is_published_with_the_epoch_behind_the_scan_and_the_number_of_partitions() -> None:
+    cluster = a_cluster(9)
+    scan = Scan(meanwhile=cluster.controller.advance)
+    result = Pipeline(cluster, Source(cluster, [unit(4, 6)]), scan).run()
+    assert (result.watermark, result.previous_watermark, result.cluster_epoch) == (4, -1, 9)
+    told = published(cluster)
+    assert told is not None
+    assert (told.watermark, told.cluster_epoch, told.partitions) == (4, 10, 2)
+    assert (told.eligible_objects, told.listed_objects) == (0, 0)
+
+
+def test_a_topic_created_while_the_journals_are_read_does_not_let_m_past_the_snapshot() -> None:
+    """Hazard 5."""
+    cluster = a_cluster()
+
+    def create() -> None:
+        for name in ("a", "b", "c"):
+            cluster.controller.create_topic(name, 1)
+
+    assert Pipeline(cluster, Source(cluster, [unit(2)], meanwhile=create)).run().watermark == 0
+
+
+def test_uploads_that_go_on_during_the_scan_are_no_sign_of_an_old_backup() -> None:
+    """Hazard 10: the epoch is compared as it is after the scan."""
+    cluster = a_cluster()
+    rows: list[EpochRow] = []
+    scan = Scan(rows, meanwhile=lambda: rows.append(EpochRow(cluster.controller.advance(), 1, 10, "some/key")))
+    result = Pipeline(cluster, Source(cluster), scan).run()
+    assert result.watermark == 0
+    assert result.listing is not None
+    assert (result.listing.totals.objects, result.listing.totals.eligible_objects) == (1, 0)
+
+
+def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
+    """Hazard 10."""
+    cluster = a_cluster()
+    with pytest.raises(EpochRegressionError, match="some/key is at epoch 5, above the cluster epoch 0: look at it"):
+        Pipeline(cluster, Source(cluster), Scan([EpochRow(5, 1, 10, "some/key")])).run()
+    assert published(cluster) is None
+
+
+def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -> None:
+    """Hazard 10, without a scan."""
+    cluster = a_cluster(3)
+    Pipeline(cluster, Source(cluster, [unit(1, highest=3)])).run(dry_run=True)
+    with pytest.raises(EpochRegressionError, match="unit u is at epoch 4, above the cluster epoch 3"):
+        Pipeline(cluster, Source(cluster, [unit(1, highest=4)])).run()
+    assert published(cluster) is None
+
+
+@pytest.mark.parametrize(
+    ("watermark", "epoch", "what"), [(5, 7, "the watermark in"), (2, 7, "the cluster epoch in"), (2, 4, "")]
+)
+def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, epoch: int, what: str) -> None:
+    """Hazard 10: an old controller log is found out by the published epoch before M itself is above it."""
+    cluster = a_cluster(4)
+    told = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, 0)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(told))
+    for dry_run in (True, False):
+        pipeline = Pipeline(cluster, Source(cluster, [unit(3)]))
+        if not what:
+            assert pipeline.run(dry_run=dry_run).watermark == 3
+            continue
+        with pytest.raises(
+            EpochRegressionError, match=rf"{what} .*published\.json is at epoch .*, above the cluster epoch 4"
+        ):
+            pipeline.run(dry_run=dry_run)
+        assert published(cluster) == told
+
+
+def test_a_faster_run_that_saw_a_newer_epoch_is_no_sign_of_an_old_backup() -> None:
+    """Hazard 10: between a run's last look at the epoch and its publication another one may do all of its work."""
+    cluster = a_cluster(3)
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+    faster: list[Callable[[], object]] = [cluster.controller.advance, Pipeline(cluster, Source(cluster, [unit(2)])).run]
+
+    def fault(call: Call) -> None:
+        if call.kind == "put_if_absent" and call.key == PUBLISHED_WATERMARK and call.when == "before" and faster:
+            todo = faster[:]
+            faster.clear()
+            for do in todo:
+                do()
+
+    store.fault = fault
+    result = Pipeline(cluster, Source(cluster, [unit(2)])).run()
+    assert (result.watermark, result.previous_watermark) == (2, 2)
+    told = published(cluster)
+    assert told is not None
+    assert told.cluster_epoch == 4
+
+
+def test_a_slower_run_does_not_lower_m() -> None:
+    """Hazard 15."""
+    cluster = a_cluster(9)
+    faster = Pipeline(cluster, Source(cluster, [unit(7)]))
+    with pytest.raises(WatermarkRegressionError):
+        Pipeline(cluster, Source(cluster, [unit(6)], meanwhile=faster.run)).run()
+    told = published(cluster)
+    assert told is not None
+    assert told.watermark == 7
+
+
+def test_another_clusters_watermark_stops_everything() -> None:
+    """Hazard 11."""
+    cluster = a_cluster(9)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark("another", 1, 2, 0)))
+    with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
+        Pipeline(cluster, Source(cluster, [unit(3)])).run()
+
+
+def test_a_unit_that_cannot_be_read_holds_m_and_is_named() -> None:
+    """Hazard 6."""
+    cluster = a_cluster(9)
+    broken = UnitSummary(
+        unit="journal 2", gc_epochs={3: 5}, lowest=[Holder("t", 0, 3, UNREADABLE, "damaged")], error="damaged"
+    )
+    result = Pipeline(cluster, Source(cluster, [unit(7), broken])).run()
+    assert (result.watermark, result.partitions) == (3, 6)
+    assert [u._asdict() for u in result.unreadable] == [{"unit": "journal 2", "error": "damaged"}]
+
+
+def test_the_source_hears_what_is_published() -> None:
+    cluster = a_cluster(9)
+    source = Source(cluster, [unit(4)])
+    for _ in range(2):
+        Pipeline(cluster, source).run()
+    assert [p.watermark if p is not None else None for p in source.told] == [None, 4]
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_a_source_of_the_other_kind_publishes_nothing(external: bool) -> None:
+    """Without topics M would be the controller's epoch, and an external log's objects of epoch 0 would go."""
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=not external)
+    with pytest.raises(ExternalLogError, match="--external-log" if external else "--reports"):
+        Pipeline(cluster, Source(cluster, external=external)).run()
+    assert published(cluster) is None
+
+
+def test_an_epoch_that_cannot_be_is_refused() -> None:
+    class Wrong(Source):
+        def snapshot(self) -> ClusterIdentity:
+            return self.cluster.identity()._replace(cluster_epoch=10**18)
+
+    cluster = a_cluster()
+    with pytest.raises(UsageError, match="cannot be"):
+        Pipeline(cluster, Wrong(cluster)).run()
+
+
+def test_only_old_objects_count_where_others_add_new_ones_meanwhile() -> None:
+    """Hazard 10, for a source whose epoch cannot be read again."""
+    cluster = a_cluster(5)
+    now = cluster.store.now_ms()
+    source = Source(cluster, snapshot_age_ms=1000)
+    Pipeline(cluster, source, Scan([EpochRow(6, 1, 1, "k", now - 1000)])).run()
+    with pytest.raises(EpochRegressionError, match="object k is at epoch 6"):
+        Pipeline(cluster, source, Scan([EpochRow(6, 1, 1, "k", now - 1001)])).run()
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    cluster = a_cluster(3)
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+    before = set(store.objects)
+    result = Pipeline(cluster, Source(cluster, [unit(1)]), Scan([EpochRow(0, 1, 1, "k")])).run(dry_run=True)
+    assert (result.published, result.kept, result.watermark) == (False, None, 1)
+    assert set(store.objects) == before
+
+
+def test_a_scan_shows_who_holds_what_and_since_when() -> None:
+    cluster = a_cluster(5)
+    rows = [EpochRow(5, 1, 1, "e", 50), EpochRow(None, 2, 20, "x", 7), EpochRow(0, 3, 30, "a", 9)]
+    rows += [EpochRow(1, 4, 40, "b", 8), EpochRow(2, 5, 50, "c", 11)]
+    source = Source(cluster, [unit(0, 1, 1)])
+    scan = Pipeline(cluster, source, Scan(rows, ["x", "y"])).run().listing
+    assert scan is not None
+    assert [(r.epoch, r.held_by, r.holders) for r in scan.rows] == [
+        (0, "", 0), (1, "t/0", 1), (2, "t/0", 3), (5, "t/0", 3), (None, "", 0)
+    ]  # fmt: skip
+    t = scan.totals
+    assert (t.watermark, t.cluster_epoch, t.source, t.unparsable_samples) == (0, 5, "listing", ["x", "y"])
+    assert (t.objects, t.bytes, t.unparsable, t.unparsable_bytes) == (15, 141, 2, 20)
+    assert (t.eligible_objects, t.eligible_bytes, t.oldest_eligible_ms, t.oldest_held_ms) == (3, 30, 9, 8)
+
+
+def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
+    cluster = a_cluster()
+    scan = Scan([EpochRow(0, 1, 10, "some/key", 3)])
+    looked = Pipeline(cluster, Source(cluster), scan).run(dry_run=True)
+    assert (looked.kept, list_scans(cluster.store)) == (None, [])
+    assert Pipeline(cluster, Source(cluster)).run().kept is None
+    with pytest.raises(EpochRegressionError):
+        Pipeline(cluster, Source(cluster), Scan([EpochRow(9, 1, 1, "k")])).run()
+    assert list_scans(cluster.store) == []
+    ran = Pipeline(cluster, Source(cluster), scan).run()
+    assert ran.kept is not None
+    assert list_scans(cluster.store) == [ran.kept.key]
+    assert read_scan(cluster.store, ran.kept.key, cluster.identity().cluster_id) == ran.listing
+
+
+def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> None:
+    cluster = a_cluster()
+    rows = [EpochRow(0, 1, 10, "a", 0, 2, 7), EpochRow(None, 0, 0, "x", 5, 1, 3)]
+    for source, taken_ms, counts in ((INVENTORY, 5, (-1, -1, -1)), (LISTING, None, (1, 10, 1))):
+        scan = Pipeline(cluster, Source(cluster), Scan(rows, source=source, taken_ms=taken_ms)).run().listing
+        assert scan is not None
+        t = scan.totals
+        assert (t.source, t.taken_ms) == (source, t.run_ms if taken_ms is None else taken_ms)
+        assert (t.objects, t.unparsable, t.noncurrent_objects, t.noncurrent_bytes) == (1, 0, 3, 10)
+        assert (t.oldest_eligible_ms, len(scan.rows), t.unparsable_samples) == (None, 1, [])
+        told = published(cluster)
+        assert told is not None
+        assert (told.eligible_objects, told.eligible_bytes, told.listed_objects) == counts
