@@ -138,10 +138,8 @@ class StoreUnfitError(L0gcError):
     exit_code = 6
 
 
-class UnsupportedFormatError(L0gcError):
+class UnsupportedFormatError(StoreUnfitError):
     """The bucket is laid out in a way that this l0gc does not know; nothing was read of it, or written."""
-
-    exit_code = 6
 
 
 # -- 1: the store failed, or did not let us ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from l0gc.errors import L0gcError
 from l0gc.runtime import Runtime
-from l0gc.storage.log import Folder
+from l0gc.storage.boundary import Folder
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.handle import JournalHandle

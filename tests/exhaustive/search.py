@@ -110,7 +110,7 @@ class Found:
 class _NoTurns(Turns):
     """Nobody waits for others, or looks at the log before its turn: what that does, the order of steps does as well."""
 
-    shared = property(lambda self: False)  # type: ignore[assignment]
+    shared = property(lambda self: False)
 
     def gap_s(self) -> float:
         return 0.0

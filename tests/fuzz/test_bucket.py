@@ -211,7 +211,8 @@ def changed_object(draw: st.DrawFn) -> tuple[str, bytes]:
     key = draw(st.sampled_from(alike))
     body = BUCKET.objects[key].body
     other = BUCKET.objects[draw(st.sampled_from([k for k in alike if k != key] or KEYS))].body
-    if key.startswith("level_one/data/"):  # pages of another L1 object are as sound as its own: nothing ties them to a key
+    if key.startswith("level_one/data/"):
+        # The pages of another L1 object are as sound as its own: nothing ties them to a key.
         return key, draw(changed(body) | st.binary(max_size=300))
     is_json = key.endswith(".json") and body.startswith(b"{") and b"\n" not in body
     return key, draw(hostile(body, other, JSON if is_json else ""))

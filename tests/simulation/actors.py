@@ -312,9 +312,9 @@ class _Executors(LocalFanOut):
         self._world, self._store_of = world, cluster.store
 
     def map(self, work: Callable[[ObjectStore, A], B], items: Sequence[A]) -> list[B]:
-        done = []
+        done: list[B] = []
         for item in items:
-            if self._world.thread is not None and self._world.random.random() < 0.25:
+            if self._world.thread is not None and self._world.random.random() < (0.2 if done else 0.5):
                 self._world.sleep(self._world.random.choice([2.0, 8.0, 32.0, 120.0]))
             done.append(work(self._store_of, item))
         return done

@@ -11,17 +11,27 @@ import pytest
 from tests.simulation.run import Outcome, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 200
-BLOCK = 10
+QUICK = 12
+SEEDS = 400
+BLOCK = 20
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_no_seed_violates_an_invariant(first: int) -> None:
+def _nothing_is_violated(seeds: range) -> None:
     """A violation names its seed; `python -m tests.simulation --seeds 1 --first SEED` replays it."""
-    outcomes = [simulate(seed) for seed in range(first, first + BLOCK)]
-    assert sum(o.records for o in outcomes) > 0
-    assert sum(o.swept for o in outcomes) > 0
-    assert sum(o.crashes for o in outcomes) > 0
+    outcomes = [simulate(seed) for seed in seeds]
+    for what in ("records", "swept", "crashes", "grouped", "late"):
+        assert sum(getattr(o, what) for o in outcomes) > 0, f"the seeds {seeds} have no {what}"
+
+
+def test_no_seed_violates_an_invariant() -> None:
+    _nothing_is_violated(range(QUICK))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(QUICK, SEEDS, BLOCK))
+def test_none_of_many_seeds_violates_an_invariant(first: int) -> None:
+    _nothing_is_violated(range(first, first + BLOCK))
 
 
 def _elsewhere(seed: int, hash_seed: str) -> str:

@@ -25,7 +25,7 @@ OLD_BACKUP = "the controller log is restored from an old backup, and later from 
 FOR_GOOD = "the controller log is restored from an old backup for good; later somebody notices"
 NOTICED = "the controller log is restored from an old backup for good, and somebody notices"
 FOREIGN_WATERMARK = "another cluster's watermark lies in the bucket for a while"
-EVENTS = (NOTHING, NOTHING, LONG_BREAK, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
+EVENTS = (NOTHING, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Faults:
     @cached_property
     def any(self) -> float:
         """At least as likely as any fault, before or after a call."""
-        return sum(astuple(self))
+        return float(sum(astuple(self)))
 
     @classmethod
     def none(cls) -> Faults:

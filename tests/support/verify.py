@@ -22,7 +22,7 @@ from l0gc.streamlog.journal.rows import L1_ROW, RANGE
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import l1_key, spill
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 RECORDS = {0: 10, 2: 6}
@@ -107,7 +107,8 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
         columns.repeated(file.epoch, n),
     ]
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=L1_SCHEMA), sink, compression="zstd", write_page_checksum=True)
+    schema = L1_SCHEMA.with_metadata({KEY_METADATA: l1_key(p, file)})
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd", write_page_checksum=True)
     store.put(l1_key(p, file), sink.getvalue())
     return len(sink.getvalue())
 

@@ -98,15 +98,12 @@ class Batch:
                 mine.append(span)
 
     def sorted(self) -> Records:
-        """The records in order of partition, and of the input within one. The batch is empty then: it is large."""
+        """The records in order of partition, and of the input within one."""
         partitions = np.concatenate(self.partitions)
         order = np.argsort(partitions, kind="stable")
         at: list[int] = order.tolist()
-        values = b"".join(map(self.values.__getitem__, at))
-        keys = list(map(self.keys.__getitem__, at))
-        self.values.clear()
-        self.keys.clear()
-        return Records(partitions[order], np.concatenate(self.sizes)[order], values, keys)
+        values, keys = map(self.values.__getitem__, at), map(self.keys.__getitem__, at)
+        return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys))
 
 
 class Filling:

@@ -50,11 +50,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as columns, in order of partition: of the values, the bytes of each and all of them joined."""
+    """Records as columns, in order of partition; `sizes` has the bytes of each value."""
 
     partitions: Rows
     sizes: Rows
-    values: bytes
+    values: Sequence[bytes]
     keys: Sequence[bytes | None]
 
 
@@ -85,7 +85,7 @@ def pack(groups: Sequence[Sequence[Chunk]], timestamp_ms: int) -> Packed:
     records = Records(
         np.repeat(np.array([c.partition for c in chunks], NUMBER), [len(c.values) for c in chunks]),
         np.array([len(v) for v in values]),
-        b"".join(values),
+        values,
         list(chain.from_iterable(c.keys for c in chunks)),
     )
     ends = np.cumsum([sum(len(c.values) for c in group) for group in groups]).tolist()
@@ -99,19 +99,11 @@ def pack_records(records: Records, ends: Sequence[int], timestamp_ms: int) -> Pa
         ends: behind which of them those of each journal end. Each journal has some.
         timestamp_ms: when they arrived, in milliseconds since 1970.
     """
-    n = len(records.sizes)
-    begins = np.zeros(n + 1, np.int64)  # at which byte each value does
+    begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
-    buffers = [None, pa.py_buffer(begins.astype(np.int32)), pa.py_buffer(records.values)]
-    arrays = [
-        columns.repeated(timestamp_ms, n, SCHEMA.field("timestamp").type),
-        columns.binary(records.keys),
-        pa.Array.from_buffers(pa.binary(), n, buffers),
-    ]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     layouts = [_layout(records.partitions, begins, first, end) for first, end in pairwise([0, *ends])]
     sink = pa.BufferOutputStream()
-    written = [_write(sink, batch, layout) for layout in layouts]
+    written = [_write(sink, records, begins, layout, timestamp_ms) for layout in layouts]
     body = sink.getvalue().to_pybytes()
     parts = [_part(layout, at, body) for layout, at in zip(layouts, written, strict=True)]
     return Packed(body, parts)
@@ -140,12 +132,21 @@ def _layout(partitions: Rows, begins: Rows, first: int, end: int) -> _Layout:
     return _Layout(partitions[extents[:-1]], extents, blocks, int(begins[end] - begins[first]))
 
 
-def _write(sink: pa.BufferOutputStream, batch: pa.RecordBatch, layout: _Layout) -> list[int]:
+def _write(
+    sink: pa.BufferOutputStream, records: Records, begins: Rows, layout: _Layout, timestamp_ms: int
+) -> list[int]:
     """Append the blocks; says at which byte each of them begins, and the last one ends."""
     at = [sink.tell()]
     for first, end in pairwise(layout.extents[layout.blocks].tolist()):
+        offsets = (begins[first : end + 1] - begins[first]).astype(np.int32)
+        values = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(records.values[first:end]))]
+        arrays = [
+            columns.repeated(timestamp_ms, end - first, SCHEMA.field("timestamp").type),
+            columns.binary(records.keys[first:end]),
+            pa.Array.from_buffers(pa.binary(), end - first, values),
+        ]
         with pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS) as writer:
-            writer.write_batch(batch.slice(first, end - first))
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
         at.append(sink.tell())
     return at
 

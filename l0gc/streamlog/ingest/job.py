@@ -19,7 +19,7 @@ from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, P
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
 
 _PACKERS: Final = 2
-"""Threads that encode and write: some can compress while others wait for the store."""
+"""Threads that encode and write: one can compress while another waits for the store."""
 
 
 def open_upload(

@@ -1,7 +1,7 @@
 """L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and their reading.
 
-What is read is believed only as far as it is what the journal says: the columns, the offsets from the first to the last,
-and a checksum for each page. Whatever differs is corrupt, and named.
+What is read is believed only as far as it is what the journal says: the object's own key, which it holds, the columns, the
+offsets from the first to the last, and a checksum for each page. Whatever differs is corrupt, and named.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ L1_SCHEMA: Final = pa.schema(
     ]
 )
 """`epoch` is that of the L0 object which the record came from."""
+KEY_METADATA: Final = "l0gc.key"
+"""The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
 _READ: Final = [f for f in L1_SCHEMA if f.name != "epoch"]
 _ROWS: Final = 4096
 
@@ -78,6 +80,10 @@ def read_l1(store: ObjectStore | bytes, key: str, file: L1File, start: int = 0) 
         found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
         if any(found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in _READ):
             raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
+        if (parquet.metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
+            raise CorruptObjectError(
+                f"{key} holds another object, or nothing that says which; restore it from a version"
+            )
         group = 0
         while group + 1 < parquet.num_row_groups and at + (rows := parquet.metadata.row_group(group).num_rows) <= start:
             group, at = group + 1, at + rows

@@ -27,7 +27,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 
@@ -301,11 +301,13 @@ class L1Writer:
     def _close(self) -> None:
         if self._writer is None:
             return
+        last, name = self.next - 1, self._runtime.new_id()
+        key = level_one(self.partition, self._epoch, self._base, last, name)
+        self._writer.add_key_value_metadata({KEY_METADATA: key})
         self._writer.close()
         content = self._sink if isinstance(self._sink, Path) else self._sink.getvalue()
         size = content.stat().st_size if isinstance(content, Path) else content.size
-        last, name = self.next - 1, self._runtime.new_id()
-        self._uploads.add(level_one(self.partition, self._epoch, self._base, last, name), content)
+        self._uploads.add(key, content)
         row = (self.partition.partition, self._base, last, size, self._epoch, name_bytes(name))
         self._files.append(row)
         self._writer, self._base, self._bytes = None, self.next, 0.0

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 import l0gc.streamlog.journal.producers
+import l0gc.streamlog.journal.topic
 from l0gc.errors import InvalidProducerEpochError, ProtocolError, StaleClusterEpochError, UsageError
 from l0gc.storage.log import Landed
-from l0gc.streamlog.journal import admission as rules
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
@@ -119,7 +119,7 @@ def _poison_taken() -> AbstractContextManager[Any]:
 
 def _anything_is_an_object() -> AbstractContextManager[Any]:
     """What `apply` refuses is not refused before."""
-    check = rules.check_object
+    check = l0gc.streamlog.journal.topic.check_object
     applying: list[bool] = []
     apply = JournalMachine.apply
 
@@ -140,7 +140,10 @@ def _anything_is_an_object() -> AbstractContextManager[Any]:
 
     @contextmanager
     def off() -> Iterator[None]:
-        with everywhere(_ADMISSION, "check_object", checked), method(JournalMachine, "apply", applied):
+        with (
+            everywhere("l0gc.streamlog.journal.topic", "check_object", checked),
+            method(JournalMachine, "apply", applied),
+        ):
             yield
 
     return off()

@@ -151,7 +151,7 @@ class _Sure(_Wrapped):
 def _appending_to(kind: type[_Wrapped]) -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
         store: Any = self._store
-        self._store = kind(store)  # type: ignore[assignment]
+        self._store = kind(store)
         try:
             return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
         finally:

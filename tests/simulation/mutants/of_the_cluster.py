@@ -14,15 +14,15 @@ import l0gc.streamlog.ingest.inputs
 import l0gc.streamlog.reader
 import l0gc.watermark.compute
 from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.streamlog.controller.entries import Tick
 from l0gc.streamlog.controller.handle import Controller
-from l0gc.streamlog.controller.state import ControllerState, Tick
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.epoch_source import JournalTask
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.watermark.compute import Watermark
+from l0gc.watermark.compute import Watermark, check_epochs
 from l0gc.watermark.publication import (
     PublishedWatermark,
-    check_epochs,
     encode_published,
     read_published,
     watermark_of,

@@ -142,3 +142,19 @@ def test_records_at_other_offsets_than_thought_are_refused_where_they_are_writte
         with pytest.raises(CorruptObjectError, match=r"partition events/0: records 0 to 2 came where 1 is next"):
             reconcile(cluster)
     assert not [k for k in store_of(cluster).objects if k.startswith("level_one/")]
+
+
+def test_an_object_that_lies_at_another_ones_place_is_not_believed() -> None:
+    """Two partitions may have objects with the same offsets, and even of the same size."""
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 2)
+    put(cluster, "events", {0: [b"a", b"b"], 1: [b"c", b"d"]})
+    reconcile(cluster)
+    keys = []
+    for p in (0, 1):
+        (file,) = files(cluster, "events", p)
+        keys.append((l1_key(partition_of(cluster, "events", p), file), file))
+    (first, file), (second, _) = keys
+    cluster.store.put(first, cluster.store.get(second).body)
+    with pytest.raises(CorruptObjectError, match="holds another object"):
+        list(read_l1(cluster.store, first, file))
