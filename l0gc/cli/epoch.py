@@ -9,6 +9,7 @@ from l0gc.cli.output import Output
 from l0gc.cli.pause import whoever
 from l0gc.errors import UsageError
 from l0gc.settings import Settings
+from l0gc.streamlog.topics import close_unknown_topics as close_all_unknown
 
 
 @click.group("epoch")
@@ -47,8 +48,12 @@ def show(settings: Settings) -> None:
     "--above", type=click.IntRange(0), metavar="E",
     help="Until the epoch is above E, also where the controller log went back behind what is published.",
 )  # fmt: skip
+@click.option(
+    "--close-unknown-topics", is_flag=True,
+    help="With --above: give up topics that journals hold and the restored controller log does not know.",
+)  # fmt: skip
 @common_options
-def advance(settings: Settings, expect: int | None, caller: str, above: int | None) -> None:
+def advance(settings: Settings, expect: int | None, caller: str, above: int | None, close_unknown_topics: bool) -> None:
     """Advance the cluster epoch by one.
 
     With --expect it can be repeated when the reply was lost: it advances once.
@@ -61,8 +66,13 @@ def advance(settings: Settings, expect: int | None, caller: str, above: int | No
     """
     if above is not None and expect is not None:
         raise UsageError("--expect and --above exclude each other")
+    if close_unknown_topics and above is None:
+        raise UsageError("--close-unknown-topics goes with --above")
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
         controller = cluster.controller
         epoch = controller.advance(expect, caller) if above is None else controller.advance_above(above)
-    out.result({"epoch": epoch}, [str(epoch)])
+        closed = close_all_unknown(cluster) if close_unknown_topics else []
+    rows = [{"journal": journal, "revision": revision, "topic_id": name} for journal, revision, name in closed]
+    lines = [f"closed in journal {journal}: the topic of revision {revision}" for journal, revision, _ in closed]
+    out.result({"epoch": epoch} | ({"closed": rows} if close_unknown_topics else {}), [str(epoch), *lines])

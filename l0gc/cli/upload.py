@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,8 +48,6 @@ def command(
       l0gc upload events day-1.ndjson day-2.ndjson --key-field user --producer nightly
       tail -n +1 log.ndjson | l0gc upload events - --partition 0
     """
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps some 15 MiB for the next batch
-
     from l0gc.streamlog.ingest.job import open_upload
 
     out = Output(settings)

@@ -11,6 +11,7 @@ from l0gc.errors import CorruptObjectError, PartialFailureError, ProtocolError, 
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import Broken
+from l0gc.watermark.publication import refuse_if_behind
 
 
 def create_topic(cluster: Cluster, name: str, partitions: int, journals: int | None = None) -> tuple[Topic, bool]:
@@ -39,6 +40,30 @@ def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
         return None
 
     return topic, [b for b in cluster.parallel.map(close, topic.journals) if b is not None]
+
+
+def close_unknown_topics(cluster: Cluster) -> list[tuple[int, int, str]]:
+    """Close what journals hold of topics that the controller does not know, and give their records up.
+
+    Only a controller log that was restored from a backup leaves such topics behind: they were created after it. Until they
+    are closed, no M is computed. It is for an operator who has decided that the newer log is lost for good.
+
+    Returns:
+        The journal, revision and id of each topic that was closed.
+
+    Raises:
+        EpochRegressionError: the cluster epoch is not above all that is published; advance it first.
+    """
+    refuse_if_behind(cluster)
+    state = cluster.controller.snapshot()
+    closed = []
+    for journal in range(state.journals):
+        handle = cluster.journal(journal)
+        for topic in list(handle.catch_up().topics.values()):
+            unknown = not topic.closed and not state.knows(topic.revision, topic.topic_id)
+            if unknown and topic.revision <= state.epoch and handle.close(topic.revision, topic.topic_id):
+                closed.append((journal, topic.revision, topic.topic_id))
+    return closed
 
 
 def problem_of(broken: list[Broken]) -> PartialFailureError | None:

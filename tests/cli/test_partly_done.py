@@ -19,6 +19,7 @@ from l0gc.cli.output import taking_results
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest import job
 from tests.support.cli import l0gc
 from tests.support.ingest import stored_values
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
@@ -56,7 +57,9 @@ def test_an_upload_that_ends_behind_its_records_says_that_they_are_there(
     said: str,
     cause: BaseException,
     raised: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(job, "_PACKERS", 1)  # so that the first batch is the first to be written
     (tmp_path / "in").write_bytes(b"1\n2\n3\n" + b"x" * 4096)
     written = [0]
 

@@ -50,9 +50,10 @@ _log: Final = logging.getLogger(__name__)
 
 DEFAULT_BATCH_BYTES: Final = 4 << 20
 _RAW: Final = 2
-_PACKED: Final = 16
+"""How many batches may wait to be encoded, or be encoded: these are in memory as they were read."""
+_PACKED: Final = 8
 """How many batches may wait for their commit, so that a slow log is told of many at once."""
-_PACKED_BYTES: Final = 64 << 20
+_PACKED_BYTES: Final = 32 << 20
 """About how many bytes of records these may be; packed they take a fraction of it."""
 _MAX_STAMPS: Final = 50
 """How often one batch is stamped anew before the upload gives up; each time the window has moved past it."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from l0gc.streamlog.ingest import uploader
 from tests.support.ingest import (
     SMALL,
     CrashError,
@@ -32,6 +33,12 @@ from tests.support.memory_store import Call, memory_cluster
 T = TypeVar("T")
 
 PARTITIONS = 2
+
+
+@pytest.fixture(autouse=True)
+def _many_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A committer that is held up takes all that is packed."""
+    monkeypatch.setattr(uploader, "_PACKED", 16)
 
 
 class Later(Executor):
@@ -98,6 +105,26 @@ def test_a_batch_that_is_packed_behind_one_that_failed_is_not_committed(tmp_path
         upload(cluster, "events", [path], batch_bytes=SMALL, packers=OnDemand(), committer=Later())
     assert len(l0_objects(cluster)) == 1
     assert stored_values(cluster, "events") == [[], []]
+
+
+def test_no_more_batches_wait_than_fit_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads waits for the committer then."""
+    monkeypatch.setattr(uploader, "_PACKED", 3)
+    waiting: list[int] = []
+
+    class Counting(Later):
+        def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+            future = super().submit(fn, *args, **kwargs)
+            waiting.append(len(self._waiting))
+            if len(self._waiting) == 3:
+                self.go_on()
+            return future
+
+    path = write(tmp_path / "in", lines(40))
+    cluster = topic_in_memory(PARTITIONS)
+    upload(cluster, "events", [path], batch_bytes=SMALL, committer=Counting())
+    assert max(waiting) == 3
+    assert objects_in_entries(cluster) == [3, 3, 3, 1]
 
 
 @pytest.mark.parametrize("with_producer", [False, True])

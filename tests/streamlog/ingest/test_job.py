@@ -1,0 +1,89 @@
+"""An upload from its beginning: what is checked, and that nothing is written before."""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from l0gc.errors import EpochRegressionError, TopicNotFoundError, UsageError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.ingest.result import UploadResult
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.support.ingest import another_process, in_turn, lines, store_of, stored_values, topic_in_memory, write
+
+PARTITIONS = 3
+
+
+def run(cluster: Cluster, *sources: Any, topic: str = "events", **options: Any) -> UploadResult:
+    with ExitStack() as stack:
+        uploader, inputs = open_upload(cluster, topic, sources, stack, **options)
+        return uploader.run(inputs)
+
+
+def test_records_go_in_turn_to_one_partition_or_by_a_field(tmp_path: Path) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    records = [b'{"k":%d}' % n for n in range(9)]
+    path = write(tmp_path / "in", records)
+    run(cluster, path)
+    assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)
+    run(cluster, str(path), partition=1)
+    assert stored_values(cluster, "events")[1][3:] == records
+    run(cluster, io.BytesIO(path.read_bytes()), key_field="k", producer="job")
+    assert run(cluster, path, key_field="k", producer="job").skipped == 9  # known by its content
+    assert sum(map(len, stored_values(cluster, "events"))) == 27
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"partition": 0, "key_field": "k"}, UsageError, "exclude each other"),
+        ({"partition": PARTITIONS}, UsageError, "out of range"),
+        ({"topic": "event"}, TopicNotFoundError, "did you mean 'events'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    path = write(tmp_path / "in", lines(2))
+    before = set(store_of(cluster).objects)
+    with pytest.raises(error, match=message):
+        run(cluster, path, producer="job", **options)
+    assert set(store_of(cluster).objects) == before
+
+
+def test_an_input_that_cannot_be_read_does_not_fence_the_run_before(tmp_path: Path) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    run(cluster, write(tmp_path / "in", lines(2)), producer="job")
+    epoch = cluster.controller.snapshot().producers["job"].epoch
+    with pytest.raises(UsageError, match="cannot read"):
+        run(another_process(cluster), tmp_path / "in", tmp_path / "missing", producer="job")
+    assert cluster.controller.snapshot().producers["job"].epoch == epoch
+
+
+def test_an_upload_ticks_if_that_is_due(tmp_path: Path) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    path, epoch = write(tmp_path / "in", lines(2)), cluster.controller.snapshot().epoch
+    assert {o.epoch for o in run(cluster, path).objects} == {epoch}
+    store_of(cluster).clock.ms += 3_600_000
+    assert {o.epoch for o in run(another_process(cluster), path).objects} == {epoch + 1}
+
+
+def test_a_refused_upload_leaves_the_controllers_log_as_it_was(tmp_path: Path) -> None:
+    """Behind a restored log a tick and a producer's bump would take offsets that a better recovery needs."""
+    cluster = topic_in_memory(PARTITIONS)
+    path = write(tmp_path / "in", lines(2))
+    run(cluster, path, producer="job")
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, state.epoch + 3, state.epoch + 5, 0))
+    store_of(cluster).clock.ms += 3_600_000  # a tick is due
+    before = dict(store_of(cluster).objects)
+    for options in ({}, {"producer": "job"}, {"producer": "another"}):
+        with pytest.raises(EpochRegressionError):
+            run(another_process(cluster), path, **options)
+    assert store_of(cluster).objects == before

@@ -1,0 +1,52 @@
+"""Topics that a restored controller log has forgotten: they hold everything back until an operator gives them up."""
+
+from __future__ import annotations
+
+import pytest
+
+from l0gc.errors import EpochRegressionError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.topics import close_unknown_topics
+from l0gc.watermark.pipeline import Pipeline
+from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reconcile import put
+
+
+def compute(cluster: Cluster) -> int:
+    return Pipeline(cluster, JournalSource(cluster)).run().watermark
+
+
+def restored() -> Cluster:
+    """A cluster whose controller log went back behind a topic that has records; an M was published meanwhile."""
+    store = MemoryStore()
+    cluster = memory_cluster(store)
+    cluster.controller.create_topic("kept", 1)
+    backup = {k: o for k, o in store.objects.items() if k.startswith("l0gc/controller/")}
+    cluster.controller.create_topic("forgotten", 2, 2)
+    put(cluster, "forgotten", {0: [b"a"], 1: [b"b"]})
+    compute(cluster)
+    for key in [k for k in store.objects if k.startswith("l0gc/controller/") and k not in backup]:
+        del store.objects[key]
+    return memory_cluster(store, seed=1, bootstrap=False)
+
+
+def test_a_forgotten_topic_is_given_up_only_above_what_is_published_and_then_m_is_computed_again() -> None:
+    cluster = restored()
+    with pytest.raises(EpochRegressionError):
+        close_unknown_topics(cluster)
+    cluster.controller.advance_above(5)
+    with pytest.raises(EpochRegressionError, match="does not know"):
+        compute(cluster)
+    closed = close_unknown_topics(cluster)
+    assert [(journal, revision) for journal, revision, _ in closed] == [(1, 2), (2, 2)]
+    assert compute(cluster) >= 0
+    assert close_unknown_topics(cluster) == []
+
+
+def test_what_the_controller_knows_is_never_closed() -> None:
+    cluster = memory_cluster()
+    topic, _ = cluster.controller.create_topic("kept", 1)
+    put(cluster, "kept", {0: [b"a"]})
+    assert close_unknown_topics(cluster) == []
+    assert not cluster.journal(topic.journals[0]).catch_up().closed(topic.revision)
