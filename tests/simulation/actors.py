@@ -31,7 +31,7 @@ from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
-from tests.simulation.weather import Shape
+from tests.simulation.weather import HOUR_MS, Shape
 from tests.simulation.world import Process, World
 
 TOPICS = ("a", "b", "c")
@@ -336,7 +336,7 @@ def compute_watermark(world: World, cluster: Cluster) -> int:
 
 def sweeper(world: World, times: int) -> Body:
     def once(process: Process) -> None:
-        min_age_ms = world.random.choice([0, 0, 60_000, 3_600_000])
+        min_age_ms = world.random.choice([0, 0, 60_000, 7 * HOUR_MS])
         thread = world.thread
         assert thread is not None
         thread.min_age_ms = min_age_ms

@@ -8,7 +8,7 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from tests.simulation import actors, strangers
 from tests.simulation.actors import Finished, Job
@@ -205,11 +205,8 @@ def _recover(world: World) -> None:
         ]
         if others or topic.topic_id in watch.gone:  # listed again though it was deleted, or its revision is another's
             delete_topic(cluster, name)
+    close_unknown_topics(cluster)
     state = cluster.controller.snapshot()
-    for journal, shadow in sorted(watch.shadows.items()):
-        for t in list(shadow.topics.values()):
-            if not t.closed and not state.knows(t.revision, t.topic_id):
-                cluster.journal(journal).close(t.revision)
     for name in actors.TOPICS[:-1]:
         if name not in state.topics:
             actors.found_topic(world, cluster, name)

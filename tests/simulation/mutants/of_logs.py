@@ -242,6 +242,7 @@ MUTANTS = [
         "a replay that took long does not ask the boundary",
         _phantoms_replayed,
         (f"{_LOG}::test_a_replay_does_not_take_a_phantom_for_an_entry",),
+        simulated=False,
     ),
     Mutant(
         7,
@@ -267,6 +268,7 @@ MUTANTS = [
         "what landed and was truncated since counts as overtaken",
         _landed_taken_for_overtaken,
         (f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_asked_is_no_loser",),
+        simulated=False,
     ),
     Mutant(
         7,

@@ -170,6 +170,7 @@ MUTANTS = [
         "M is the lowest M(p) alone",
         _not_capped,
         (f"{_TEST_COMPUTE}::test_m_is_never_above_the_epoch_of_its_snapshot",),
+        simulated=False,
     ),
     Mutant(
         5,
@@ -286,6 +287,7 @@ MUTANTS = [
         "M is compared, then written without a condition",
         _publication_without_swap,
         (f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",),
+        simulated=False,
     ),
     Mutant(
         16,
