@@ -89,12 +89,12 @@ def idle(setting: Setting) -> Result:
     due = ["--epoch-interval", "0"]
     samples = interleave(
         {
-            "housekeep, 1,024": lambda _: setting.l0gc(prefix, *due, "housekeep"),
+            "housekeep, 1,024": lambda _: setting.l0gc(prefix, "housekeep", *due),
             "status, 1,024": lambda _: setting.l0gc(prefix, "status"),
         },
         setting.runs,
     )
-    counts = _requests(setting, prefix, *due, "housekeep")
+    counts = _requests(setting, prefix, "housekeep", *due)
     used, (each, more) = 4, IDLE_REQUESTS
     goals = [wall_goal(samples, name, IDLE_S) for name in samples]
     total = sum(counts.values())

@@ -26,9 +26,9 @@ S = TypeVar("S")
 
 CHECKPOINT_BYTES: Final = 256 << 10
 """A checkpoint of less than this is cheap, so what is behind it need not weigh more."""
-CHECKPOINT_EVERY: Final = 40
+CHECKPOINT_EVERY: Final = 64
 """Entries behind a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, also where nobody runs
-housekeeping. Behind a large one an entry counts as 1/40 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
+housekeeping. Behind a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
 _CHECKPOINT_SHARE: Final = 2
 """What lies behind a checkpoint weighs so many times as much as it does when the next one is due. So all checkpoints
 together cost half of what the entries cost, and the newest one; and a replay reads at most three times the state."""

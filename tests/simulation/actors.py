@@ -336,7 +336,7 @@ def compute_watermark(world: World, cluster: Cluster) -> int:
 
 def sweeper(world: World, times: int) -> Body:
     def once(process: Process) -> None:
-        min_age_ms = world.random.choice([0, 0, 60_000, 7 * HOUR_MS])
+        min_age_ms = world.random.choice([0, 60_000, 7 * HOUR_MS, 7 * HOUR_MS])
         thread = world.thread
         assert thread is not None
         thread.min_age_ms = min_age_ms
@@ -391,8 +391,8 @@ def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool)
                     f"{topic.name}/{r.partition}: record {r.offset} is {r.value!r}, not the acknowledged one"
                 )
             mine.append(r.value)
-            if world.thread is not None and world.random.random() < 0.15:
-                world.sleep(5.0)  # a slow reader: what it has yet to read may move meanwhile
+            if world.thread is not None and world.random.random() < 0.3:
+                world.sleep(world.random.choice([5.0, 60.0, 600.0]))  # a slow reader: what it has yet to read may move meanwhile
     except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
         if not world.watch.is_live(topic):
             raise  # its objects may go before its journals are closed

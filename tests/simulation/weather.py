@@ -14,6 +14,7 @@ import l0gc.collect.scan
 import l0gc.storage.replica
 import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
+import l0gc.streamlog.reader
 from tests.simulation.store import HABITS
 
 HOUR_MS = 3_600_000
@@ -79,6 +80,7 @@ class Weather:
     epoch_interval_s: float
     checkpoint_every: int
     index_rows: int
+    window_bytes: int
     wrong_clocks: bool
     date_jumps: bool
     trouble: float
@@ -99,6 +101,7 @@ class Weather:
             epoch_interval_s=chance.choice([2.0, 10.0, 30.0]),
             checkpoint_every=chance.choice([3, 10, 100]),
             index_rows=chance.choice([2, 4, 64]),
+            window_bytes=chance.choice([1, 1, 32 << 20]),
             wrong_clocks=chance.random() < 0.5,
             date_jumps=chance.random() < 0.3,
             trouble=chance.choice([0.3, 1.0, 1.0, 2.0]),
@@ -113,7 +116,7 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """l0gc's constants as this seed has them: small pages, checkpoints soon, index objects of a few rows."""
+        """l0gc's constants as this seed has them: small pages, checkpoints soon, index objects of a few rows, and so on."""
         constants = [
             (l0gc.collect.scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
@@ -123,6 +126,7 @@ class Weather:
             (l0gc.streamlog.level_one.commit, "STATE_ROWS", self.index_rows),
             (l0gc.streamlog.level_one.index, "KEPT_ROWS", self.index_rows // 2),
             (l0gc.streamlog.level_one.index, "INDEX_ROWS", 2 * self.index_rows),
+            (l0gc.streamlog.reader, "WINDOW_BYTES", self.window_bytes),
         ]
         with ExitStack() as stack:
             for module, name, value in constants:

@@ -243,6 +243,7 @@ MUTANTS = [
         "M alone is compared with the epoch, not the published epoch",
         _published_epoch_not_compared,
         (f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",),
+        simulated=False,
     ),
     Mutant(
         10,
