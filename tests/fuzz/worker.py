@@ -153,7 +153,9 @@ def _answer(read: Callable[[bytes], None], body: bytes) -> str:
         read(body)
         answer = READ
     except (CorruptObjectError, UsageError) as e:
-        answer = REFUSED if any(named in str(e) for named in (KEY, "level_one/data/")) else f"refused without the name: {e}"
+        answer = (
+            REFUSED if any(named in str(e) for named in (KEY, "level_one/data/")) else f"refused without the name: {e}"
+        )
     except BaseException as e:  # noqa: BLE001
         answer = f"{type(e).__name__}: {e}"
     taken = _peak_bytes() - before

@@ -70,7 +70,7 @@ BACKLOG: Final = OBJECTS - KEPT_UP
 PER_JOURNAL: Final = PER_S / JOURNALS
 """Objects a second in each journal."""
 APPENDS: Final = min(PER_JOURNAL, 1 / APPEND_INTERVAL_S)
-"""Entries a second in each journal: busy writers share a pace, and what comes meanwhile goes into the next entry."""
+"""Entries a second in each journal, which has one writer: what comes meanwhile goes into its next entry."""
 ENTRY_BYTES: Final = PER_JOURNAL / APPENDS * (model.ENTRY_OBJECT_BYTES + PER_OBJECT * model.ENTRY_EXTENT_BYTES)
 UNRECONCILED: Final = PER_JOURNAL * RECONCILE_S
 """Objects in a journal that are not in L1, before a run of reconcile."""
@@ -129,11 +129,6 @@ def reconcile() -> Requests:
 def metadata_per_s() -> Requests:
     """What the journals cost all uploads of a second: entries, and checkpoints now and then."""
     return JOURNALS * Requests(puts=APPENDS + APPENDS / CHECKPOINT_ENTRIES)
-
-
-def looks_per_s(writers: int) -> Requests:
-    """What so many writers for each journal add: each reads what the others append."""
-    return JOURNALS * APPENDS * Requests(gets=writers - 1)
 
 
 def uploads_per_s() -> Requests:

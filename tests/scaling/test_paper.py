@@ -25,6 +25,6 @@ def test_no_part_of_the_worked_case_is_below_it() -> None:
 
 
 def test_the_journals_cost_at_most_15_percent_of_what_the_data_costs() -> None:
-    journals = case.DAY_S * (case.metadata_per_s() + case.looks_per_s(2)).dollars
+    journals = case.DAY_S * case.metadata_per_s().dollars
     upkeep = case.DAY_S / case.HOUSEKEEP_S * case.housekeep().dollars
     assert journals + upkeep <= 0.15 * case.DAY_S * Requests(puts=case.PER_S).dollars

@@ -354,13 +354,17 @@ def cron(world: World, times: int) -> Body:
     """The whole loop, as an operator has it run: what is reconciled goes soon."""
 
     def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        reconcile(cluster)
-        housekeep(cluster, barrier=True)
-        compute_watermark(world, cluster)
-        sweep(cluster)
+        run_all(world, world.cluster(process))
 
     return repeat(world, times, once)
+
+
+def run_all(world: World, cluster: Cluster) -> None:
+    """Reconcile, close every window, compute M, sweep."""
+    reconcile(cluster)
+    housekeep(cluster, barrier=True)
+    compute_watermark(world, cluster)
+    sweep(cluster)
 
 
 # -- readers --------------------------------------------------------------------------------------------------------------
@@ -377,6 +381,15 @@ def reader(world: World, times: int) -> Body:
     return repeat(world, times, once)
 
 
+def _meanwhile(world: World) -> None:
+    """A slow reader: what it has yet to read moves."""
+    if world.random.random() < 0.7:
+        world.sleep(5.0)
+        return
+    with suppress(L0gcError):
+        run_all(world, world.cluster())
+
+
 def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
     """Read a topic, and hold it against what was acknowledged before the reading began."""
     told = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
@@ -391,8 +404,8 @@ def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool)
                     f"{topic.name}/{r.partition}: record {r.offset} is {r.value!r}, not the acknowledged one"
                 )
             mine.append(r.value)
-            if world.thread is not None and world.random.random() < 0.3:
-                world.sleep(world.random.choice([5.0, 60.0, 600.0]))  # a slow reader: what it has yet to read may move meanwhile
+            if world.thread is not None and world.random.random() < 0.15:
+                _meanwhile(world)
     except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
         if not world.watch.is_live(topic):
             raise  # its objects may go before its journals are closed

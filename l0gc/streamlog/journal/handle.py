@@ -4,7 +4,7 @@ Admission is decided twice, on purpose: early by the fence, which saves an appen
 offset where the objects land, by `Admission`, which is what safety rests on (hazard 2).
 
 Group commit: a process has one append in flight for each journal. Whatever its threads have finished meanwhile queues and
-goes into the next entry. An idle process commits at once, a busy one in groups: the writers of a journal together append
+goes into the next entry. An idle process commits at once, a busy one in groups: one that is alone in its journal appends
 about ten entries a second, since each is a request that costs as much as the object that it names. While an append waits,
 its queue grows, so that objects per second hold where appends per second do not.
 """
@@ -55,8 +55,8 @@ from l0gc.streamlog.journal.window import EpochWindow
 ENTRY_BYTES: Final = 1 << 20
 """About how much one entry holds: what waits beyond that goes into the next one."""
 APPEND_INTERVAL_S: Final = 0.1
-"""How long busy writers of a journal leave between two entries: with 100 journals, their entries then cost a tenth of what
-10,000 objects a second cost. Nobody waits who has not appended for so long."""
+"""How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
+a tenth of what 10,000 objects a second cost. Nobody waits who has not appended for so long."""
 _OBJECT_BYTES: Final = 200
 """What an object weighs in an entry beside its extents."""
 
@@ -192,8 +192,8 @@ class JournalHandle:
 
     def _keep_pace(self) -> None:
         clock = self._runtime.clock
-        wait = self._appended_at + self.replica.writers * APPEND_INTERVAL_S - clock.monotonic()
-        if wait > 0:
+        wait = self._appended_at + APPEND_INTERVAL_S - clock.monotonic()
+        if wait > 0 and self.replica.writers == 1:  # several take turns, and wait for each other as it is
             clock.sleep(wait)
         self._appended_at = clock.monotonic()
 
