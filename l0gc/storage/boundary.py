@@ -1,9 +1,10 @@
 """The boundary of a log: entries below it may be gone.
 
 Truncation deletes entries that a checkpoint covers. A writer that slept through one could re-create a deleted offset and
-believe that it owns it (hazard 7). So truncation first raises `boundary.json` by compare-and-swap, and only a boundary that
-was seen to be raised allows the deletion; entries of less than a minimum age are never deleted; and whoever has not looked
-at the log for a third of that age, by the store's clock, asks the boundary before it trusts what it appended or read.
+believe that it owns it (hazard 7). So truncation first raises `boundary.json` by compare-and-swap, and only a boundary
+that was seen to be raised allows the deletion; entries of less than a minimum age are never deleted; and a writer that
+has not looked at the log for a third of that age, by the store's clock, asks the boundary before it trusts what it
+appended or read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
@@ -39,8 +41,7 @@ class _Boundary(msgspec.Struct, frozen=True):
     boundary: int
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_DECODER: Final = msgspec.json.Decoder(_Boundary)
+_DECODER: Final = json_decoder(_Boundary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Boundary:
         body = unseal(self.key, stored.body)
         try:
             return _DECODER.decode(body).boundary, stored.etag, stored.date_ms
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        except UNDECODABLE as e:
             raise CorruptObjectError(f"{self.key} does not hold a boundary: {e}") from e
 
     def lift(self, boundary: int) -> int:

@@ -171,7 +171,7 @@ class Connection:
         return StoreError(f"{self.full(key)}: {status} {code} {message}".rstrip())
 
     def no_credentials(self) -> AccessDeniedError:
-        """The error for whoever has none."""
+        """The error where there are none."""
         return AccessDeniedError(
             f"no credentials for {self.config.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"
         )

@@ -1,10 +1,10 @@
 """Whose turn it is, when many processes append to one log.
 
-An attempt costs a request whether it wins or not, and only one wins an offset. Chance alone is unfair there: whoever has won
-knows the next offset at once, and wins again. But all writers see the same log, and each entry says who wrote it. So where
-others are seen, a writer looks before it appends, and they take turns: the one whose last entry is the oldest goes next, and
-each of the others waits for those before it. Where nothing lands for some turns, the next one takes the turn of the writer
-that was waited for, so nobody waits long for one that has nothing to append.
+An attempt costs a request whether it wins or not, and only one wins an offset. Chance alone is unfair there: a writer
+that has won knows the next offset at once, and wins again. But all writers see the same log, and each entry says who
+wrote it. So where others are seen, a writer looks before it appends, and they take turns: the one whose last entry is
+the oldest goes next, and each of the others waits for those before it. Where nothing lands for some turns, the next one
+takes the turn of the writer that was waited for, so nobody waits long for one that has nothing to append.
 
 Nothing rests on any of this: a turn that two have taken is a conflict like any other, one that nobody takes is lost time,
 and a writer that is alone appends at once. Only now and then it leaves a gap, or one that comes later would never get in.
@@ -29,8 +29,8 @@ _TURN_REQUESTS: Final = 2
 _SILENT_TURNS: Final = 2
 """Turns without an entry until a writer's turn is taken by the next one."""
 _HASTE: Final = 0.7
-"""Whoever is further behind looks again after this part of the time that those before it should take. If all came as late
-as they reckon, the time between entries would only ever grow."""
+"""A writer that is further behind looks again after this part of the time that those before it should take. If all came
+as late as they reckon, the time between entries would only ever grow."""
 _CROWD: Final = 16
 """The most turns that chance spreads writers over who have met conflicts: newcomers, whose order nobody knows."""
 _GAP_EVERY: Final = 12
@@ -110,11 +110,21 @@ class Turns:
 
     @property
     def expected(self) -> int:
-        """How many entries have probably landed since the last look."""
+        """How many entries to read at once: about half of what has probably landed since the last look."""
         if not self.shared:
-            return 0
+            return 1
         silent = self._runtime.clock.monotonic() - self._landed_at
-        return 1 + int(min(_CROWD, max(0.0, silent) / max(self._between_s, 0.001)))
+        return max(1, int(min(_CROWD, silent / max(self._between_s, 0.001)) / 2))
+
+    @property
+    def next(self) -> bool:
+        """Whether one writer alone has its turn before this one."""
+        return len(self._before()) == 1
+
+    def _before(self) -> list[int]:
+        """The last entries of the writers whose turns come before this one's."""
+        mine = self._last.get(self._writer, (-1, 0.0))[0]
+        return [offset for offset, _ in self._last.values() if offset < mine]
 
     def crowd_s(self) -> float:
         """A share of chance after conflicts: those whose order nobody knows spread out."""
@@ -128,15 +138,16 @@ class Turns:
         if self._conflicts > 1:  # the order is not what it seems: come in behind an entry, or where a gap is
             busy = 0 < self._busy_looks < _PATIENCE
             return 0.1 * self._request_s if busy and self._runtime.jitter(1) < _GAP_SHARE else 0.0
-        mine = self._last.get(self._writer, (-1, 0.0))[0]
-        before = sorted(offset for offset, _ in self._last.values() if offset < mine)
+        before = self._before()
         if not before:
             return self.gap_s()
         silent = self._runtime.clock.monotonic() - self._landed_at
         turn = _TURN_REQUESTS * self._request_s
         if silent >= (_SILENT_TURNS + len(before)) * turn:
-            self._last = {w: at for w, at in self._last.items() if at[0] >= mine}  # they have let their turns pass
+            self._last = {
+                w: at for w, at in self._last.items() if at[0] not in before
+            }  # they have let their turns pass
             return 0.0
         if len(before) == 1:
             return max(0.1 * turn, turn / 2 - silent)
-        return max(turn, _HASTE * (len(before) - 1) * max(turn / 2, self._between_s) - silent)
+        return max(turn, _HASTE * (len(before) - 1) * max(turn / 2, self._between_s))

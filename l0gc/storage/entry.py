@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import zstandard
 
+from l0gc.decoding import msgpack_decoder
 from l0gc.errors import CorruptObjectError, ProtocolError
 from l0gc.storage.checksum import mismatch
 
@@ -53,10 +54,9 @@ class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
     state: bytes
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_ENTRY: Final = msgspec.msgpack.Decoder(Entry)
-_CHECKPOINT: Final = msgspec.msgpack.Decoder(Checkpoint)
+_ENTRY: Final = msgpack_decoder(Entry)
+_CHECKPOINT: Final = msgpack_decoder(Checkpoint)
 
 
 def encode_entry(key: str, entry: Entry) -> bytes:

@@ -1,4 +1,4 @@
-"""Spreading work that reads a store over whoever can do it: threads of this process, or executors (`spark/fan_out.py`).
+"""Spreading work that reads a store over workers: threads of this process, or executors (`spark/fan_out.py`).
 
 Work is a function of a store and an item. What it returns should be small, since all of it comes together in one process;
 where it is not, `reduce` adds it up on the way.

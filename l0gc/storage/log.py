@@ -1,4 +1,4 @@
-"""The shared log: small entries in one folder, appended by whoever creates the next offset's key.
+"""The shared log: small entries in one folder, appended by the writer that creates the next offset's key.
 
 Why it is safe without a server:
 - An append is a conditional create, so an offset has one owner. A writer whose offset is taken learns it (412), applies
@@ -76,7 +76,7 @@ class Landed:
 
 
 class OffsetTakenError(LogConflictError):
-    """Another writer's entry owns the offset, and `landed` is that entry: whoever holds the state before may apply it."""
+    """Another writer's entry owns the offset, and `landed` is that entry: a replica at the state before may apply it."""
 
     def __init__(self, message: str, landed: Landed) -> None:
         super().__init__(message)
@@ -179,19 +179,20 @@ class SharedLog:
             f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
         )
 
-    def tail(self, after: int, as_of_ms: int, *, expected: int = 0) -> tuple[list[Landed], int]:
+    def tail(self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False) -> tuple[list[Landed], int]:
         """The entries behind offset `after`, read in windows that grow; and when the offset behind them was free.
 
         Args:
             after: the last offset that the caller holds.
             as_of_ms: when, by the store's clock, the caller last knew that to be the end of the log.
-            expected: how many entries there probably are: the first window is of one more.
+            expected: how many entries there probably are: the first window is of so many.
+            hasty: if they are there, do not look for more. The offset behind them was free when the caller last knew.
 
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
         """
         entries: list[Landed] = []
-        window = max(1, min(_WINDOW, expected + 1))
+        window = max(1, min(_WINDOW, expected))
         while True:
             first = after + 1 + len(entries)
             for found in self._parallel.map(self._look_at, range(first, first + window)):
@@ -202,6 +203,8 @@ class SharedLog:
                 if self.boundary.if_due(as_of_ms, found)[0] > after + 1:
                     raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
                 return entries, found
+            if hasty and not self.boundary.is_due(as_of_ms, entries[-1].date_ms):
+                return entries, as_of_ms
             window = min(_WINDOW, 2 * window)
 
     def _look_at(self, offset: int) -> Landed | int:
@@ -280,6 +283,8 @@ class SharedLog:
         except StoreError as e:
             raise self._unknown(offset, e) from e
         if boundary > offset:
+            # The dates may differ by less than has passed: one of them may have been ahead.
+            slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
             # Either the offset was re-created behind a truncation, or the entry landed and was truncated since, inside
             # a checkpoint. Only the minimum age tells them apart, and of an entry that was found nobody knows its age.
@@ -374,7 +379,7 @@ class SharedLog:
         return len(body), True
 
     def newest_checkpoint(self) -> tuple[int, int] | None:
-        """The offset and the weight of the newest checkpoint, whoever wrote it."""
+        """The offset and the weight of the newest checkpoint, of any writer."""
         listing = self._store.list(f"{self.folder}checkpoint/")
         kept = self._folder(listing).checkpoints
         if not kept:

@@ -19,7 +19,7 @@ class InlineExecutor(Executor):
         future: Future[B] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as e:  # noqa: BLE001 - handed to whoever asks for the result
+        except Exception as e:  # noqa: BLE001 - raised again where the result is asked for
             future.set_exception(e)
         return future
 

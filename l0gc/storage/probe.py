@@ -1,7 +1,7 @@
 """Trying out what l0gc's safety rests on, on the store itself and not by its name.
 
 Conditional create and conditional replace are what the shared log and `published.json` are built on; a store that ignores
-them would let two writers own one offset. Listing order is what the skip-scan goes by. The probe writes below its own
+them would let two writers own one offset. The skip-scan relies on listing order. The probe writes below its own
 random folder and removes it again, versions included.
 
 Some stores (Ceph's gateway up to 18, and what is built on it) compare the ETag of If-Match with its quotes on, and so never
@@ -117,7 +117,7 @@ def _listing(store: ObjectStore, folder: str, put: Callable[[str, Callable[[str]
     if sorted(got) != expected:
         raise StoreUnfitError("the store does not list what was just written")
     if got != expected:
-        raise StoreUnfitError("the store lists keys out of order, which the sweep's skip-scan cannot go by")
+        raise StoreUnfitError("the store lists keys out of order, and the sweep's skip-scan needs them in order")
     after = f"{prefix}001{JUMP}"
     if [k for page in store.scan(prefix, after) for k in page.keys] != [k for k in expected if k > after]:
         raise StoreUnfitError("the store does not begin a listing at StartAfter, which the sweep's skip-scan needs")

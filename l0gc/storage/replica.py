@@ -117,8 +117,12 @@ class Replica(Generic[S]):
                 self._apply(entry)
             self.as_of_ms, self._folder = r.folder.date_ms, r.folder
 
-    def catch_up(self) -> S:
-        """The state as the log has it now."""
+    def catch_up(self, *, hasty: bool = False) -> S:
+        """The state as the log has it now.
+
+        Args:
+            hasty: the writer whose turn is before ours may have ended it, and that is all there is to know.
+        """
         with self.lock:
             if self.as_of_ms is None:
                 self.replay()
@@ -129,7 +133,7 @@ class Replica(Generic[S]):
             self._looked_at = now
             try:
                 entries, as_of_ms = self.log.tail(
-                    self.offset, 0 if slept else self.as_of_ms, expected=self._turns.expected
+                    self.offset, 0 if slept else self.as_of_ms, expected=self._turns.expected, hasty=hasty
                 )
             except LogOvertakenError:
                 self.replay()
@@ -193,11 +197,11 @@ class Replica(Generic[S]):
             self.catch_up()
         for _ in range(_MAX_LOOKS if shared else 0):
             with self.lock:
-                pause = self._turns.look_in_s()
+                pause, hasty = self._turns.look_in_s(), self._turns.next
             if not pause:
                 return
             self._runtime.clock.sleep(pause)
-            self.catch_up()
+            self.catch_up(hasty=hasty)
 
     def _append(self, offset: int, payload: bytes) -> bool:
         """Append and apply; False where another writer was first, whose entry is applied then."""

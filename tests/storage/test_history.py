@@ -190,8 +190,10 @@ def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S
         run = result.plan.run_id
         assert {f.status for f in show_run(cluster, run, 99).sample} == {DELETED}
         back = undelete(cluster, run)
-        assert (back.restored, back.failures) == (len(garbage_of(before)), [])
+        assert (back.restored, back.already, back.failures) == (len(garbage_of(before)), 0, [])
         assert there(any_store) == before
+        again = undelete(cluster, run)
+        assert (again.restored, again.already, again.gone) == (0, back.restored, 0)
         assert LocalSweep(cluster).run(threads, 2).deleted == result.deleted
 
 

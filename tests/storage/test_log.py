@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -24,6 +25,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.boundary import RAISE_DEADLINE_S, Folder
 from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS, OffsetTakenError, Replay, SharedLog
+from l0gc.storage.objectstore import Written
 from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply
 
 A = TypeVar("A")
@@ -487,6 +489,31 @@ def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_asked_is
         append(writer, store, 0, "mine", as_of_ms)
 
 
+def test_neither_is_one_whose_landing_was_told_with_a_date_that_was_ahead() -> None:
+    """A nap as long as the date was ahead: by the store's clock no time has passed since the entry landed."""
+
+    class Ahead(MemoryStore):
+        def put_if_absent(self, key: str, body: bytes) -> Written:
+            written = super().put_if_absent(key, body)
+            ahead_ms = 3_600_000 if key == writer.entry_key(0) else 0
+            return replace(written, date_ms=written.date_ms + ahead_ms)
+
+    store = Ahead()
+    writer, other = a_log(store), a_log(store, seed=1)
+
+    def fault(call: Call) -> None:
+        if call.key == writer.boundary_key:
+            store.fault = lambda call: None
+            append(other, store, 1, "e1")
+            store.clock.sleep(3600)
+            other.write_checkpoint(1, b"state after mine and e1", store.clock.ms)
+            assert other.truncate() == 1
+
+    store.fault = fault
+    with pytest.raises(AppendOutcomeUnknownError):
+        append(writer, store, 0, "mine")
+
+
 def test_a_writer_that_a_proxy_doubled_and_whose_clock_stood_still_does_not_take_its_entry_for_lost(
     store: MemoryStore,
 ) -> None:
@@ -688,7 +715,7 @@ class Windows:
 
 
 @pytest.mark.parametrize(
-    ("entries", "expected", "sizes"), [(0, 0, [1]), (1, 0, [1, 2]), (1, 1, [2]), (40, 0, [1, 2, 4, 8, 16, 16])]
+    ("entries", "expected", "sizes"), [(0, 1, [1]), (1, 1, [1, 2]), (1, 2, [2]), (40, 1, [1, 2, 4, 8, 16, 16])]
 )
 def test_a_tail_is_read_in_windows_that_grow(store: MemoryStore, entries: int, expected: int, sizes: list[int]) -> None:
     log = a_log(store)
@@ -699,6 +726,30 @@ def test_a_tail_is_read_in_windows_that_grow(store: MemoryStore, entries: int, e
     found, _ = reader.tail(0, store.clock.ms, expected=expected)
     assert [(e.offset, e.payload) for e in found] == [(i, b'"e%d"' % i) for i in range(1, entries + 1)]
     assert windows.sizes == sizes
+
+
+def test_a_hasty_look_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> None:
+    log, windows = a_log(store), Windows()
+    for i in range(3):
+        append(log, store, i)
+    reader = SharedLog(store, FOLDER, Runtime(store.clock, random.Random(1)), parallel=windows)
+    as_of_ms = store.clock.ms
+    found, free_ms = reader.tail(0, as_of_ms, hasty=True)
+    assert [e.offset for e in found] == [1]
+    assert windows.sizes == [1]
+    assert free_ms == as_of_ms, "nobody has looked whether the offset behind it is free"
+
+
+def test_a_hasty_look_after_a_long_sleep_asks_the_boundary(store: MemoryStore) -> None:
+    """Hazard 7: what it finds may be what another sleeper has created again below the boundary."""
+    log = a_log(store)
+    for i in range(3):
+        append(log, store, i)
+    windows = Windows()
+    reader = SharedLog(store, FOLDER, Runtime(store.clock, random.Random(1)), parallel=windows)
+    found, _ = reader.tail(0, store.clock.ms - int(AGE_S * 1000), hasty=True)
+    assert [e.offset for e in found] == [1, 2]
+    assert windows.sizes == [1, 2]
 
 
 def test_what_is_found_behind_a_free_offset_is_read_again(store: MemoryStore) -> None:

@@ -42,8 +42,8 @@ from l0gc.streamlog.ingest.extents import pack_records
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import Partitioner, Placed
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
-from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
-from l0gc.streamlog.journal.handle import ENTRY_BYTES, Appended, JournalHandle
+from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
+from l0gc.streamlog.journal.handle import Appended, JournalHandle
 from l0gc.watermark.publication import refuse_if_behind
 
 _log: Final = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ _log: Final = logging.getLogger(__name__)
 DEFAULT_BATCH_BYTES: Final = 4 << 20
 _RAW: Final = 2
 """How many batches may wait to be encoded, or be encoded: these are in memory as they were read."""
-_PACKED: Final = 8
+_PACKED: Final = 32
 """How many batches may wait for their commit, so that a slow log is told of many at once."""
 _PACKED_BYTES: Final = 32 << 20
 """About how many bytes of records these may be; packed they take a fraction of it."""

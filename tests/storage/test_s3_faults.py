@@ -1,0 +1,97 @@
+"""What the store makes of a request that fails on its way: behind a proxy that fails it, before a real server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.errors import AmbiguousWriteError, PreconditionFailedError
+from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.log import SharedLog
+from l0gc.storage.s3 import S3Store
+from tests.support.outcomes import Behaviour, Outcome, Request
+from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.weed
+
+LARGE = bytes(range(256)) * (48 << 10)
+
+
+class Scripted:
+    """The outcomes of the first requests, one after another; those behind them pass."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes = list(outcomes)
+
+    def decide(self, request: Request) -> Outcome:
+        return self._outcomes[request.number - 1] if request.number <= len(self._outcomes) else Outcome.PASS
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
+@pytest.fixture
+def direct(bucket: StoreConfig) -> S3Store:
+    store = S3Store(bucket)
+    store.create_bucket()
+    return store
+
+
+def through(proxy: Proxy, bucket: StoreConfig) -> S3Store:
+    return S3Store(replace(bucket, endpoint_url=proxy.endpoint_url))
+
+
+def proxied(weed: SeaweedFS, behaviour: Behaviour) -> Proxy:
+    return Proxy(weed.endpoint_url, behaviour)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CUT, Outcome.FAIL])
+def test_a_write_that_fails_before_the_server_leaves_nothing(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, outcome: Outcome
+) -> None:
+    with proxied(weed, Scripted(outcome)) as proxy:
+        with pytest.raises(AmbiguousWriteError):
+            through(proxy, bucket).put_if_absent("k", b"1")
+        assert direct.list("").modified_ms == {}
+        assert proxy.outcomes == {outcome: 1}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CUT_AFTER, Outcome.FAIL_AFTER])
+def test_a_write_that_fails_after_the_server_has_landed(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, outcome: Outcome
+) -> None:
+    with proxied(weed, Scripted(outcome)) as proxy:
+        with pytest.raises(AmbiguousWriteError):
+            through(proxy, bucket).put_if_absent("k", b"1")
+        assert direct.get("k").body == b"1"
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CUT, Outcome.FAIL, Outcome.SLOW_DOWN, Outcome.SLOW, Outcome.TRUNCATED, Outcome.CUT_AFTER]
+)
+def test_a_read_survives_each_fault(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, outcome: Outcome) -> None:
+    direct.put("k", LARGE)
+    with proxied(weed, Scripted(outcome)) as proxy:
+        assert through(proxy, bucket).get("k").body == LARGE
+        assert proxy.outcomes == {outcome: 1} if outcome is Outcome.SLOW else {outcome: 1, Outcome.PASS: 1}
+    with proxied(weed, Scripted(outcome)) as proxy:
+        assert through(proxy, bucket).get_ranges("k", [(1, 1 << 20)]) == [LARGE[1 : 1 + (1 << 20)]]
+
+
+def test_a_repeated_conditional_write_lands_and_is_said_to_exist(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store
+) -> None:
+    with proxied(weed, Scripted(Outcome.REPEATED)) as proxy, pytest.raises(PreconditionFailedError):
+        through(proxy, bucket).put_if_absent("a", b"first")
+    assert direct.get("a").body == b"first"
+
+
+def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
+    """Also where the look at the owner fails at first."""
+    with proxied(weed, Scripted(Outcome.REPEATED, Outcome.FAIL, Outcome.FAIL)) as proxy:
+        log = SharedLog(through(proxy, bucket), "log/", Runtime())
+        landed = log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())
+    assert (landed.offset, SharedLog(direct, "log/", Runtime()).get(0).payload) == (0, b"entry")
