@@ -2,6 +2,9 @@
 
 Everything rests on the store's conditional writes, so no log begins before they were tried on the bucket itself. A bucket
 that this very call created, and in which no cluster came to be, is removed again. Repeated, it changes nothing.
+
+Where a cluster has lost its controller log, none is founded: the new one would begin at epoch 0 again, beside journals and a
+watermark that are far above it (hazard 10).
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from l0gc.errors import L0gcError
+from l0gc.errors import EpochRegressionError, L0gcError
+from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
@@ -50,11 +54,13 @@ def found_cluster(
         BucketNotFoundError: there is no bucket, and it is not to be created.
         StoreUnfitError: the store lacks something that l0gc needs.
         UsageError: there is a cluster with other settings.
+        EpochRegressionError: there was a cluster, and its controller log is gone.
     """
     made = create_bucket and store.create_bucket()
     try:
         store.now_ms()  # some stores create a bucket at the first write; only `create_bucket` may do that
         check_format(store)
+        refuse_where_a_log_is_gone(cluster)
         probed = probe(store, cluster.runtime)
         quoted = store.quotes_etags
         created = cluster.controller.bootstrap(
@@ -77,3 +83,21 @@ def found_cluster(
         state.external_log,
         probed,
     )
+
+
+def refuse_where_a_log_is_gone(cluster: Cluster) -> None:
+    """Refuse to begin a controller log where journals or a watermark say that there was one.
+
+    Raises:
+        EpochRegressionError: there are, and it is gone.
+    """
+    folder = cluster.controller.replica.log.look()
+    if folder.entries or folder.checkpoints:
+        return
+    journals = next(iter(cluster.store.scan(JOURNALS)), None)
+    left = [*cluster.store.list(PUBLISHED_WATERMARK).modified_ms, *(journals.keys if journals is not None else ())]
+    if left:
+        raise EpochRegressionError(
+            f"the controller log is gone, but {left[0]} is there, of a cluster that was founded here before; nothing was "
+            "written. Restore the controller log from a version or a backup, or found a new cluster under another URL"
+        )

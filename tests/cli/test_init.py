@@ -11,8 +11,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from l0gc.errors import StoreUnfitError, UnsupportedFormatError, UsageError
-from l0gc.keys import FORMAT
+from l0gc.errors import EpochRegressionError, StoreUnfitError, UnsupportedFormatError, UsageError
+from l0gc.keys import CONTROLLER_LOG, FORMAT, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import l0gc
@@ -128,3 +128,20 @@ def test_a_store_that_takes_etags_without_quotes_gets_them_so_from_every_process
     assert "conditional replace (ETags without quotes)" in probed
     store = the_store()
     assert json.loads(store.get(FORMAT).body)["etags"] == "plain"
+
+
+@pytest.mark.parametrize("left", ["a journal", "a watermark"])
+def test_no_cluster_is_founded_where_one_has_lost_its_controller_log(left: str) -> None:
+    """Hazard 10: the new log would give epochs out again that journals and M have seen."""
+    l0gc("init", "--url", URL, "--create-bucket", "--shards", "4")
+    store = the_store()
+    store.delete(list(store.list(CONTROLLER_LOG).modified_ms))
+    key = f"{journal_log(0)}log/{0:020}" if left == "a journal" else PUBLISHED_WATERMARK
+    store.put(key, b"of the cluster before")
+    before = keys()
+    with pytest.raises(EpochRegressionError, match=f"controller log is gone, but {key} is there") as e:
+        l0gc("init", "--url", URL)
+    assert e.value.exit_code == 4
+    assert keys() == before
+    store.delete([key])
+    assert l0gc("init", "--url", URL, "--shards", "4")["created"]
