@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from l0gc.cli.names import TOPIC
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import writing_stdout
 from l0gc.errors import UsageError
@@ -23,7 +24,7 @@ _FLUSH = 4096
 
 
 @click.command("read")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--partition", type=int, metavar="N", help="Only partition N.  [default: all, one after another]")
 @click.option(
     "--from", "start", type=click.IntRange(0), metavar="OFFSET",

@@ -1,18 +1,33 @@
-"""`l0gc topic create|delete|list|describe`."""
+"""`l0gc topic create|alter|delete|list|describe`."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from l0gc.cli.names import TOPIC
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.figures import count
+from l0gc.cli.retention import retention_options, retention_text, settings_of
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.formatting import count, size
 from l0gc.settings import Settings
-from l0gc.streamlog.topics import create_topic, delete_topic, problem_of
+from l0gc.streamlog.controller.decisions import NOT_GIVEN
+from l0gc.streamlog.topics import (
+    PARTITIONS_SHOWN,
+    PartitionOffsets,
+    TopicDescription,
+    create_topic,
+    delete_topic,
+    describe_topic,
+    problem_of,
+)
 
 if TYPE_CHECKING:
+    from l0gc.streamlog.cluster import Cluster
     from l0gc.streamlog.controller.state import Topic
 
 _RUNS_SHOWN: Final = 20
@@ -20,7 +35,7 @@ _RUNS_SHOWN: Final = 20
 
 @click.group("topic")
 def command() -> None:
-    """Create, delete, list and describe topics.
+    """Create, alter, delete, list and describe topics.
 
     \b
     Example:
@@ -36,35 +51,84 @@ def command() -> None:
     "--journals", type=click.IntRange(1),
     help="Spread the partitions over so many journals. An upload then commits to each of them.  [default: 1]",
 )  # fmt: skip
+@retention_options
 @common_options
-def create(settings: Settings, name: str, partitions: int, journals: int | None) -> None:
+def create(
+    settings: Settings,
+    name: str,
+    partitions: int,
+    journals: int | None,
+    retention_ms: int | str | None,
+    retention_bytes: int | str | None,
+) -> None:
     """Create a topic; run again with the same numbers, it changes nothing.
 
     \b
     Example:
       l0gc topic create events --partitions 8
+      l0gc topic create events --partitions 8 --retention-ms 7d
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
-        topic, created = create_topic(cluster, name, partitions, journals)
+        kept = settings_of(retention_ms, retention_bytes)
+        topic, created = create_topic(cluster, name, partitions, journals, kept)
     out.result(
         {**_data(topic), "created": created},
         [f"topic {topic.name} {'created' if created else 'exists'}: {_line(topic)}"],
     )
 
 
-@command.command("delete")
-@click.argument("name")
+@command.command("alter")
+@click.argument("name", required=False, type=TOPIC)
+@click.option("--defaults", is_flag=True, help="Alter what holds for topics that have no settings of their own.")
+@retention_options
 @common_options
-def delete(settings: Settings, name: str) -> None:
-    """Delete a topic: its partitions take nothing more, and no longer hold M back.
+def alter(
+    settings: Settings,
+    name: str | None,
+    defaults: bool,
+    retention_ms: int | str | None,
+    retention_bytes: int | str | None,
+) -> None:
+    """Change how long, or how much, topic NAME keeps. What is not given stays; `default` is the cluster's setting.
+
+    \b
+    Example:
+      l0gc topic alter events --retention-ms 7d --retention-bytes -1
+      l0gc topic alter --defaults --retention-ms 30d
+    """
+    kept = settings_of(retention_ms, retention_bytes)
+    if (name is None) != defaults:
+        raise UsageError("name one topic, or say --defaults")
+    if kept == NOT_GIVEN:
+        raise UsageError("say what to change: --retention-ms or --retention-bytes")
+    out = Output(settings)
+    with open_cluster(settings) as (cluster, _):
+        if name is None:
+            now, altered = cluster.controller.alter_defaults(kept)
+            data = {"retention_ms": now.ms, "retention_bytes": now.bytes, "altered": altered}
+            out.result(data, [f"the cluster's default: {retention_text(now.ms, now.bytes)}"])
+            return
+        topic, altered = cluster.controller.alter_topic(name, kept)
+    out.result({**_data(topic), "altered": altered}, [f"topic {topic.name}: {_line(topic)}"])
+
+
+@command.command("delete")
+@click.argument("name", type=TOPIC)
+@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
+@common_options
+def delete(settings: Settings, name: str, yes: bool) -> None:
+    """Delete a topic: its partitions take nothing more, and no longer hold M back. Says what goes, and asks.
 
     \b
     Example:
       l0gc topic delete events
+      l0gc topic delete events --yes
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
+        if not yes:
+            _ask(settings, _what_goes(cluster, name))
         topic, broken = delete_topic(cluster, name)
     closed = len(topic.journals) - len(broken)
     out.result(
@@ -73,6 +137,27 @@ def delete(settings: Settings, name: str) -> None:
     )
     if (problem := problem_of(broken)) is not None:
         raise problem
+
+
+def _what_goes(cluster: Cluster, name: str) -> str:
+    """The topic and its records, in a sentence. Raises `TopicNotFoundError`."""
+    topic = cluster.controller.snapshot().topic(name)
+    what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
+    try:
+        totals = describe_topic(cluster, name, limit=0).totals
+    except CorruptObjectError:
+        return f"{what}; a journal of it cannot be read, so nobody knows how many records it has"
+    records = count(totals.records, "record")
+    return f"{what} and {records}, {totals.unreconciled_records:,} of them not in L1"
+
+
+def _ask(settings: Settings, what: str) -> None:
+    """Go on if the user says so. Raises `UsageError` where there is nobody to ask, or the answer is no."""
+    sentence = f"{what}; its records can then be read no more, and their objects go"
+    if settings.json or not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise UsageError(f"this would delete {sentence}: there is no terminal to ask at, so say --yes")
+    if not click.confirm(f"This deletes {sentence}. Delete it?", err=True):
+        raise UsageError("nothing is deleted")
 
 
 @command.command("list")
@@ -96,18 +181,29 @@ def list_topics(settings: Settings) -> None:
 
 
 @command.command("describe")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
+@click.option("--partition", type=int, metavar="N", help="Show partition N alone.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=PARTITIONS_SHOWN,
+    show_default=True,
+    metavar="N",
+    help="Show the first N partitions.",
+)
 @common_options
-def describe(settings: Settings, name: str) -> None:
-    """Show topic NAME, and which journals keep its partitions.
+def describe(settings: Settings, name: str, partition: int | None, limit: int) -> None:
+    """Show topic NAME: its retention, which journals keep its partitions, and what these hold.
 
     \b
     Example:
       l0gc topic describe events
+      l0gc topic describe events --partition 3 --json
     """
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
-        topic = cluster.controller.snapshot().topic(name)
+        found = describe_topic(cluster, name, partition, limit)
+    topic, totals, kept = found.topic, found.totals, found.retention
     runs = topic.runs()
     lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in runs[:_RUNS_SHOWN]]
     if len(runs) > _RUNS_SHOWN:
@@ -117,9 +213,43 @@ def describe(settings: Settings, name: str) -> None:
             **_data(topic),
             "topic_id": topic.topic_id,
             "runs": [{"journal": r.journal, "first": r.first, "count": r.count} for r in runs],
+            "effective_retention_ms": kept.ms,
+            "effective_retention_bytes": kept.bytes,
+            "records": totals.records,
+            "unreconciled_records": totals.unreconciled_records,
+            "l1_objects": totals.l1_objects,
+            "l1_bytes": totals.l1_bytes,
+            "offsets": [asdict(o) for o in found.offsets],
         },
-        [f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}", *lines],
+        [
+            f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
+            f"{retention_text(kept.ms, kept.bytes)} in effect; "
+            f"{count(totals.l1_objects, 'L1 object')} ({size(totals.l1_bytes)})",
+            *lines,
+            *_table(found.offsets),
+            *([f"and {count(left, 'partition')} more"] if (left := _hidden(found, partition)) else []),
+        ],
     )
+
+
+def _hidden(found: TopicDescription, partition: int | None) -> int:
+    """How many partitions are not shown, where nobody asked for one alone."""
+    return found.topic.partitions - len(found.offsets) if partition is None else 0
+
+
+def _table(offsets: list[PartitionOffsets]) -> list[str]:
+    """A line for each partition, below a head."""
+    head = ["partition", "journal", "log start", "last reconciled", "next offset", "L1 objects", "L1 size"]
+    rows = [
+        [
+            *(str(v) for v in (o.partition, o.journal, o.log_start_offset)),
+            *(str(v) for v in (o.last_reconciled_offset, o.next_offset, o.l1_objects)),
+            size(o.l1_bytes),
+        ]
+        for o in offsets
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return ["  ".join(v.rjust(w) for v, w in zip(row, widths, strict=True)) for row in ([head, *rows] if rows else [])]
 
 
 def _data(topic: Topic) -> dict[str, Any]:
@@ -128,12 +258,16 @@ def _data(topic: Topic) -> dict[str, Any]:
         "revision": topic.revision,
         "partitions": topic.partitions,
         "journals": list(topic.journals),
+        "retention_ms": topic.retention_ms,
+        "retention_bytes": topic.retention_bytes,
     }
 
 
 def _line(topic: Topic) -> str:
     where = f"journal {topic.journals[0]}" if len(topic.journals) == 1 else count(len(topic.journals), "journal")
-    return f"revision {topic.revision}, {count(topic.partitions, 'partition')} in {where}"
+    line = f"revision {topic.revision}, {count(topic.partitions, 'partition')} in {where}"
+    own = topic.retention_ms, topic.retention_bytes
+    return line if own == (None, None) else f"{line}, {retention_text(*own)}"
 
 
 def _partitions(first: int, n: int) -> str:

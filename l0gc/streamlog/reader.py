@@ -28,9 +28,8 @@ from l0gc.errors import (
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_file
-from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+from l0gc.streamlog.level_one.index import index_key, l1_key, read_index
 from l0gc.streamlog.parts import (
     FilePart,
     Found,
@@ -92,6 +91,20 @@ def read_slices(
         yield from reader.read()
 
 
+def first_at_or_after(cluster: Cluster, topic: Topic, partition: int, start: int, time_ms: int, end: int) -> int:
+    """The offset of a partition's first record from `start` on, and below `end`, that is as new as `time_ms`; else `end`.
+
+    Raises:
+        See `read_slices`.
+    """
+    for _, base, batch in read_slices(cluster, topic, [partition], start):
+        times = np.frombuffer(columns.raw(batch.column(0)), np.int64)
+        found = np.flatnonzero(times >= time_ms)
+        if len(found):
+            return min(base + int(found[0]), end)
+    return end
+
+
 def _within(partitions: Rows, run: JournalRun) -> Rows:
     """Those of some partitions that are in a run."""
     found: Rows = partitions[(partitions >= run.first) & (partitions < run.first + run.count)]
@@ -127,12 +140,12 @@ class _RunReader:
         self._cluster, self._topic, self._start = cluster, topic, start
         self._journal = cluster.journal(run.journal)
         known = self._known()
-        asked = _within(known.partitions, run).astype(np.int64)
+        chosen = _within(known.partitions, run).astype(np.int64)
         if wanted is not None:
-            asked = asked[np.isin(asked, wanted)]
-        starts = self._starts_of(known, asked)
-        ends = known.next_offsets[np.searchsorted(known.partitions, asked)]
-        self._partitions, self._starts, self._ends = (column[ends > starts] for column in (asked, starts, ends))
+            chosen = chosen[np.isin(chosen, wanted)]
+        starts = self._starts_of(known, chosen)
+        ends = known.next_offsets[np.searchsorted(known.partitions, chosen)]
+        self._partitions, self._starts, self._ends = (column[ends > starts] for column in (chosen, starts, ends))
         self._index = 0  # the partition that is being read; `_starts` has the record that is next
         self._begun = False
 
@@ -141,16 +154,16 @@ class _RunReader:
     def _known(self) -> TopicState:
         """A copy of the topic's state, which does not change while it is read."""
         with self._journal.replica.lock:
-            topic = self._journal.state.topics.get(self._topic.revision, TopicState(self._topic.revision, ""))
-            if topic.closed:
+            state = self._journal.state
+            if state.closed(self._topic.revision):
                 raise self._deleted()
+            topic = state.topics.get(self._topic.revision, TopicState(self._topic.revision, ""))
             return replace(
                 topic,
                 next_offsets=topic.next_offsets.copy(),
                 reconciled=topic.reconciled.copy(),
                 log_start=topic.log_start.copy(),
                 objects=list(topic.objects),
-                indexes=dict(topic.indexes),
             )
 
     def _deleted(self) -> PartitionClosedError:
@@ -184,8 +197,8 @@ class _RunReader:
         objects = [self._needed(o, costs) for o in topic.objects]
         files = topic.l1[self._wanted(topic.l1, topic.l1["last"])]
         np.add.at(costs, self._at(files), cost_of(files["bytes"].astype(np.float64)))
-        for partition in topic.indexes:  # how much that is, the state does not say
-            costs[self._partitions == partition] += WINDOW_BYTES
+        index = topic.index[self._wanted(topic.index, topic.index["last"])]
+        np.add.at(costs, self._at(index), cost_of(index["bytes"].astype(np.float64)))
         return _View(topic, [o for o in objects if len(o.extents)], files, costs)
 
     def _at(self, rows: Rows) -> Rows:
@@ -264,15 +277,14 @@ class _RunReader:
         p = self._topic.id(lost.partition)
         offset = max(lost.base_offset, int(self._starts[self._index]))
         named = {e.key for e in known.extents(lost.partition) if e.last_offset >= offset}
-        index = known.indexes.get(lost.partition)
-        if index is not None:
-            named.add(index_key(p, index))
+        named |= {index_key(p, row) for row in known.index_of(lost.partition) if row["last"] >= offset}
         with suppress(_Gone):  # then the index object is what is asked for next
             named |= {l1_key(p, f) for f in self._listed(known, lost.partition, offset)}
         if lost.key not in named:
             return
         state = self._cluster.controller.snapshot()
-        if self._topic not in state.topics.values():
+        live = state.topics.get(self._topic.name)
+        if live is None or (live.revision, live.topic_id) != (self._topic.revision, self._topic.topic_id):
             raise self._deleted()
         raise CorruptObjectError(
             f"{lost.error}, though partition {p} needs it for record {offset}; restore that object from a version"
@@ -299,7 +311,8 @@ class _RunReader:
     def _files(self, view: _View, lower: int, upper: int) -> Iterator[FilePart]:
         """The L1 objects of some partitions, by partition. Raises `_Gone` if an index object is not there any more."""
         inside = view.files[(view.files["partition"] >= lower) & (view.files["partition"] < upper)]
-        indexed = [p for p in sorted(view.topic.indexes) if lower <= p < upper]
+        index = view.topic.index
+        indexed = np.unique(index["partition"][(index["partition"] >= lower) & (index["partition"] < upper)]).tolist()
         if indexed:
             inside = inside[~np.isin(inside["partition"], indexed)]
         files = [l1_file(row) for row in inside]
@@ -314,12 +327,15 @@ class _RunReader:
 
     def _listed(self, known: TopicState, partition: int, start: int) -> list[L1File]:
         """The L1 objects of a partition with records from `start` on. Raises `_Gone` as `_files` does."""
-        p = self._topic.id(partition)
-        try:
-            files = files_of(self._cluster.store, p, JournalState(topics={p.revision: known}), start)
-            return [f for f in files if f.last_offset >= start]
-        except ObjectNotFoundError as e:
-            raise _Gone(Lost(partition, start, index_key(p, known.indexes[partition]), e)) from e
+        p, files = self._topic.id(partition), known.files(partition)
+        for row in reversed(known.index_of(partition)):
+            if row["last"] >= start:
+                try:
+                    older = read_index(self._cluster.store, p, np.array([row]))
+                except ObjectNotFoundError as e:
+                    raise _Gone(Lost(partition, start, index_key(p, row), e)) from e
+                files = [*map(l1_file, older), *files]
+        return [f for f in files if f.last_offset >= start]
 
 
 def _objects(view: _View, lower: int, upper: int) -> Iterator[ObjectPart]:

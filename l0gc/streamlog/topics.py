@@ -1,4 +1,4 @@
-"""Creating and deleting topics, beyond the controller's entry.
+"""Creating, describing and deleting topics, beyond the controller's entry.
 
 A topic is created only above everything that sweeps may delete: behind a controller log that was restored from an old
 backup, a new topic would take data at epochs that a published M has long released (hazard 10). The controller's guard sees
@@ -7,20 +7,102 @@ to that, before anything is written. A deleted topic is closed in its journals, 
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Final
+
 from l0gc.errors import CorruptObjectError, PartialFailureError, ProtocolError, StoreError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
+from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
 from l0gc.streamlog.housekeep import Broken
 from l0gc.watermark.publication import refuse_if_behind
 
+if TYPE_CHECKING:
+    from l0gc.streamlog.journal.topic import TopicState, TopicTotals
 
-def create_topic(cluster: Cluster, name: str, partitions: int, journals: int | None = None) -> tuple[Topic, bool]:
+PARTITIONS_SHOWN: Final = 20
+"""Of a topic, if nobody says how many."""
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    journals: int | None = None,
+    retention: RetentionSettings = NOT_GIVEN,
+) -> tuple[Topic, bool]:
     """The topic, and whether it was created now. See `decide_create_topic`.
 
     Raises:
         EpochRegressionError: what is published is above the cluster epoch.
     """
-    return cluster.controller.create_topic(name, partitions, journals)
+    return cluster.controller.create_topic(name, partitions, journals, retention)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """What a partition holds. `last_reconciled_offset` is -1 before anything was reconciled or deleted."""
+
+    partition: int
+    journal: int
+    log_start_offset: int
+    last_reconciled_offset: int
+    next_offset: int
+    l1_objects: int
+    l1_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, its retention with the cluster's defaults filled in, its sums, and its first partitions' offsets."""
+
+    topic: Topic
+    retention: Retention
+    totals: TopicTotals
+    offsets: list[PartitionOffsets]
+
+
+def describe_topic(
+    cluster: Cluster, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
+) -> TopicDescription:
+    """What a topic holds, as its journals have it now.
+
+    Args:
+        partition: the offsets of this one alone; without it those of the first `limit` partitions.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        UsageError: it has no such partition.
+    """
+    state = cluster.controller.snapshot()
+    topic = state.topic(name)
+    shown = range(min(limit, topic.partitions)) if partition is None else [topic.id(partition).partition]
+
+    from l0gc.streamlog.journal.topic import TopicState, TopicTotals  # with numpy, which the other commands do without
+
+    def look(run: JournalRun) -> tuple[TopicTotals, list[PartitionOffsets]]:
+        handle = cluster.journal(run.journal)
+        with handle.replica.lock:
+            known = handle.catch_up().topics.get(topic.revision, TopicState(topic.revision, topic.topic_id))
+            mine = [p for p in shown if run.first <= p < run.first + run.count]
+            return known.totals(), [_offsets(known, run.journal, p) for p in mine]
+
+    looks = cluster.parallel.map(look, topic.runs())
+    sums = (sum(column) for column in zip(*(astuple(totals) for totals, _ in looks), strict=True))
+    return TopicDescription(topic, state.retention(topic), TopicTotals(*sums), [o for _, some in looks for o in some])
+
+
+def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffsets:
+    view, l1, index = known.view(partition), known.l1_of(partition), known.index_of(partition)
+    return PartitionOffsets(
+        partition,
+        journal,
+        view.log_start_offset,
+        view.last_reconciled_offset,
+        view.next_offset,
+        len(l1) + int(index["rows"].sum()),
+        int(l1["bytes"].sum() + index["bytes"].sum()),
+    )
 
 
 def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
@@ -60,7 +142,7 @@ def close_unknown_topics(cluster: Cluster) -> list[tuple[int, int, str]]:
     for journal in range(state.journals):
         handle = cluster.journal(journal)
         for topic in list(handle.catch_up().topics.values()):
-            unknown = not topic.closed and not state.knows(topic.revision, topic.topic_id)
+            unknown = not state.knows(topic.revision, topic.topic_id)
             if unknown and topic.revision <= state.epoch and handle.close(topic.revision, topic.topic_id):
                 closed.append((journal, topic.revision, topic.topic_id))
     return closed

@@ -22,7 +22,7 @@ from l0gc.streamlog.journal.entries import (
     ReconciledTopic,
 )
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import BLOCK, L1_ROW, NUMBER, RANGE, pack
+from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, RANGE, Rows, pack, sums
 from l0gc.streamlog.journal.state import JournalState, apply
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -112,9 +112,35 @@ def reconciled(
     for partition, last in sorted(upto.items()):
         base = state.partition(revision, partition).last_reconciled_offset + 1
         ranges.append((partition, base, last))
-        files.append((partition, base, last, 10 * (last - base + 1), epoch, uuid.UUID(int=last).bytes))
+        files.append(l1_row(partition, base, last, epoch=epoch))
     topic = ReconciledTopic(revision, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
     return Reconciled(epoch, log_offset, [topic])
+
+
+def l1_row(
+    partition: int,
+    base: int,
+    last: int,
+    *,
+    epoch: int = 0,
+    name: int | None = None,
+    max_timestamp: int = 0,
+    size: int = 0,
+) -> tuple[object, ...]:
+    """A row of `L1_ROW`; 10 bytes for each record, named for the last one, unless something else is said."""
+    named = uuid.UUID(int=last if name is None else name).bytes
+    return partition, base, last, size or 10 * (last - base + 1), max_timestamp, epoch, named
+
+
+def l1_rows(*rows: tuple[object, ...]) -> Rows:
+    return np.array(list(rows), L1_ROW)
+
+
+def index_row(rows: Rows, *, name: int, epoch: int = 0) -> Rows:
+    """The row of an index object that lists these."""
+    span = int(rows["partition"][0]), int(rows["base"][0]), int(rows["last"][-1])
+    head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
+    return np.array([(*span, *sums(rows), *head, 99, epoch, uuid.UUID(int=name).bytes)], INDEX_ROW)
 
 
 def journal_of(

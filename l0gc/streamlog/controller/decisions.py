@@ -6,6 +6,10 @@ whoever asked; what it returns is an entry that `refusal` has nothing against.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
 from l0gc.errors import (
     ClusterMismatchError,
     EpochExpectationError,
@@ -14,19 +18,60 @@ from l0gc.errors import (
     TopicExistsError,
     UsageError,
 )
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.keys import KeyLayout, check_topic_name
 from l0gc.streamlog.controller.entries import (
     MAX_JOURNALS,
     MAX_PARTITIONS,
+    MAX_RETENTION,
     MAX_TEXT,
+    UNLIMITED,
+    AlterDefaults,
+    AlterTopic,
     Bootstrap,
     CreateTopic,
     InitProducer,
     Tick,
     is_text,
 )
-from l0gc.streamlog.controller.state import ControllerState, LastTick
+from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic
+
+
+class NotSet(Enum):
+    """What says that a setting is not given."""
+
+    NOT_SET = 0
+
+
+NOT_SET: Final = NotSet.NOT_SET
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """What somebody wants a topic's, or the cluster's, retention to be, in milliseconds and bytes.
+
+    -1 is unlimited, None the cluster's default; what is not given stays.
+    """
+
+    ms: int | NotSet | None = NOT_SET
+    bytes: int | NotSet | None = NOT_SET
+
+    def check(self) -> None:
+        """Raises `UsageError`: a number cannot be."""
+        for name, value in (("retention-ms", self.ms), ("retention-bytes", self.bytes)):
+            if isinstance(value, int) and not UNLIMITED <= value <= MAX_RETENTION:
+                raise UsageError(
+                    f"--{name} {value} cannot be; give a number from 0 to {MAX_RETENTION}, or -1 for unlimited"
+                )
+
+    def over(self, topic: Topic | None) -> tuple[int | None, int | None]:
+        """A topic's settings as they are wanted, where it has some already."""
+        old = (None, None) if topic is None else (topic.retention_ms, topic.retention_bytes)
+        ms = old[0] if isinstance(self.ms, NotSet) else self.ms
+        return ms, old[1] if isinstance(self.bytes, NotSet) else self.bytes
+
+
+NOT_GIVEN: Final = RetentionSettings()
 
 
 def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | None) -> Bootstrap | None:
@@ -77,18 +122,25 @@ def check_cluster(state: ControllerState, expected: str | None) -> None:
 
 
 def decide_create_topic(
-    state: ControllerState, name: str, partitions: int, journals: int | None, topic_id: str
+    state: ControllerState,
+    name: str,
+    partitions: int,
+    journals: int | None,
+    topic_id: str,
+    retention: RetentionSettings = NOT_GIVEN,
 ) -> CreateTopic | None:
     """Create a topic; None if it exists and is as wanted.
 
     Args:
         journals: into how many its partitions go. None: one, and any number that a topic which exists has.
+        retention: what is not given is the cluster's default, and whatever a topic which exists has.
 
     Raises:
         UsageError: the name or a number cannot be.
-        TopicExistsError: it exists with another number of partitions or journals.
+        TopicExistsError: it exists with another number of partitions or journals, or another retention.
     """
     check_topic_name(name)
+    retention.check()
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
     topic = state.topics.get(name)
@@ -97,6 +149,8 @@ def decide_create_topic(
             raise TopicExistsError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
         if journals is not None and len(topic.journals) != journals:
             raise TopicExistsError(f"topic {name!r} exists in {count(len(topic.journals), 'journal')}, not {journals}")
+        if retention.over(topic) != (topic.retention_ms, topic.retention_bytes):
+            raise TopicExistsError(f"topic {name!r} exists with another retention; l0gc topic alter changes it")
         return None
     wanted = 1 if journals is None else journals
     if not 1 <= wanted <= min(partitions, state.journals):
@@ -104,7 +158,30 @@ def decide_create_topic(
             f"{count(partitions, 'partition')} cannot lie in {wanted} journals: this cluster has {state.journals}, "
             "and each of them takes one partition or more"
         )
-    return CreateTopic(name, partitions, wanted, topic_id)
+    return CreateTopic(name, partitions, wanted, topic_id, *retention.over(None))
+
+
+def decide_alter_topic(state: ControllerState, name: str, retention: RetentionSettings) -> AlterTopic | None:
+    """Change a topic's retention; None if it is as wanted.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        UsageError: a number cannot be.
+    """
+    retention.check()
+    topic = state.topic(name)
+    wanted = retention.over(topic)
+    if wanted == (topic.retention_ms, topic.retention_bytes):
+        return None
+    return AlterTopic(name, topic.revision, *wanted)
+
+
+def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) -> AlterDefaults | None:
+    """Change the cluster's retention; None if it is as wanted. The default of the defaults is unlimited."""
+    retention.check()
+    given = zip((retention.ms, retention.bytes), (state.retention_ms, state.retention_bytes), strict=True)
+    ms, size = (old if isinstance(new, NotSet) else UNLIMITED if new is None else new for new, old in given)
+    return None if (ms, size) == (state.retention_ms, state.retention_bytes) else AlterDefaults(ms, size)
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> Tick | None:
@@ -117,7 +194,7 @@ def decide_advance(state: ControllerState, expected: int | None, caller: str) ->
     if expected is None:
         return Tick()
     if caller and not is_text(caller):
-        raise UsageError(f"whoever advances the epoch has a name of at most {MAX_TEXT} printable characters")
+        raise UsageError(f"the caller that advances the epoch has a name of at most {MAX_TEXT} printable characters")
     if expected == state.epoch:
         return Tick(expected, caller)
     if state.last_tick == LastTick(expected, caller):

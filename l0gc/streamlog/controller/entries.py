@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE, msgpack_decoder
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import DEFAULT_TEMPLATE
 
@@ -21,8 +22,12 @@ MAX_PARTITIONS: Final = 1_000_000
 MAX_PRODUCER_ID: Final = 1 << 53
 """Ids are random and below this: JSON's readers keep so many bits of a number."""
 MAX_TEXT: Final = 200
-"""Characters of a name, of an id or of whoever advances the epoch."""
+"""Characters of a name, of an id or of the caller that advances the epoch."""
 MAX_TEMPLATE: Final = 500
+UNLIMITED: Final = -1
+"""A retention that keeps everything, as Kafka writes it."""
+MAX_RETENTION: Final = 2**62
+"""Milliseconds, or bytes."""
 
 
 class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -50,6 +55,30 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     partitions: int
     journals: int
     topic_id: str
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+
+
+class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """Gives a topic these retention settings, see `state.Topic`."""
+
+    name: str
+    revision: int
+    retention_ms: int | None
+    retention_bytes: int | None
+
+
+class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """Gives the cluster these retention settings, for topics that have none of their own; -1 for unlimited."""
+
+    retention_ms: int
+    retention_bytes: int
+
+
+class ForgetTopics(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """Deleted topics, by revision, of which nothing is left anywhere."""
+
+    revisions: list[int]
 
 
 class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
@@ -78,10 +107,11 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     run: str
 
 
-ControllerEntry = Bootstrap | CreateTopic | DeleteTopic | Tick | InitProducer
+ControllerEntry = (
+    Bootstrap | CreateTopic | AlterTopic | AlterDefaults | DeleteTopic | ForgetTopics | Tick | InitProducer
+)
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decoder(ControllerEntry)
+_ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgpack_decoder(ControllerEntry)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -94,7 +124,7 @@ def decode_entry(offset: int, payload: bytes) -> ControllerEntry:
     """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it is none."""
     try:
         return _ENTRY.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+    except UNDECODABLE as e:
         raise CorruptObjectError(f"controller log entry {offset} cannot be read: {e}") from e
 
 

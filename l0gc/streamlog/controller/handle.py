@@ -12,7 +12,7 @@ since that is how an operator recovers.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from l0gc.epoch import is_epoch
@@ -24,9 +24,13 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.decisions import (
+    NOT_GIVEN,
+    RetentionSettings,
     check_cluster,
     check_no_external_log,
     decide_advance,
+    decide_alter_defaults,
+    decide_alter_topic,
     decide_bootstrap,
     decide_create_topic,
     decide_init_producer,
@@ -37,11 +41,13 @@ from l0gc.streamlog.controller.entries import (
     Bootstrap,
     ControllerEntry,
     DeleteTopic,
+    ForgetTopics,
     InitProducer,
     Tick,
     encode_entry,
 )
-from l0gc.streamlog.controller.state import ControllerMachine, ControllerState, Producer, Topic, refusal
+from l0gc.streamlog.controller.machine import ControllerMachine, refusal
+from l0gc.streamlog.controller.state import ControllerState, Producer, Retention, Topic
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -196,12 +202,41 @@ class Controller:
 
         return self._propose(decide, initialised=False, guarded=False)
 
-    def create_topic(self, name: str, partitions: int, journals: int | None = None) -> tuple[Topic, bool]:
+    def create_topic(
+        self, name: str, partitions: int, journals: int | None = None, retention: RetentionSettings = NOT_GIVEN
+    ) -> tuple[Topic, bool]:
         """The topic, and whether it was created now. See `decide_create_topic`."""
         topic_id = self._new_name()
         with self.replica.lock:
-            created = self._propose(lambda s: decide_create_topic(s, name, partitions, journals, topic_id))
+            created = self._propose(lambda s: decide_create_topic(s, name, partitions, journals, topic_id, retention))
             return self.replica.state.topic(name), created
+
+    def alter_topic(self, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
+        """The topic as it is then, and whether it was altered now. See `decide_alter_topic`."""
+        with self.replica.lock:
+            altered = self._propose(lambda s: decide_alter_topic(s, name, retention))
+            return self.replica.state.topic(name), altered
+
+    def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:
+        """The cluster's retention as it is then, and whether it was altered now. See `decide_alter_defaults`."""
+        with self.replica.lock:
+            altered = self._propose(lambda s: decide_alter_defaults(s, retention))
+            state = self.replica.state
+            return Retention(state.retention_ms, state.retention_bytes), altered
+
+    def forget_topics(self, revisions: Iterable[int]) -> bool:
+        """Forget deleted topics of which nothing is left in any journal, nor in the bucket; False if they are forgotten.
+
+        What lands in a journal at a revision that this log does not know looks like a log that was restored (hazard 10). So
+        each journal of the topic must have closed it, which it remembers for ever.
+        """
+        wanted = set(revisions)
+
+        def decide(state: ControllerState) -> ForgetTopics | None:
+            known = sorted(wanted & {d.topic.revision for d in state.deleted})
+            return ForgetTopics(known) if known else None
+
+        return self._propose(decide)
 
     def delete_topic(self, name: str) -> Topic:
         """Delete the topic; its journals are then to be told.
@@ -214,7 +249,7 @@ class Controller:
         def decide(state: ControllerState) -> DeleteTopic:
             topic = state.topic(name)
             topics.append(topic)
-            if topic != topics[0]:
+            if topic.revision != topics[0].revision:
                 raise TopicNotFoundError(
                     f"topic {name!r} (revision {topics[0].revision}) was deleted meanwhile, and created again with "
                     f"revision {topic.revision}; that one was left as it is"

@@ -8,10 +8,9 @@ entry is applied, so whatever would stop the log for everybody is refused before
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from l0gc.epoch import is_epoch
@@ -26,11 +25,9 @@ from l0gc.streamlog.journal.entries import (
     LandedSequence,
     ObjectExtents,
     ProducerState,
-    Reconciled,
-    ReconciledTopic,
 )
 from l0gc.streamlog.journal.producers import Overlay
-from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, RANGE, pack, unpack
+from l0gc.streamlog.journal.rows import MAX_OFFSET, NUMBER, unpack
 from l0gc.streamlog.journal.topic import TopicState, check_object
 from l0gc.streamlog.journal.window import EpochWindow
 
@@ -42,13 +39,19 @@ class Admission:
 
     Args:
         window, topics, producers: the state at the offset where the entry lands; not changed.
+        closed: whether the topic with a revision was deleted.
     """
 
     def __init__(
-        self, window: EpochWindow, topics: Mapping[int, TopicState], producers: Mapping[int, ProducerState]
+        self,
+        window: EpochWindow,
+        topics: Mapping[int, TopicState],
+        producers: Mapping[int, ProducerState],
+        closed: Callable[[int], bool],
     ) -> None:
         self._window = window
         self._topics = topics
+        self._closed = closed
         self._producers = Overlay(producers)
         self._records: dict[int, int] = {}
 
@@ -67,15 +70,14 @@ class Admission:
             raise UsageError(
                 f"object {o.key!r} at epoch {o.epoch} of revision {o.revision} has a number that is no epoch"
             )
+        if self._closed(o.revision):
+            raise PartitionClosedError(f"the topic with revision {o.revision} was deleted")
         topic = self._topics.get(o.revision)
-        if topic is not None:
-            if topic.closed:
-                raise PartitionClosedError(f"the topic with revision {o.revision} was deleted")
-            if topic.topic_id != o.topic_id:
-                raise EpochRegressionError(
-                    f"revision {o.revision} belongs to another topic in this journal: the controller log looks restored "
-                    "from a backup, and gave it a second time. Advance the epoch, then delete the topic and create it again"
-                )
+        if topic is not None and topic.topic_id != o.topic_id:
+            raise EpochRegressionError(
+                f"revision {o.revision} belongs to another topic in this journal: the controller log looks restored "
+                "from a backup, and gave it a second time. Advance the epoch, then delete the topic and create it again"
+            )
         self._check_offsets(o, topic)
         if o.producer is not None:
             landed = self._producers.admit(o.producer)
@@ -110,22 +112,3 @@ def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
             f"epoch {epoch} offered to journal {journal} is above the cluster epoch {cluster_epoch}; "
             "it is refused, since it would shut out every writer"
         )
-
-
-def without(e: Reconciled, refused: Mapping[int, Iterable[int]]) -> Reconciled | None:
-    """A reconciler's commit without the partitions that were refused, by revision; None if nothing is left of it."""
-    topics = [t for t in (_without(t, set(refused.get(t.revision, ()))) for t in e.topics) if t is not None]
-    return msgspec.structs.replace(e, topics=topics) if topics else None
-
-
-def _without(t: ReconciledTopic, partitions: set[int]) -> ReconciledTopic | None:
-    if not partitions:
-        return t
-    gone = np.fromiter(partitions, np.int32, len(partitions))
-    ranges, files = unpack(t.ranges, RANGE), unpack(t.files, L1_ROW)
-    ranges = ranges[~np.isin(ranges["partition"], gone)]
-    if not len(ranges):
-        return None
-    files = files[~np.isin(files["partition"], gone)]
-    indexes = [i for i in t.indexes if i.partition not in partitions]
-    return ReconciledTopic(t.revision, pack(ranges), pack(files), indexes)

@@ -11,17 +11,24 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from l0gc.decoding import UNDECODABLE, msgpack_decoder
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
 from l0gc.storage.log import Landed
-from l0gc.streamlog.journal.entries import IndexObject, Int62, ProducerState
+from l0gc.streamlog.journal.commits import check_index_rows, check_l1_rows
+from l0gc.streamlog.journal.entries import Int62, ProducerState
 from l0gc.streamlog.journal.rows import (
     BLOCK,
+    DROPPED,
     EXTENT,
+    INDEX_ROW,
+    INDEX_TREE,
+    L1_OBJECT,
     L1_ROW,
     MAX_OFFSET,
     NUMBER,
+    OFFSET,
     Rows,
     ascending,
     continues,
@@ -30,8 +37,6 @@ from l0gc.streamlog.journal.rows import (
 )
 from l0gc.streamlog.journal.state import JournalState, apply
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
-
-_OFFSET: Final = np.dtype("<i8")
 
 
 class _Object(msgspec.Struct, array_like=True):
@@ -46,7 +51,6 @@ class _Object(msgspec.Struct, array_like=True):
 class _Topic(msgspec.Struct, array_like=True):
     revision: Int62
     topic_id: str
-    closed: bool
     partitions: bytes
     next_offsets: bytes
     reconciled: bytes
@@ -55,7 +59,7 @@ class _Topic(msgspec.Struct, array_like=True):
     blocks: bytes
     extents: bytes
     l1: bytes
-    indexes: list[IndexObject]
+    index: bytes
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -68,10 +72,12 @@ class _Checkpoint(msgspec.Struct, array_like=True):
     time_ms: Int62
     expired_ms: Int62
     last_reconciled_log_offset: Int62
+    closed_revisions: bytes
+    l1_fence: Int62
+    dropped: bytes
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_DECODER: Final = msgspec.msgpack.Decoder(_Checkpoint)
+_DECODER: Final = msgpack_decoder(_Checkpoint)
 
 
 class JournalMachine:
@@ -99,6 +105,9 @@ class JournalMachine:
                 state.time_ms,
                 state.expired_ms,
                 state.last_reconciled_log_offset,
+                pack(state.closed_revisions),
+                state.l1_fence,
+                pack(state.dropped),
             )
         )
 
@@ -112,7 +121,14 @@ class JournalMachine:
             topics = {t.revision: _decode_topic(t) for t in c.topics}
             if len(topics) != len(c.topics):
                 raise UsageError("it has a topic twice")
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError, ValueError) as e:
+            closed = unpack(c.closed_revisions, OFFSET)
+            if not ascending(closed) or np.isin(closed, list(topics)).any():
+                raise UsageError("the topics that it says were deleted are not in order, or are there")
+            if not is_epoch(c.l1_fence):
+                raise UsageError(f"its L1 fence is at {c.l1_fence}")
+            dropped = unpack(c.dropped, DROPPED)
+            _check_dropped(dropped)
+        except (*UNDECODABLE, UsageError, ValueError) as e:
             raise CorruptObjectError(f"{source} is not a checkpoint of journal {self._journal}: {e}") from e
         return JournalState(
             c.max_applied_epoch,
@@ -123,6 +139,9 @@ class JournalMachine:
             c.time_ms,
             c.expired_ms,
             c.last_reconciled_log_offset,
+            closed,
+            c.l1_fence,
+            dropped,
         )
 
 
@@ -130,7 +149,6 @@ def _encode_topic(t: TopicState) -> _Topic:
     return _Topic(
         t.revision,
         t.topic_id,
-        t.closed,
         pack(t.partitions),
         pack(t.next_offsets),
         pack(t.reconciled),
@@ -139,13 +157,13 @@ def _encode_topic(t: TopicState) -> _Topic:
         b"".join(pack(o.blocks) for o in t.objects),
         b"".join(pack(o.extents) for o in t.objects),
         pack(t.l1),
-        list(t.indexes.values()),
+        pack(t.index),
     )
 
 
 def _decode_topic(t: _Topic) -> TopicState:
     partitions = unpack(t.partitions, NUMBER).copy()
-    columns = [unpack(body, _OFFSET).copy() for body in (t.next_offsets, t.reconciled, t.log_start)]
+    columns = [unpack(body, OFFSET).copy() for body in (t.next_offsets, t.reconciled, t.log_start)]
     if any(len(c) != len(partitions) for c in columns) or not ascending(partitions):
         raise UsageError(f"the partitions of revision {t.revision} are not in order, or lack a number")
     following, reconciled, log_start = columns
@@ -158,16 +176,25 @@ def _decode_topic(t: _Topic) -> TopicState:
         or (following > MAX_OFFSET).any()
     ):
         raise UsageError(f"the offsets of revision {t.revision} cannot be")
-    l1 = unpack(t.l1, L1_ROW)
-    if not continues(l1):
+    l1, index = unpack(t.l1, L1_ROW), unpack(t.index, INDEX_ROW)
+    check_l1_rows(l1)
+    check_index_rows(index)
+    if not continues(l1) or not continues(index):
         raise UsageError(f"the L1 rows of revision {t.revision} leave a gap, or overlap")
     objects = _decode_objects(t, partitions, following)
-    if not t.closed:
-        _check_no_gap(t, partitions, following, reconciled)
-    indexes = {i.partition: i for i in t.indexes}
-    return TopicState(
-        t.revision, t.topic_id, t.closed, partitions, following, reconciled, log_start, objects, l1, indexes
-    )
+    _check_no_gap(t, partitions, following, reconciled)
+    return TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, l1, index)
+
+
+def _check_dropped(dropped: Rows) -> None:
+    """Raises `UsageError`: rows that no entry can have dropped."""
+    wrong = (dropped["kind"] < L1_OBJECT) | (dropped["kind"] > INDEX_TREE) | (dropped["last"] < dropped["base"])
+    for column in ("partition", "base", "bytes", "rows", "row_bytes", "revision", "epoch", "dropped_epoch"):
+        wrong |= dropped[column] < 0
+    for column in ("revision", "epoch", "dropped_epoch"):
+        wrong |= dropped[column] > MAX_EPOCH
+    if wrong.any():
+        raise UsageError("it has a dropped object that cannot be")
 
 
 def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[UnreconciledObject]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """What a row can hold, and a little less, so that what is one more or one less fits, too."""
+
+ENTRY_BYTES: Final = 1 << 20
+"""About how much one entry holds: what goes beyond that goes into the next one."""
 
 
 class InputSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -74,26 +77,17 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     epoch: Int62
 
 
-class IndexObject(msgspec.Struct, frozen=True, array_like=True):
-    """A partition's L1 rows up to `last_offset` are in the index object `name`, and leave the state.
-
-    `epoch` is that of the run that wrote it, as in its key; `rows` counts all that it leads to.
-    """
-
-    partition: Int62
-    name: str
-    epoch: Int62
-    rows: Int62
-    last_offset: Int62
-
-
 class ReconciledTopic(msgspec.Struct, frozen=True, array_like=True):
-    """Of one topic: `ranges` (rows of `rows.RANGE`, by partition) are in the L1 objects `files` (rows of `rows.L1_ROW`)."""
+    """Of one topic: `ranges` (rows of `rows.RANGE`, by partition) are in the L1 objects `files` (rows of `rows.L1_ROW`).
+
+    `indexes` (rows of `rows.INDEX_ROW`) take the place of `replaced_indexes`, and of the oldest L1 rows in the state.
+    """
 
     revision: Int62
     ranges: bytes
     files: bytes
-    indexes: list[IndexObject] = []
+    indexes: bytes = b""
+    replaced_indexes: bytes = b""
 
 
 class Reconciled(msgspec.Struct, frozen=True, array_like=True, tag="r"):
@@ -102,6 +96,60 @@ class Reconciled(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     epoch: Int62
     log_offset: Int62
     topics: list[ReconciledTopic]
+
+
+class MergedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """Of one topic: `files` hold the records of the L1 objects `replaced`; both are rows of `rows.L1_ROW`, in their order.
+
+    Where a replaced one is listed by an index object, that one is among `replaced_indexes`, and `indexes` take its place.
+    """
+
+    revision: Int62
+    replaced: bytes
+    files: bytes
+    indexes: bytes = b""
+    replaced_indexes: bytes = b""
+
+
+class Merged(msgspec.Struct, frozen=True, array_like=True, tag="m"):
+    """L1 objects have taken the place of others, durably; `epoch` is that of the run that merged them."""
+
+    epoch: Int62
+    topics: list[MergedTopic]
+
+
+class ExpiredTopic(msgspec.Struct, frozen=True, array_like=True):
+    """Of one topic: `partitions` (ascending, as `rows.NUMBER`) begin at `log_start_offsets` (as `rows.OFFSET`) from now on.
+
+    An index object that the start cuts may be among `replaced_indexes`; `indexes` list what is left of it, and `dropped`
+    (rows of `rows.L1_ROW`) are those L1 objects of it that are wholly below the start.
+    """
+
+    revision: Int62
+    topic_id: str
+    partitions: bytes
+    log_start_offsets: bytes
+    indexes: bytes = b""
+    replaced_indexes: bytes = b""
+    dropped: bytes = b""
+
+
+class Expired(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    """Records were deleted, by retention or by hand."""
+
+    topics: list[ExpiredTopic]
+
+
+class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """No L1 or index object that is stamped below `epoch` is named any more."""
+
+    epoch: Int62
+
+
+class Purged(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+    """Dropped objects, by their `names` as `rows.NAME`, are gone from the bucket."""
+
+    names: bytes
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
@@ -115,7 +163,7 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     topic_id: str = ""
 
 
-JournalEntry = Objects | Advance | Barrier | Reconciled | Closed
+JournalEntry = Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed
 
 
 class LandedSequence(msgspec.Struct, frozen=True, array_like=True):

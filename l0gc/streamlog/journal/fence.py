@@ -22,7 +22,7 @@ from l0gc.streamlog.journal.window import EpochWindow
 class FenceCounters:
     """What one fence has done since its process began, for metrics.
 
-    `window_size` is of now: how many epochs lie in the window that admission goes by. `last_rejected_gap` is by how much
+    `window_size` is of now: how many epochs lie in the window that admission uses. `last_rejected_gap` is by how much
     the last epoch that was refused lay below the window. `rejected_at_landing` are epochs that the fence had admitted and
     the log then refused, because another process had slid the window: how often the shortcut was wrong.
     """
@@ -75,7 +75,7 @@ class EpochFence:
 
     @property
     def window(self) -> EpochWindow:
-        """The window that admission goes by now."""
+        """The window that admission uses now."""
         with self._turn:
             return self._window()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Final
@@ -23,7 +23,6 @@ import msgspec
 from l0gc.errors import (
     EpochRegressionError,
     L0gcError,
-    PartitionClosedError,
     StaleClusterEpochError,
     UnknownProducerError,
 )
@@ -34,26 +33,23 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
-from l0gc.streamlog.journal.admission import Admission, check_not_poisoned, without
+from l0gc.streamlog.journal.admission import Admission, check_not_poisoned
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
+    ENTRY_BYTES,
     Advance,
     Barrier,
     Closed,
-    JournalEntry,
     ObjectExtents,
     Objects,
-    Reconciled,
 )
 from l0gc.streamlog.journal.fence import EpochFence
+from l0gc.streamlog.journal.l1_handle import L1Handle
 from l0gc.streamlog.journal.producers import landed_of, needs_controller_check
 from l0gc.streamlog.journal.rows import NUMBER, Rows
-from l0gc.streamlog.journal.state import JournalState, refusals
-from l0gc.streamlog.journal.topic import check_commit
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.window import EpochWindow
 
-ENTRY_BYTES: Final = 1 << 20
-"""About how much one entry holds: what waits beyond that goes into the next one."""
 APPEND_INTERVAL_S: Final = 0.1
 """How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
 a tenth of what 10,000 objects a second cost. Nobody waits who has not appended for so long."""
@@ -92,7 +88,7 @@ class _Request:
         return sum(_OBJECT_BYTES + 2 * len(o.partitions) + len(o.blocks) for o in self.objects)
 
 
-class JournalHandle:
+class JournalHandle(L1Handle):
     """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends."""
 
     def __init__(
@@ -118,7 +114,7 @@ class JournalHandle:
         self._queue: deque[_Request] = deque()
 
     def _applied_window(self) -> EpochWindow:
-        # Without the replica's lock: whoever holds that one may be waiting for the fence's. The fence is a hint; the
+        # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the
         # append is decided under the lock.
         return self.replica.peek().window
 
@@ -157,8 +153,8 @@ class JournalHandle:
     def _append_epoch(self, epoch: int, objects: Sequence[ObjectExtents], appended: Appended) -> list[LandedObject]:
         cluster_epoch = self._controller.epoch(at_least=epoch)
         check_not_poisoned(self.journal, epoch, cluster_epoch)  # before the fence, whose window it would move
-        if self.replica.as_of_ms is None:  # whoever looked before must not wait for the append that is under way
-            _ = self.replica.state  # replayed, so that the fence has an applied window to go by
+        if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append that is under way
+            _ = self.replica.state  # replayed, so that the fence has an applied window to admit by
         request = _Request(objects, cluster_epoch)
         try:
             with self.fence.fence_epoch(epoch):
@@ -177,8 +173,7 @@ class JournalHandle:
         landed = self._landed(request)
         if request.error is not None:
             assert isinstance(request.error, L0gcError)
-            if not isinstance(request.error, StaleClusterEpochError):
-                self.fence.forget()
+            self.fence.forget()  # also of what came too late: an object older than its topic moves the fence, not the log
             appended.error = request.error
         return landed
 
@@ -208,7 +203,7 @@ class JournalHandle:
                 self.fence.forget()
             offsets.append(offset)
             self._take(taken)
-            admission = Admission(state.window, state.topics, state.producers)
+            admission = Admission(state.window, state.topics, state.producers, state.closed)
             entry = [o for request in taken for o in self._admit(admission, request, state, offset)]
             return msgspec.msgpack.encode(Objects(entry)) if entry else None
 
@@ -297,15 +292,7 @@ class JournalHandle:
         """How many of an input's records for this journal have landed, as of the last look."""
         return landed_of(self.replica.state.producers, producer_id, input_id)
 
-    # -- the window, the reconciler, the end ------------------------------------------------------------------------------
-
-    def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
-        def encoded(state: JournalState, offset: int) -> bytes | None:
-            entry = decide(state)
-            return None if entry is None else msgspec.msgpack.encode(entry)
-
-        self.replica.catch_up()
-        return self.replica.propose(encoded) is not None
+    # -- the window, the end ------------------------------------------------------------------------------
 
     def advance(self, epoch: int) -> bool:
         """Slide the window to the cluster epoch `epoch`, without data; False if it is there."""
@@ -322,34 +309,6 @@ class JournalHandle:
 
         return self._propose(decide)
 
-    def commit_reconciled(self, entry: Reconciled) -> dict[tuple[int, int], str]:
-        """Commit what a reconciler has made durable.
-
-        Returns:
-            The partitions that did not land, as (revision, partition), and why: another reconciler was first, or the topic
-            is gone. The others landed.
-
-        Raises:
-            StaleReconcilerError: the commit cannot land in whatever state.
-        """
-        refused: dict[tuple[int, int], str] = {}
-
-        def decide(state: JournalState) -> Reconciled | None:
-            refused.clear()
-            for t in entry.topics:
-                try:
-                    found = refusals(state, t, entry.log_offset)
-                except PartitionClosedError as e:
-                    found = dict.fromkeys(check_commit(t)[0]["partition"].tolist(), str(e))
-                refused.update({(t.revision, p): why for p, why in found.items()})
-            by_revision: dict[int, set[int]] = {}
-            for revision, partition in refused:
-                by_revision.setdefault(revision, set()).add(partition)
-            return without(entry, by_revision)
-
-        self._propose(decide)
-        return refused
-
     def close(self, revision: int, topic_id: str = "") -> bool:
         """End the topic with this revision, because it was deleted; False if it has ended, or if the journal has another
         topic with that revision, which a restored controller log has given a second time.
@@ -360,7 +319,7 @@ class JournalHandle:
 
         def decide(state: JournalState) -> Closed | None:
             topic = state.topics.get(revision)
-            if topic is not None and (topic.closed or topic_id not in ("", topic.topic_id)):
+            if state.closed(revision) or (topic is not None and topic_id not in ("", topic.topic_id)):
                 return None
             return Closed(revision, topic_id)
 

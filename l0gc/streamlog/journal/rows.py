@@ -29,12 +29,57 @@ L1_ROW: Final = np.dtype(
         ("base", "<i8"),
         ("last", "<i8"),
         ("bytes", "<i8"),
+        ("max_timestamp", "<i8"),
         ("epoch", "<i8"),
         ("name", "V16"),
     ]
 )
-"""An L1 object with the records `base` to `last`; `epoch` is that of the run that wrote it, `name` its UUID."""
+"""An L1 object with the records `base` to `last`. `max_timestamp` is the newest of their timestamps, in milliseconds since
+1970; `epoch` is that of the run that wrote it, `name` its UUID."""
+INDEX_ROW: Final = np.dtype(
+    [
+        ("partition", "<i4"),
+        ("base", "<i8"),
+        ("last", "<i8"),
+        ("rows", "<i4"),
+        ("bytes", "<i8"),
+        ("names", "<u8"),
+        ("head_bytes", "<i8"),
+        ("head_timestamp", "<i8"),
+        ("size", "<i4"),
+        ("epoch", "<i8"),
+        ("name", "V16"),
+    ]
+)
+"""An index object, which lists `rows` L1 objects with the records `base` to `last`. `bytes` and `names` are sums over those
+objects, see `sums`; `head_bytes` and `head_timestamp` are of the oldest one. `size`, `epoch` and `name` are its own."""
+DROPPED: Final = np.dtype(
+    [
+        ("revision", "<i8"),
+        ("kind", "<i4"),
+        ("partition", "<i4"),
+        ("base", "<i8"),
+        ("last", "<i8"),
+        ("bytes", "<i8"),
+        ("epoch", "<i8"),
+        ("name", "V16"),
+        ("rows", "<i8"),
+        ("row_bytes", "<i8"),
+        ("names", "<u8"),
+        ("dropped_ms", "<i8"),
+        ("dropped_epoch", "<i8"),
+    ]
+)
+"""An object that no partition names any more, of a kind below. `bytes` are its own; `rows`, `row_bytes` and `names`
+say what an index object lists. It was dropped at `dropped_ms` of the log's time, with `dropped_epoch` the newest epoch."""
+L1_OBJECT: Final = 0
+INDEX_OBJECT: Final = 1
+"""It goes alone: another index object lists what it lists, or that was dropped by itself."""
+INDEX_TREE: Final = 2
+"""It goes with all the L1 objects that it lists, and after them."""
 NUMBER: Final = np.dtype("<i4")
+OFFSET: Final = np.dtype("<i8")
+NAME: Final = np.dtype("V16")
 
 MAX_OFFSET: Final = 2**62
 """No offset, size or epoch that is stored is larger, so that one more never overflows."""
@@ -65,6 +110,53 @@ def name_bytes(name: str) -> bytes:
 def name_text(name: Any) -> str:
     """The UUID that a row holds."""
     return str(uuid.UUID(bytes=bytes(name)))
+
+
+def name_low(names: Rows) -> Rows:
+    """The low halves of UUIDs, as numbers. Their sum tells which objects an index object lists, whatever their order."""
+    return np.ascontiguousarray(names).view("<u8").reshape(-1, 2)[:, 1]
+
+
+def sums(rows: Rows) -> tuple[int, int, int]:
+    """Of rows of `L1_ROW` their number, their bytes, and the sum of their names' low halves modulo 2^64."""
+    return len(rows), int(rows["bytes"].sum()), int(name_low(rows["name"]).sum(dtype=np.uint64))
+
+
+def in_order(rows: Rows) -> Rows:
+    """Rows of L1 or index objects by partition and offset."""
+    ordered: Rows = rows[np.lexsort((rows["base"], rows["partition"]))]
+    return ordered
+
+
+def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
+    """For each (partition, offset) which of `rows`, by partition and offset, is the last that begins at or before it there.
+
+    -1 where the partition has no such row.
+    """
+    which = np.r_[np.zeros(len(rows), np.int8), np.ones(len(partitions), np.int8)]
+    both = np.r_[rows["partition"], partitions]
+    order = np.lexsort((which, np.r_[rows["base"], offsets], both))
+    before = np.cumsum(which[order] == 0) - 1
+    wanted = which[order] == 1
+    at = np.empty(len(partitions), np.int64)
+    at[order[wanted] - len(rows)] = before[wanted]
+    if len(rows):
+        at[rows["partition"][at] != partitions] = -1
+    return at
+
+
+def the_same(a: Rows, b: Rows) -> Rows:
+    """Row by row, whether rows of one kind are equal in every byte."""
+    kind = f"V{a.dtype.itemsize}"
+    equal: Rows = np.ascontiguousarray(a).view(kind) == np.ascontiguousarray(b).view(kind)
+    return equal
+
+
+def of_partition(rows: Rows, partition: int) -> Rows:
+    """Those of some rows, by partition, that are of one."""
+    lower, upper = np.searchsorted(rows["partition"], [partition, partition + 1])
+    found: Rows = rows[lower:upper]
+    return found
 
 
 def continues(rows: Rows) -> bool:

@@ -5,35 +5,56 @@ still land at. It follows `previous_applied_epoch`, never `max_applied_epoch` (h
 epoch may still land; and it never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is its
 predecessor. A partition that nothing has landed in needs no entry: its topic's revision and the window say all.
 
+What makes the deletion of L1 safe: an object that leaves the lists of L1 objects is kept among the dropped ones until it is
+purged, so it is known who may go without any listing; see `l1` for how one leaves. And no entry names an object that is
+stamped below the L1 fence: what lies below it, and is not named behind the entry that raised it, never will be (hazard 25).
+A topic that was closed takes nothing any more, for ever, however long its rows are gone.
+
 Sources: the per-partition replicated state machine and the sliding window of Redpanda Cloud Topics. A journal with one
 partition is exactly that machine; many partitions share the window, the producers and the appends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 
-from l0gc.epoch import is_epoch, prev
-from l0gc.errors import CorruptObjectError, L0gcError, PartitionClosedError, StaleReconcilerError, UsageError
+from l0gc.decoding import UNDECODABLE, msgpack_decoder
+from l0gc.epoch import MAX_EPOCH, is_epoch, prev
+from l0gc.errors import (
+    CorruptObjectError,
+    EpochRegressionError,
+    L0gcError,
+    PartitionClosedError,
+    StaleReconcilerError,
+    UsageError,
+)
 from l0gc.storage.log import Landed
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal import producers as producer_rules
 from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge, lowest_epoch
 from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
+    Expired,
+    ExpiredTopic,
+    FenceL1,
     JournalEntry,
+    Merged,
+    MergedTopic,
     Objects,
     ProducerState,
+    Purged,
     Reconciled,
     ReconciledTopic,
 )
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.l1 import NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, index_rows
+from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
 from l0gc.streamlog.journal.topic import Extent, L1File, PartitionView, TopicState, TopicTotals
 from l0gc.streamlog.journal.window import EpochWindow
 
@@ -53,7 +74,14 @@ class PartitionLow(NamedTuple):
 
 @dataclass(slots=True)
 class JournalState:
-    """A journal as of one log offset."""
+    """A journal as of one log offset.
+
+    Attributes:
+        topics: those that are not closed, by revision.
+        closed_revisions: those of the closed ones, ascending.
+        l1_fence: no L1 or index object that is stamped below it is named any more.
+        dropped: objects that are not named any more and not purged, as rows of `DROPPED`, in the order of the log.
+    """
 
     max_applied_epoch: int = 0
     previous_applied_epoch: int = 0
@@ -63,6 +91,9 @@ class JournalState:
     time_ms: int = 0
     expired_ms: int = 0
     last_reconciled_log_offset: int = -1
+    closed_revisions: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    l1_fence: int = 0
+    dropped: Rows = field(default_factory=NO_DROPPED.copy)
 
     @property
     def window(self) -> EpochWindow:
@@ -137,12 +168,53 @@ class JournalState:
 
     def closed(self, revision: int) -> bool:
         """Whether the topic was deleted, as far as this journal has heard."""
+        at = int(np.searchsorted(self.closed_revisions, revision))
+        return at < len(self.closed_revisions) and int(self.closed_revisions[at]) == revision
+
+    @property
+    def highest_revision(self) -> int:
+        """The highest revision of a topic that the journal has heard of, also of a closed one; -1 if there is none."""
+        closed: list[int] = self.closed_revisions[-1:].tolist()
+        return max([-1, *self.topics, *closed])
+
+    # -- L1 that nothing names any more -----------------------------------------------------------------------------------
+
+    def dropped_of(self, revision: int) -> Rows:
+        """What the topic has dropped and not purged, as rows of `DROPPED`."""
+        return np.asarray(self.dropped[self.dropped["revision"] == revision])
+
+    def has_dropped(self, revision: int) -> bool:
+        """Whether anything of the topic is dropped and not purged."""
+        return bool((self.dropped["revision"] == revision).any())
+
+    def dropped_before(self, time_ms: int, epoch: int) -> Rows:
+        """What was dropped at or before a time of the log, when no epoch above `epoch` was known, as rows of `DROPPED`."""
+        found: Rows = self.dropped[(self.dropped["dropped_ms"] <= time_ms) & (self.dropped["dropped_epoch"] <= epoch)]
+        return found
+
+    def names(self, revision: int) -> set[bytes]:
+        """The names of all L1 and index objects that the state has of a topic, named or dropped.
+
+        What index objects list is not among them: see `indexes_over`.
+        """
         topic = self.topics.get(revision)
-        return topic is not None and topic.closed
+        live = [] if topic is None else [topic.l1, topic.index]
+        return {bytes(name) for rows in (self.dropped_of(revision), *live) for name in rows["name"]}
+
+    def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
+        """The index objects, named or dropped with all that they list, that may list an L1 object of these records.
+
+        They are rows of `INDEX_ROW`.
+        """
+        topic = self.topics.get(revision)
+        trees = self.dropped_of(revision)
+        trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
+        rows = np.concatenate([index_rows(trees), *([] if topic is None else [topic.index_of(partition)])])
+        found: Rows = rows[(rows["base"] <= base) & (rows["last"] >= last)]
+        return found
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_ENTRY: Final = msgspec.msgpack.Decoder(JournalEntry)
+_ENTRY: Final = msgpack_decoder(JournalEntry)
 
 
 def decode_entry(payload: bytes, where: str) -> JournalEntry:
@@ -150,13 +222,13 @@ def decode_entry(payload: bytes, where: str) -> JournalEntry:
     try:
         entry: JournalEntry = _ENTRY.decode(payload)
         return entry
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObjectError(f"{where} cannot be read: {error}") from error
 
 
 def apply(state: JournalState, entry: Landed, where: str) -> None:
     """Change `state` by `entry`. An entry that admission would have refused is corrupt, and changes nothing."""
-    e = decode_entry(entry.payload, where)
+    e, time_ms = decode_entry(entry.payload, where), max(state.time_ms, entry.time_ms)
     try:
         match e:
             case Objects():
@@ -170,16 +242,27 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
                     raise UsageError(f"a barrier at {e.epoch} would lower the window {state.window}")
                 _set_window(state, EpochWindow(e.epoch, e.epoch), entry.offset)
             case Reconciled():
-                _apply_reconciled(state, e)
+                _apply_l1(state, e, lambda t: refusals(state, t, e.log_offset), TopicState.reconcile, time_ms)
+                state.last_reconciled_log_offset = max(state.last_reconciled_log_offset, e.log_offset)
+            case Merged():
+                _apply_l1(state, e, lambda t: merge_refusals(state, t), TopicState.merge, time_ms)
+            case Expired():
+                _apply_l1(state, e, lambda t: expiry_refusals(state, t), TopicState.expire, time_ms)
+            case FenceL1():
+                check_epoch(e.epoch)
+                if e.epoch <= state.l1_fence:
+                    raise UsageError(f"the L1 fence is at {state.l1_fence}, and {e.epoch} would not raise it")
+                state.l1_fence = e.epoch
+            case Purged():
+                purged = purged_rows(state, e)
+                if not purged.any():
+                    raise UsageError("it purges nothing that was dropped")
+                state.dropped = state.dropped[~purged]
             case Closed():
-                check_epoch(e.revision)
-                topic = state.topics.get(e.revision) or TopicState(e.revision, e.topic_id)
-                if e.topic_id and topic.topic_id != e.topic_id:
-                    raise UsageError(f"the topic with revision {e.revision} is another one")
-                state.topics.setdefault(e.revision, topic).close()
+                _apply_closed(state, e, time_ms)
     except (L0gcError, ValueError) as error:
         raise CorruptObjectError(f"{where} should never have landed: {error}") from error
-    state.time_ms = max(state.time_ms, entry.time_ms)
+    state.time_ms = time_ms
     if state.time_ms - state.expired_ms >= _EXPIRY_STEP_MS:
         producer_rules.expire(state.producers, state.time_ms - PRODUCER_EXPIRY_MS)
         state.expired_ms = state.time_ms
@@ -192,7 +275,7 @@ def check_epoch(epoch: int) -> None:
 
 
 def _apply_objects(state: JournalState, e: Objects, entry: Landed) -> None:
-    admission = Admission(state.window, state.topics, state.producers)
+    admission = Admission(state.window, state.topics, state.producers, state.closed)
     if not e.objects:
         raise UsageError("there are no objects in it")
     for o in e.objects:
@@ -211,17 +294,63 @@ def _set_window(state: JournalState, window: EpochWindow, offset: int) -> None:
         state.window_offset = offset
 
 
-def _apply_reconciled(state: JournalState, e: Reconciled) -> None:
-    check_epoch(e.epoch)
+def _apply_l1(
+    state: JournalState,
+    e: Reconciled | Merged | Expired,
+    refused: Callable[[Any], dict[int, str]],
+    take: Callable[[TopicState, Any], Changed],
+    time_ms: int,
+) -> None:
+    """Nothing is taken before all topics are found right."""
+    check_stamps(state, e)
+    for t in e.topics:
+        if found := refused(t):
+            raise StaleReconcilerError("; ".join(f"partition {p}: {why}" for p, why in sorted(found.items())))
+    for t in e.topics:
+        _drop(state, t.revision, take(state.topics[t.revision], t), time_ms, getattr(e, "epoch", 0))
+
+
+def _drop(state: JournalState, revision: int, result: Changed, time_ms: int, epoch: int = 0) -> None:
+    epoch = max(epoch, state.max_applied_epoch)
+    state.dropped = np.concatenate([state.dropped, result.dropped(revision, time_ms, epoch)])
+
+
+def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
+    check_epoch(e.revision)
+    if state.closed(e.revision):
+        return
+    topic = state.topics.get(e.revision)
+    if topic is not None:
+        if e.topic_id and topic.topic_id != e.topic_id:
+            raise UsageError(f"the topic with revision {e.revision} is another one")
+        del state.topics[e.revision]
+        _drop(state, e.revision, Changed(Lists(), topic.l1, NO_INDEX_ROWS, topic.index), time_ms)
+    at = np.searchsorted(state.closed_revisions, e.revision)
+    state.closed_revisions = np.insert(state.closed_revisions, at, e.revision)
+
+
+def check_stamps(state: JournalState, e: Reconciled | Merged | Expired) -> None:
+    """Whether an entry may name what it names: its own stamp and those of the objects are not below the L1 fence.
+
+    Raises:
+        StaleReconcilerError: one is below it: a vacuum may be deleting the objects (hazard 25), or it is no epoch.
+        UsageError: it has no topic, or one twice.
+    """
     if not e.topics or len({t.revision for t in e.topics}) != len(e.topics):
-        raise UsageError("it reconciles no topic, or one twice")
-    for t in e.topics:
-        refused = refusals(state, t, e.log_offset)
-        if refused:
-            raise StaleReconcilerError("; ".join(f"partition {p}: {why}" for p, why in sorted(refused.items())))
-    for t in e.topics:
-        state.topics[t.revision].reconcile(t)
-    state.last_reconciled_log_offset = max(state.last_reconciled_log_offset, e.log_offset)
+        raise UsageError("it is about no topic, or about one twice")
+    match e:
+        case Reconciled():
+            lowest = lowest_epoch(e.epoch, *(check_commit(t)[1] for t in e.topics))
+        case Merged():
+            lowest = lowest_epoch(e.epoch, *(check_merge(t) for t in e.topics))
+        case Expired():
+            lowest = lowest_epoch(MAX_EPOCH, *(check_expiry(t).change for t in e.topics))
+    if lowest < state.l1_fence:
+        raise StaleReconcilerError(
+            f"what the run wrote is stamped with epoch {lowest}, and vacuum has fenced off all below {state.l1_fence}; "
+            "nothing of it counts: run it again"
+        )
+    check_epoch(lowest)
 
 
 def refusals(state: JournalState, t: ReconciledTopic, log_offset: int) -> dict[int, str]:
@@ -230,7 +359,41 @@ def refusals(state: JournalState, t: ReconciledTopic, log_offset: int) -> dict[i
     Raises:
         PartitionClosedError: the topic is gone, or nothing has ever landed in it.
     """
-    topic = state.topics.get(t.revision)
-    if topic is None or topic.closed:
-        raise PartitionClosedError(f"the topic with revision {t.revision} was deleted, or is not in this journal")
-    return topic.refusals(t, log_offset)
+    return _topic(state, t.revision).refusals(t, log_offset, state.dropped_of(t.revision))
+
+
+def merge_refusals(state: JournalState, t: MergedTopic) -> dict[int, str]:
+    """Which partitions of a merge cannot land, and why. See `refusals` and `TopicState.merge_refusals`."""
+    return _topic(state, t.revision).merge_refusals(t, state.dropped_of(t.revision))
+
+
+def expiry_refusals(state: JournalState, t: ExpiredTopic) -> dict[int, str]:
+    """Which partitions of an expiry cannot land, and why. See `refusals` and `TopicState.expiry_refusals`.
+
+    Raises:
+        EpochRegressionError: another topic has that revision here, which only a restored controller log can cause.
+    """
+    topic = _topic(state, t.revision)
+    if topic.topic_id != t.topic_id:
+        raise EpochRegressionError(
+            f"revision {t.revision} belongs to another topic in this journal: the controller log looks restored from a "
+            "backup, and gave it a second time; nothing of it was deleted"
+        )
+    return topic.expiry_refusals(t, state.dropped_of(t.revision))
+
+
+def purged_rows(state: JournalState, e: Purged) -> Rows:
+    """Which of the dropped objects the entry purges. Raises `UsageError` if its names cannot be read."""
+    names = unpack(e.names, NAME)
+    found = np.isin(name_low(state.dropped["name"]), name_low(names))
+    gone = {bytes(n) for n in names}
+    for at in np.flatnonzero(found):
+        found[at] = bytes(state.dropped["name"][at]) in gone
+    return found
+
+
+def _topic(state: JournalState, revision: int) -> TopicState:
+    topic = state.topics.get(revision)
+    if topic is None:
+        raise PartitionClosedError(f"the topic with revision {revision} was deleted, or is not in this journal")
+    return topic

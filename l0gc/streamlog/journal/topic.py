@@ -1,4 +1,4 @@
-"""What a journal keeps of one topic: its partitions' offsets, its unreconciled objects, its L1 rows (pure).
+"""What a journal keeps of one topic: its partitions' offsets, its unreconciled objects, its lists of L1 objects (pure).
 
 Everything is packed: a partition costs a few numbers and only once something landed in it, an extent 24 bytes. What an
 entry does to thousands of partitions is done to whole columns at once.
@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from l0gc.errors import StaleReconcilerError, UsageError
-from l0gc.streamlog.journal.entries import IndexObject, ObjectExtents, ReconciledTopic
+from l0gc.errors import UsageError
+from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge
+from l0gc.streamlog.journal.entries import ExpiredTopic, MergedTopic, ObjectExtents, ReconciledTopic
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed, faults
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
-    L1_ROW,
     MAX_OFFSET,
     NUMBER,
-    RANGE,
     Rows,
     ascending,
-    continues,
     name_text,
+    of_partition,
     unpack,
 )
 
@@ -59,12 +59,16 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class L1File:
-    """An L1 object with the records `base_offset` to `last_offset`, both included; `name` is its UUID."""
+    """An L1 object with the records `base_offset` to `last_offset`, both included.
+
+    `max_timestamp` is the newest of their timestamps, in milliseconds since 1970; `name` is the object's UUID.
+    """
 
     partition: int
     base_offset: int
     last_offset: int
     bytes: int
+    max_timestamp: int
     epoch: int
     name: str
 
@@ -84,7 +88,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicTotals:
-    """Sums over a topic's partitions in one journal; `partitions` counts those in which anything landed."""
+    """Sums over a topic's partitions in one journal, of which anything landed in; of records from the log starts on."""
 
     partitions: int = 0
     records: int = 0
@@ -123,14 +127,13 @@ class TopicState:
 
     revision: int
     topic_id: str
-    closed: bool = False
     partitions: Rows = field(default_factory=_NO_NUMBERS.copy)
     next_offsets: Rows = field(default_factory=_NO_OFFSETS.copy)
     reconciled: Rows = field(default_factory=_NO_OFFSETS.copy)
     log_start: Rows = field(default_factory=_NO_OFFSETS.copy)
     objects: list[UnreconciledObject] = field(default_factory=list)
-    l1: Rows = field(default_factory=np.empty(0, L1_ROW).copy)
-    indexes: dict[int, IndexObject] = field(default_factory=dict)
+    l1: Rows = field(default_factory=NO_L1_ROWS.copy)
+    index: Rows = field(default_factory=NO_INDEX_ROWS.copy)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -143,10 +146,10 @@ class TopicState:
     def totals(self) -> TopicTotals:
         return TopicTotals(
             len(self.partitions),
-            int(self.next_offsets.sum()),
+            int((self.next_offsets - self.log_start).sum()),
             int((self.next_offsets - 1 - self.reconciled).sum()),
-            len(self.l1) + sum(i.rows for i in self.indexes.values()),
-            int(self.l1["bytes"].sum()),
+            len(self.l1) + int(self.index["rows"].sum(dtype=np.int64)),
+            int(self.l1["bytes"].sum()) + int(self.index["bytes"].sum()),
         )
 
     def extents(self, partition: int) -> list[Extent]:
@@ -159,9 +162,16 @@ class TopicState:
         return found
 
     def files(self, partition: int) -> list[L1File]:
-        """The newest L1 objects of a partition, in order of offset; older ones are in its index object."""
-        lower, upper = np.searchsorted(self.l1["partition"], [partition, partition + 1])
-        return [l1_file(row) for row in self.l1[lower:upper]]
+        """The newest L1 objects of a partition, in order of offset; older ones are in its index objects."""
+        return [l1_file(row) for row in self.l1_of(partition)]
+
+    def l1_of(self, partition: int) -> Rows:
+        """The same as rows of `L1_ROW`."""
+        return of_partition(self.l1, partition)
+
+    def index_of(self, partition: int) -> Rows:
+        """The index objects of a partition, as rows of `INDEX_ROW` in order of offset."""
+        return of_partition(self.index, partition)
 
     def lowest_epochs(self, first: int, count: int, ceiling: int) -> Rows:
         """For each of `count` partitions from `first` on the lowest epoch of an unreconciled extent, at most `ceiling`."""
@@ -210,78 +220,125 @@ class TopicState:
             self.log_start = np.insert(self.log_start, at, 0)
         return np.searchsorted(self.partitions, partitions)
 
-    def reconcile(self, e: ReconciledTopic) -> None:
+    def reconcile(self, e: ReconciledTopic) -> Changed:
         """Take what `refusals` has found right."""
-        ranges, files = unpack(e.ranges, RANGE), unpack(e.files, L1_ROW)
-        self.reconciled[np.searchsorted(self.partitions, ranges["partition"])] = ranges["last"]
-        kept = [replace(o, extents=_left(o.extents, ranges)) for o in self.objects]
+        ranges, change = check_commit(e)
+        self.reconciled[self._at(ranges["partition"])] = ranges["last"]
+        self._let_go(ranges["partition"], ranges["last"])
+        return self._change(ranges["partition"], change)
+
+    def merge(self, e: MergedTopic) -> Changed:
+        """Take what `merge_refusals` has found right."""
+        change = check_merge(e)
+        return self._change(np.unique(change.replaced["partition"]), change)
+
+    def expire(self, e: ExpiredTopic) -> Changed:
+        """Take what `expiry_refusals` has found right."""
+        partitions, starts, change = check_expiry(e)
+        at = self._at(partitions)
+        self.reconciled[at] = self._reconciled_after(partitions, starts)
+        self.log_start[at] = starts
+        self._let_go(partitions, starts - 1)
+        return self._change(partitions, change, starts)
+
+    def _change(self, partitions: Rows, change: Change, starts: Rows | None = None) -> Changed:
+        lists = Lists(self.index, self.l1)
+        result = changed(lists.of(partitions), partitions, change, starts)
+        self.index, self.l1 = lists.without(partitions).joined(result.after)
+        return result
+
+    def _let_go(self, partitions: Rows, lasts: Rows) -> None:
+        """The extents that end at or before `lasts` in these partitions leave; an object leaves with its last one."""
+        kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
         self.objects = [o for o in kept if len(o.extents)]
-        rows = np.concatenate([self.l1, files])
-        for index in e.indexes:
-            self.indexes[index.partition] = index
-            rows = rows[(rows["partition"] != index.partition) | (rows["last"] > index.last_offset)]
-        self.l1 = rows[np.lexsort((rows["base"], rows["partition"]))]
 
-    def close(self) -> None:
-        """The topic is gone: nothing of it is needed any more but the names of its L1 objects."""
-        self.closed = True
-        self.objects = []
+    def _at(self, partitions: Rows) -> Rows:
+        """The rows of partitions that have one; any, of others."""
+        at = np.searchsorted(self.partitions, partitions)
+        return np.where(at == len(self.partitions), 0, at)
 
-    def refusals(self, e: ReconciledTopic, log_offset: int) -> dict[int, str]:
+    def _values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
+        """What a column holds for partitions, and something else for those that it does not have."""
+        if not len(self.partitions):
+            return np.full(len(partitions), otherwise, np.int64)
+        at = self._at(partitions)
+        values: Rows = np.where(self.partitions[at] == partitions, column[at], otherwise)
+        return values
+
+    def _reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
+        """What is reconciled when partitions begin at `starts`: extents that leave are done with as if they were in L1."""
+        after = self._values(self.reconciled, partitions, -1)
+        for o in self.objects:
+            ended = o.extents[_ended(o.extents, partitions, starts - 1)]
+            slots = np.searchsorted(partitions, ended["partition"])
+            after[slots] = np.maximum(after[slots], ended["base"] + ended["records"] - 1)
+        return after
+
+    # -- what may land ------------------------------------------------------------------------------------------------
+
+    def refusals(self, e: ReconciledTopic, log_offset: int, garbage: Rows) -> dict[int, str]:
         """Which partitions of a reconciler's commit are not where it began, and why (hazard 9).
+
+        Args:
+            garbage: what the topic has dropped and not purged, as rows of `DROPPED`.
 
         Raises:
             StaleReconcilerError: the commit does not hold what it says, for whatever state.
         """
-        ranges, files = check_commit(e)
-        refused: dict[int, str] = {}
-        known = np.isin(ranges["partition"], self.partitions)
-        at = np.searchsorted(self.partitions, ranges["partition"])
-        at[~known] = 0
-        reconciled = self.reconciled[at] if len(self.partitions) else np.full(len(ranges), -1, np.int64)
-        for row, there, last in zip(ranges, known, reconciled, strict=True):
-            if not there or row["base"] != last + 1:
-                refused[int(row["partition"])] = (
-                    f"records up to {int(last) if there else -1} are reconciled already, so {row['base']} is not next"
-                )
-        ends = {int(p) for o in self.objects if o.log_offset <= log_offset for p in _ending(o.extents, ranges)}
-        for partition in ranges["partition"]:
-            if int(partition) not in ends:
-                refused.setdefault(int(partition), "its last record is not the last of an object")
-        for index in e.indexes:
-            lasts = [rows["last"][rows["partition"] == index.partition] for rows in (self.l1, files)]
-            if index.last_offset not in np.concatenate(lasts):
-                refused.setdefault(index.partition, f"record {index.last_offset} ends no L1 object in its index")
+        ranges, change = check_commit(e)
+        partitions = ranges["partition"]
+        last = self._values(self.reconciled, partitions, -1)
+        moved = ~np.isin(partitions, self.partitions) | (ranges["base"] != last + 1)
+        refused = {
+            int(row["partition"]): f"records up to {done} are reconciled already, so {row['base']} is not next"
+            for row, done in zip(ranges[moved], last[moved].tolist(), strict=True)
+        }
+        ends = [_ending(o.extents, ranges) for o in self.objects if o.log_offset <= log_offset]
+        ending = np.isin(partitions, np.concatenate(ends)) if ends else np.zeros(len(partitions), bool)
+        for partition in partitions[~ending].tolist():
+            refused.setdefault(partition, "its last record is not the last of an object")
+        return self._faults(partitions, change, garbage, ranges["last"], last + 1) | refused
+
+    def merge_refusals(self, e: MergedTopic, garbage: Rows) -> dict[int, str]:
+        """Which partitions of a merge have moved on, and why (hazard 24). See `refusals`."""
+        change = check_merge(e)
+        partitions = np.unique(change.replaced["partition"])
+        ends = self._values(self.reconciled, partitions, -1)
+        return self._faults(partitions, change, garbage, ends, np.full(len(partitions), -1, np.int64))
+
+    def expiry_refusals(self, e: ExpiredTopic, garbage: Rows) -> dict[int, str]:
+        """Which partitions of an expiry cannot begin there, and why. See `refusals`.
+
+        Raises:
+            UsageError: the expiry cannot be meant.
+        """
+        partitions, starts, change = check_expiry(e)
+        ends = self._reconciled_after(partitions, starts)
+        refused = self._faults(partitions, change, garbage, ends, None, starts)
+        following, begins = (self._values(c, partitions, 0) for c in (self.next_offsets, self.log_start))
+        for at in np.flatnonzero(starts > following).tolist():
+            refused[int(partitions[at])] = f"it has no record {starts[at] - 1}: the next one will be {following[at]}"
+        for at in np.flatnonzero(starts <= begins).tolist():
+            refused[int(partitions[at])] = f"it begins at record {begins[at]} already"
         return refused
 
-
-def check_commit(e: ReconciledTopic) -> tuple[Rows, Rows]:
-    """The ranges and files of a reconciler's commit. Raises `StaleReconcilerError` if the files do not fill the ranges."""
-    try:
-        ranges, files = unpack(e.ranges, RANGE), unpack(e.files, L1_ROW)
-    except UsageError as error:
-        raise StaleReconcilerError(f"the commit cannot be read: {error}") from error
-    if not len(ranges) or not ascending(ranges["partition"]) or ranges["partition"][0] < 0 or not continues(ranges):
-        raise StaleReconcilerError("the commit's ranges are none, or not in order of partition")
-    numbers = (
-        (files["bytes"] < 0) | (files["epoch"] < 0) | (files["bytes"] > MAX_OFFSET) | (files["epoch"] > MAX_OFFSET)
-    )
-    if not len(files) or not continues(files) or numbers.any():
-        raise StaleReconcilerError("the commit's L1 objects leave a gap, or overlap")
-    first = np.flatnonzero(np.r_[True, files["partition"][1:] != files["partition"][:-1]])
-    last = np.r_[first[1:], len(files)] - 1
-    filled = np.empty(len(first), RANGE)
-    filled["partition"], filled["base"], filled["last"] = (
-        files["partition"][first],
-        files["base"][first],
-        files["last"][last],
-    )
-    if len(filled) != len(ranges) or (filled != ranges).any():
-        raise StaleReconcilerError("the commit's L1 objects do not hold exactly the records that it names")
-    named = {int(p) for p in ranges["partition"]}
-    if any(i.partition not in named or i.rows < 1 for i in e.indexes):
-        raise StaleReconcilerError("the commit names an index object of a partition that it does not reconcile")
-    return ranges, files
+    def _faults(
+        self,
+        partitions: Rows,
+        change: Change,
+        garbage: Rows,
+        ends: Rows,
+        firsts: Rows | None,
+        starts: Rows | None = None,
+    ) -> dict[int, str]:
+        """See `l1.faults`. `firsts` is where a list begins that is empty now; others begin where they do."""
+        lists = Lists(self.index, self.l1).of(partitions)
+        if firsts is not None:
+            firsts = firsts.copy()
+            for rows in (lists.rows, lists.indexes):  # the index objects come first
+                slots, first = np.unique(np.searchsorted(partitions, rows["partition"]), return_index=True)
+                firsts[slots] = rows["base"][first]
+        return faults(lists, partitions, change, garbage, ends, firsts, starts)
 
 
 def check_object(o: ObjectExtents) -> Rows:
@@ -307,8 +364,8 @@ def check_object(o: ObjectExtents) -> Rows:
 
 def l1_file(row: Any) -> L1File:
     """An L1 row, unpacked."""
-    partition, base, last, size, epoch, name = row
-    return L1File(int(partition), int(base), int(last), int(size), int(epoch), name_text(name))
+    partition, base, last, size, max_timestamp, epoch, name = row
+    return L1File(int(partition), int(base), int(last), int(size), int(max_timestamp), int(epoch), name_text(name))
 
 
 def _rows_in_block(records: Rows, extents: Rows) -> Rows:
@@ -326,15 +383,18 @@ def _matched(extents: Rows, ranges: Rows) -> tuple[Rows, Rows]:
     return ranges["partition"][at] == extents["partition"], ranges["last"][at]
 
 
-def _left(extents: Rows, ranges: Rows) -> Rows:
-    """The extents that lie behind the ranges, or in other partitions."""
-    named, last = _matched(extents, ranges)
-    left: Rows = extents[~(named & (extents["base"] <= last))]
-    return left
+def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
+    """Which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
+    at = np.searchsorted(partitions, extents["partition"])
+    at[at == len(partitions)] = 0
+    ended: Rows = (partitions[at] == extents["partition"]) & (extents["base"] + extents["records"] - 1 <= lasts[at])
+    return ended
 
 
 def _ending(extents: Rows, ranges: Rows) -> Rows:
     """The partitions in which one of these extents ends where the range does."""
-    named, last = _matched(extents, ranges)
-    partitions: Rows = extents["partition"][named & (extents["base"] + extents["records"] - 1 == last)]
+    at = np.searchsorted(ranges["partition"], extents["partition"])
+    at[at == len(ranges)] = 0
+    ends = extents["base"] + extents["records"] - 1 == ranges["last"][at]
+    partitions: Rows = extents["partition"][ends & (ranges["partition"][at] == extents["partition"])]
     return partitions

@@ -19,15 +19,16 @@ from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.journal.entries import IndexObject
-from l0gc.streamlog.journal.handle import ENTRY_BYTES, JournalHandle
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.entries import ENTRY_BYTES
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.l1 import IndexChange
+from l0gc.streamlog.journal.rows import Rows, name_bytes
 from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import STATE_ROWS, files_of, l1_key, spill
+from l0gc.streamlog.level_one.index import STATE_ROWS, files_of, joined, l1_key, spill
 from l0gc.streamlog.level_one.plan import Fault, Window, commit_entries, is_unreconciled, still_there
 
-_TOLD: Final = 20
-"""So many causes of a journal are told, and how many more there are; and so many partitions of each."""
+_SHOWN: Final = 20
+"""So many causes of a journal are reported, and how many more there are; and so many partitions of each."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class Commit:
 
         Args:
             files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
-            faults: what could not be lifted; it is told unless somebody else has lifted it.
+            faults: what could not be lifted; it is reported unless another reconciler has lifted it.
 
         Raises:
             StoreError: the store does not answer, or does not let us.
@@ -100,17 +101,17 @@ class Commit:
 
     # -- index objects ------------------------------------------------------------------------------------------------
 
-    def _spilled(self, revision: int, rows: Rows) -> list[IndexObject]:
-        """The index objects that the commit brings along: for partitions that would have too many rows in the state."""
+    def _spilled(self, revision: int, rows: Rows) -> IndexChange:
+        """What the commit does to index objects: for partitions that would have too many rows in the state."""
         with self._handle.replica.lock:
             due = list(self._full(revision, rows))
         written = self._parallel.map(lambda d: spill(self._store, d[0], d[1], d[2], self._epoch, self._runtime), due)
-        return [index for index in written if index is not None]
+        return joined(written)
 
-    def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, IndexObject | None]]:
-        """Each such partition, with its rows in the state and the new ones, and its index object."""
+    def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
+        """Each such partition, with its rows in the state and the new ones, and its index objects."""
         topic = self._handle.state.topics.get(revision)
-        if topic is None or topic.closed:
+        if topic is None:
             return
         partitions, firsts, counts = np.unique(rows["partition"], return_index=True, return_counts=True)
         begins = np.searchsorted(topic.l1["partition"], partitions)
@@ -120,7 +121,7 @@ class Commit:
         for at in np.flatnonzero(full).tolist():
             partition = int(partitions[at])
             both = [topic.l1[begins[at] : ends[at]], rows[firsts[at] : firsts[at] + counts[at]]]
-            yield self._partition(revision, partition), np.concatenate(both), topic.indexes.get(partition)
+            yield self._partition(revision, partition), np.concatenate(both), topic.index_of(partition)
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
@@ -138,13 +139,18 @@ class Commit:
         self._remove([self._key(revision, row) for row in rows[lost]])
 
     def _has_landed(self, revision: int, partition: int, rows: Rows) -> bool | None:
-        """Whether the journal names these very objects: an earlier try of this commit landed. None: that is not known."""
+        """Whether the journal has named these very objects: an earlier try of this commit landed. None: that is not known.
+
+        Those that it has dropped since are among them: readers on their way may still need them (hazard 26).
+        """
         first, end = np.searchsorted(rows["partition"], [partition, partition + 1])
         mine = [l1_file(row) for row in rows[first:end]]
         p = self._partition(revision, partition)
         try:
             with self._handle.replica.lock:
                 state = self._handle.state
+                if {name_bytes(f.name) for f in mine} <= state.names(revision):
+                    return True
                 if state.partition(revision, partition).last_reconciled_offset < mine[-1].last_offset:
                     return False
                 files = files_of(self._store, p, state, mine[0].base_offset)
@@ -163,7 +169,7 @@ class Commit:
                 self._result.errors.append(f"{page[0]}, which no journal names, could not be removed: {e}")
                 return
             self._result.errors += [
-                f"{f.key}, which no journal names, could not be removed: {f.code}" for f in failures[:_TOLD]
+                f"{f.key}, which no journal names, could not be removed: {f.code}" for f in failures[:_SHOWN]
             ]
 
     def _tell(self, faults: Iterable[Fault]) -> None:
@@ -172,10 +178,12 @@ class Commit:
         for f in faults:
             name = self._window.topics[f.revision].name
             held.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
-        told = [f"{message}; it holds {_listed(partitions)}" for message, partitions in sorted(held.items())]
-        self._result.errors += told[:_TOLD]
-        if len(told) > _TOLD:
-            self._result.errors.append(f"and {len(told) - _TOLD} more of that kind in journal {self._window.journal}")
+        sentences = [f"{message}; it holds {_listed(partitions)}" for message, partitions in sorted(held.items())]
+        self._result.errors += sentences[:_SHOWN]
+        if len(sentences) > _SHOWN:
+            self._result.errors.append(
+                f"and {len(sentences) - _SHOWN} more of that kind in journal {self._window.journal}"
+            )
 
     def _partition(self, revision: int, partition: int) -> PartitionId:
         return PartitionId(self._window.topics[revision].name, revision, partition)
@@ -187,6 +195,6 @@ class Commit:
 
 def _listed(names: Sequence[str]) -> str:
     """Some names, and how many more there are."""
-    if len(names) <= _TOLD:
+    if len(names) <= _SHOWN:
         return ", ".join(names)
-    return f"{', '.join(names[:_TOLD])} and {len(names) - _TOLD} more partitions"
+    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more partitions"

@@ -1,52 +1,72 @@
 """Where a partition's L1 objects are listed: the newest in the journal's state, older ones in index objects.
 
-So a journal's checkpoint does not grow with a partition's history. An index object is immutable, has a random name, and is
-durable before the entry that names it (hazard 9 holds for it as for an L1 object). It holds some thousands of rows, and
-says which index object has the rows before them. Nothing here ever deletes one: a state that another process has read
-may still lead to it (hazard 26), which is for vacuum to judge.
+So a journal's checkpoint hardly grows with a partition's history: the state has a row for each index object, which lists
+some thousands of L1 objects. An index object is immutable, has a random name, and is durable before the entry that names
+it (hazard 9 holds for it as for an L1 object). To change what one lists is to write another one, which takes its place by
+an entry that says so. Nothing here ever deletes one: a state that another process has read may still lead to it (hazard
+26), so it stays among the dropped objects for a while, which is for vacuum to judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from l0gc.decoding import msgpack_decoder
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.keys import PartitionId, level_one, level_one_index
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack, unpack
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.journal import rows as packed
-from l0gc.streamlog.journal.entries import IndexObject
-from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, continues
+from l0gc.streamlog.journal.commits import check_l1_rows
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, IndexChange, index_rows
+from l0gc.streamlog.journal.rows import (
+    INDEX_ROW,
+    L1_ROW,
+    Rows,
+    continues,
+    in_order,
+    name_bytes,
+    name_text,
+    sums,
+    the_same,
+)
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import L1File, l1_file
+from l0gc.streamlog.journal.topic import L1File, TopicState, l1_file
 
 STATE_ROWS: Final = 64
-"""The most rows of a partition that a journal's state holds: 3 KiB."""
+"""The most rows of a partition that a journal's state holds: 4 KiB."""
 KEPT_ROWS: Final = 32
 """How many of them stay when older ones go into an index object; so a partition writes one in 32 commits at the most."""
 INDEX_ROWS: Final = 4096
-"""The most rows of an index object: 208 KiB before it is packed. It is written anew until it has so many."""
+"""The most rows of an index object: 240 KiB before it is packed. The newest one is replaced until it has so many."""
 _LIMIT: Final = 1 << 20
 
 
 class _Index(msgspec.Struct, array_like=True, frozen=True):
-    """What an index object holds: rows of `L1_ROW`, and which object has those before them."""
+    """What an index object holds: rows of `L1_ROW`."""
 
     partition: str
-    previous: IndexObject | None
     rows: bytes
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(_Index)
+_DECODER: Final = msgpack_decoder(_Index)
+
+
+def joined(changes: Iterable[IndexChange]) -> IndexChange:
+    """The changes of several partitions, in their order, as one."""
+    columns = zip(IndexChange(), *changes, strict=True)
+    return IndexChange(*(np.concatenate(column) for column in columns))
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------
 
 
 def l1_key(p: PartitionId, file: L1File) -> str:
@@ -54,9 +74,9 @@ def l1_key(p: PartitionId, file: L1File) -> str:
     return level_one(p, file.epoch, file.base_offset, file.last_offset, file.name)
 
 
-def index_key(p: PartitionId, index: IndexObject) -> str:
-    """The key of an index object of the partition."""
-    return level_one_index(p, index.epoch, index.name)
+def index_key(p: PartitionId, row: Any) -> str:
+    """The key of an index object of the partition, given its row of `INDEX_ROW`, or of `DROPPED`."""
+    return level_one_index(p, int(row["epoch"]), name_text(row["name"]))
 
 
 def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int = 0) -> Iterator[L1File]:
@@ -70,80 +90,145 @@ def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int
         ObjectNotFoundError: one is gone.
     """
     topic = state.topics.get(p.revision)
-    index = None if topic is None else topic.indexes.get(p.partition)
-    newest = state.files(p.revision, p.partition)
-    if index is None or index.last_offset < start:
-        return iter(newest)
-    return chain(_older(store, p, index, start), newest)
+    if topic is None:
+        return iter(())
+    return chain(_older(store, p, topic.index_of(p.partition), start), topic.files(p.partition))
 
 
-def _older(store: ObjectStore, p: PartitionId, index: IndexObject, start: int) -> Iterator[L1File]:
-    for row in read_index(store, p, index, start):
-        yield l1_file(row)
+def _older(store: ObjectStore, p: PartitionId, index: Rows, start: int) -> Iterator[L1File]:
+    for row in index[index["last"] >= start]:
+        yield from (l1_file(file) for file in _read(store, p, row))
 
 
-def read_index(store: ObjectStore, p: PartitionId, ref: IndexObject, start: int = 0) -> Rows:
-    """The rows of `L1_ROW` that an index object leads to, in order of offset; see `files_of`."""
-    found: list[Rows] = []
-    at: IndexObject | None = ref
-    while at is not None and at.last_offset >= start:  # each link goes to lower offsets, so it ends
-        index, rows = _read(store, p, at)
-        found.append(rows)
-        at = index.previous
-    return np.concatenate(found[::-1]) if found else np.empty(0, L1_ROW)
+def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) -> Rows:
+    """The rows of `L1_ROW` that index objects of a partition list, in order of offset; see `files_of`.
+
+    Args:
+        index: rows of `INDEX_ROW` in order of offset.
+    """
+    found = [_read(store, p, row) for row in index[index["last"] >= start]]
+    return np.concatenate(found) if found else NO_L1_ROWS
 
 
-def _read(store: ObjectStore, p: PartitionId, ref: IndexObject) -> tuple[_Index, Rows]:
+def read_dropped(store: ObjectStore, p: PartitionId, row: Any) -> Rows:
+    """The rows of `L1_ROW` that a dropped index object lists, given its row of `DROPPED`. Raises as `files_of` does."""
+    return _read(store, p, index_rows(np.array([row]))[0])
+
+
+def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
     key = index_key(p, ref)
     index = unpack(key, store.get(key).body, _DECODER, _LIMIT)
     try:
         rows = packed.unpack(index.rows, L1_ROW)
+        check_l1_rows(rows)
     except UsageError as e:
         raise CorruptObjectError(f"{key} is no index object: {e}") from e
-    before = index.previous
     wrong = (
         index.partition != p.path
         or not len(rows)
         or bool((rows["partition"] != p.partition).any())
         or not continues(rows)
-        or bool((rows["bytes"] < 0).any() or (rows["epoch"] < 0).any() or (rows["epoch"] > MAX_OFFSET).any())
-        or rows["last"][-1] != ref.last_offset
-        or ref.rows != len(rows) + (before.rows if before is not None else 0)
-        or (before is not None and (before.partition != p.partition or before.last_offset + 1 != rows["base"][0]))
+        or (rows["base"][0], rows["last"][-1]) != (ref["base"], ref["last"])
+        or sums(rows) != tuple(int(ref[column]) for column in ("rows", "bytes", "names"))
     )
     if wrong:
-        raise CorruptObjectError(f"{key} does not list the L1 objects of {p} up to record {ref.last_offset}")
-    return index, rows
+        raise CorruptObjectError(
+            f"{key} does not list the L1 objects of {p} with the records {ref['base']} to {ref['last']}"
+        )
+    return rows
 
 
-def spill(
-    store: ObjectStore, p: PartitionId, rows: Rows, index: IndexObject | None, epoch: int, runtime: Runtime
-) -> IndexObject | None:
-    """Move a partition's older rows into an index object if the state would have too many, and return it, durable.
+# -- writing --------------------------------------------------------------------------------------------------------------
+
+
+def write_index(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime) -> Rows:
+    """List L1 objects of a partition in as many index objects as it takes; returns these, durable.
+
+    Args:
+        rows: rows of `L1_ROW`, in order of offset and without a gap.
+        epoch: that of the run.
+    """
+    written = [_write(store, p, rows[at : at + INDEX_ROWS], epoch, runtime) for at in range(0, len(rows), INDEX_ROWS)]
+    return np.concatenate(written) if written else NO_INDEX_ROWS
+
+
+def _write(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime) -> Rows:
+    name = runtime.new_id()
+    key = level_one_index(p, epoch, name)
+    body = pack(key, _ENCODER.encode(_Index(p.path, packed.pack(rows))), _LIMIT)
+    store.put(key, body)
+    head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
+    span = p.partition, int(rows["base"][0]), int(rows["last"][-1])
+    return np.array([(*span, *sums(rows), *head, len(body), epoch, name_bytes(name))], INDEX_ROW)
+
+
+def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Runtime) -> IndexChange:
+    """Move a partition's older rows into index objects if the state would have too many.
 
     Args:
         rows: the partition's rows in the state and those that are to be committed, in order of offset.
-        index: where the rows before those are.
+        index: its index objects, as rows of `INDEX_ROW`.
         epoch: that of the run.
     """
     if len(rows) <= STATE_ROWS:
-        return None
-    moved, previous = rows[:-KEPT_ROWS], index
-    if index is not None:
+        return IndexChange()
+    moved, newest = rows[:-KEPT_ROWS], index[len(index) - 1 :]
+    if len(newest) and int(newest["rows"][0]) + len(moved) <= INDEX_ROWS:
         with suppress(CorruptObjectError, ObjectNotFoundError):  # a damaged one stops who reads, not who writes on
-            newest, before = _read(store, p, index)
-            if len(before) + len(moved) <= INDEX_ROWS:
-                moved, previous = np.concatenate([before, moved]), newest.previous
-    for at in range(0, len(moved), INDEX_ROWS):
-        previous = _write(store, p, moved[at : at + INDEX_ROWS], previous, epoch, runtime.new_id())
-    return previous
+            joined = np.concatenate([read_index(store, p, newest), moved])
+            return IndexChange(write_index(store, p, joined, epoch, runtime), newest)
+    return IndexChange(write_index(store, p, moved, epoch, runtime))
 
 
-def _write(
-    store: ObjectStore, p: PartitionId, rows: Rows, previous: IndexObject | None, epoch: int, name: str
-) -> IndexObject:
-    total = len(rows) + (previous.rows if previous is not None else 0)
-    index = IndexObject(p.partition, name, epoch, total, int(rows["last"][-1]))
-    key = index_key(p, index)
-    store.put(key, pack(key, _ENCODER.encode(_Index(p.path, previous, packed.pack(rows))), _LIMIT))
-    return index
+def replace_in_index(
+    store: ObjectStore, p: PartitionId, topic: TopicState, replaced: Rows, files: Rows, epoch: int, runtime: Runtime
+) -> IndexChange:
+    """What a merge does to the partition's index objects: the ones that list what it replaces are written anew.
+
+    Args:
+        topic: the state that the merge was planned by.
+        replaced, files: rows of `L1_ROW`, see `MergedTopic`. A file that reaches into what the state names is named there.
+        epoch: that of the run.
+
+    Raises:
+        CorruptObjectError: an index object does not hold what it should, or does not list what is to be replaced.
+        ObjectNotFoundError: one is gone.
+    """
+    index = topic.index_of(p.partition)
+    gone = replaced[~np.isin(replaced["base"], topic.l1_of(p.partition)["base"])]
+    touched = np.unique(np.searchsorted(index["last"], gone["base"]))
+    if not len(touched):
+        return IndexChange()
+    if touched[-1] >= len(index):
+        raise CorruptObjectError(f"{p} has no L1 object with record {gone['base'][-1]} that could be merged")
+    old = index[touched[0] : touched[-1] + 1]
+    rows = read_index(store, p, old)
+    listed = np.isin(rows["base"], gone["base"])
+    if listed.sum() != len(gone) or not the_same(rows[listed], gone).all():
+        raise CorruptObjectError(f"the index objects of {p} do not list the L1 objects that were to be merged")
+    inside = (files["base"] >= old["base"][0]) & (files["last"] <= old["last"][-1])
+    left = in_order(np.concatenate([rows[~listed], files[inside]]))
+    return IndexChange(write_index(store, p, left, epoch, runtime), old)
+
+
+def cut_index(
+    store: ObjectStore, p: PartitionId, index: Rows, start: int, epoch: int, runtime: Runtime
+) -> tuple[IndexChange, Rows]:
+    """Take what lies wholly below `start` out of the index object that the start cuts, if there is anything.
+
+    Args:
+        index: the partition's index objects, as rows of `INDEX_ROW`.
+        epoch: that of the run.
+
+    Returns:
+        The change, and the rows of `L1_ROW` that are no longer listed.
+
+    Raises:
+        CorruptObjectError, ObjectNotFoundError: see `files_of`.
+    """
+    cut = index[(index["base"] < start) & (index["last"] >= start)]
+    rows = read_index(store, p, cut)
+    below = rows["last"] < start
+    if not below.any():
+        return IndexChange(), NO_L1_ROWS
+    return IndexChange(write_index(store, p, rows[~below], epoch, runtime), cut), rows[below]

@@ -7,7 +7,7 @@ offsets from the first to the last, and a checksum for each page. Whatever diffe
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -30,7 +30,8 @@ L1_SCHEMA: Final = pa.schema(
 """`epoch` is that of the L0 object which the record came from."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
-_READ: Final = [f for f in L1_SCHEMA if f.name != "epoch"]
+RECORD: Final = ("timestamp", "key", "value")
+"""What a reader wants of a record; its offset is known."""
 _ROWS: Final = 4096
 
 
@@ -62,12 +63,24 @@ class StoredFile(io.RawIOBase):
         return body
 
 
-def read_l1(store: ObjectStore | bytes, key: str, file: L1File, start: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of an L1 object as (offset of the first, batch of timestamp, key and value), in order.
+def check_l1(parquet: pq.ParquetFile, key: str) -> None:
+    """Raises `CorruptObjectError` unless a file has the columns of an L1 object, and says that it is the one at `key`."""
+    found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
+    if any(found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in L1_SCHEMA):
+        raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
+    if (parquet.metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
+        raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")
+
+
+def read_l1(
+    store: ObjectStore | bytes, key: str, file: L1File, start: int = 0, wanted: Sequence[str] = RECORD
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of an L1 object as (offset of the first, batch), in order.
 
     Args:
         store: where it is, or its content.
         start: what lies wholly before this offset need not be read.
+        wanted: the batches' columns.
 
     Raises:
         CorruptObjectError: the object does not hold the records that the journal says.
@@ -77,23 +90,18 @@ def read_l1(store: ObjectStore | bytes, key: str, file: L1File, start: int = 0) 
     try:
         stored = pa.BufferReader(store) if isinstance(store, bytes) else StoredFile(store, key, file.bytes)
         parquet = pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True)
-        found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
-        if any(found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in _READ):
-            raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
-        if (parquet.metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
-            raise CorruptObjectError(
-                f"{key} holds another object, or nothing that says which; restore it from a version"
-            )
+        check_l1(parquet, key)
         group = 0
         while group + 1 < parquet.num_row_groups and at + (rows := parquet.metadata.row_group(group).num_rows) <= start:
             group, at = group + 1, at + rows
         groups = list(range(group, parquet.num_row_groups))
-        names = [f.name for f in _READ]  # one thread: small files are many, and read at once
+        names = list(dict.fromkeys(["offset", *wanted]))
+        # One thread: small files are many, and read at once.
         for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=names, use_threads=False):
-            offset = batch.column(0)
+            offset = batch.column("offset")
             if batch.num_rows and (offset[0].as_py(), offset[-1].as_py()) != (at, at + batch.num_rows - 1):
                 raise CorruptObjectError(f"{key} does not hold the records {file.base_offset} to {file.last_offset}")
-            yield at, batch.select(["timestamp", "key", "value"])
+            yield at, batch.select(wanted)
             at += batch.num_rows
     except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
         raise CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version") from e

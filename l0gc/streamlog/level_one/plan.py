@@ -20,8 +20,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from l0gc.streamlog.journal.entries import IndexObject, Reconciled, ReconciledTopic
-from l0gc.streamlog.journal.rows import EXTENT, L1_ROW, MAX_OFFSET, RANGE, Rows, pack
+from l0gc.streamlog.journal.commits import ranges_of
+from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.l1 import IndexChange
+from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, MAX_OFFSET, RANGE, Rows, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
 
@@ -36,8 +38,8 @@ MAX_WRITERS: Final = 200
 STEPS: Final = 16
 """At how many places a round may be cut within one journal."""
 _RANGE_BYTES: Final = RANGE.itemsize + L1_ROW.itemsize
-_INDEX_BYTES: Final = 80
-"""What a partition, or an index object, weighs in a commit."""
+_INDEX_BYTES: Final = 2 * INDEX_ROW.itemsize
+"""What a partition weighs in a commit, and a change of its index objects."""
 _SPREAD: Final = 0x9E3779B1
 """Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
 
@@ -271,33 +273,24 @@ def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
 # -- what to commit -----------------------------------------------------------------------------------------------------
 
 
-def ranges_of(files: Rows) -> Rows:
-    """The range of records that each partition's L1 objects hold, as rows of `RANGE`; they leave no gap."""
-    first = np.flatnonzero(np.r_[True, files["partition"][1:] != files["partition"][:-1]])
-    ranges = np.empty(len(first), RANGE)
-    ranges["partition"], ranges["base"] = files["partition"][first], files["base"][first]
-    ranges["last"] = files["last"][np.r_[first[1:], len(files)] - 1]
-    return ranges
-
-
 def commit_entries(
-    epoch: int, cut: int, files: Mapping[int, Rows], indexes: Mapping[int, Sequence[IndexObject]], limit: int
+    epoch: int, cut: int, files: Mapping[int, Rows], indexes: Mapping[int, IndexChange], limit: int
 ) -> Iterator[Reconciled]:
     """The commit of a journal's L1 objects, by revision, as entries of at most about `limit` bytes.
 
     Args:
         cut: the log offset up to which the round took from the journal.
         files: rows of `L1_ROW`, by partition and offset, without a gap within a partition.
-        indexes: the index objects that go with them.
+        indexes: what happens to index objects with them.
     """
     topics: list[ReconciledTopic] = []
     room = limit
     for revision, rows in sorted(files.items()):
-        of_partition = {i.partition: i for i in indexes.get(revision, ())}
+        change = indexes.get(revision, IndexChange())
         firsts = np.flatnonzero(np.r_[True, rows["partition"][1:] != rows["partition"][:-1]])
         ends = np.r_[firsts[1:], len(rows)]
         weights = RANGE.itemsize + L1_ROW.itemsize * (ends - firsts)
-        weights = weights + _INDEX_BYTES * np.isin(rows["partition"][firsts], list(of_partition))
+        weights = weights + _INDEX_BYTES * np.isin(rows["partition"][firsts], change.indexes["partition"])
         at = 0
         while at < len(firsts):
             fit = int(np.searchsorted(np.cumsum(weights[at:]), room, "right"))
@@ -307,9 +300,8 @@ def commit_entries(
                 continue
             end = at + max(1, fit)
             part = rows[firsts[at] : ends[end - 1]]
-            named = [of_partition[p] for p in part["partition"].tolist() if p in of_partition]
-            unique = list({i.partition: i for i in named}.values())
-            topics.append(ReconciledTopic(revision, pack(ranges_of(part)), pack(part), unique))
+            of_part = (pack(some[np.isin(some["partition"], part["partition"])]) for some in change)
+            topics.append(ReconciledTopic(revision, pack(ranges_of(part)), pack(part), *of_part))
             room -= int(weights[at:end].sum())
             at = end
             if at < len(firsts):
@@ -322,7 +314,7 @@ def commit_entries(
 def still_there(state: JournalState, fault: Fault) -> Fault | None:
     """What is left of a fault, given what has been reconciled by now, by whomever; None if nothing is."""
     topic = state.topics.get(fault.revision)
-    if topic is None or topic.closed:
+    if topic is None:
         return None
     open_ = is_unreconciled(topic, fault.partitions, fault.bases)
     if not open_.any():

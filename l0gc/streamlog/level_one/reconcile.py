@@ -216,7 +216,7 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
             handle = journal(number)
             with handle.replica.lock:
                 topic = handle.catch_up().topics.get(revision)
-                if topic is None or topic.closed:
+                if topic is None:
                     return np.zeros(len(extents), bool)
                 return is_unreconciled(topic, extents["partition"], extents["base"])
         except CorruptObjectError:

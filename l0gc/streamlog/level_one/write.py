@@ -26,7 +26,7 @@ from l0gc.keys import PartitionId, level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows, name_bytes
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
@@ -47,8 +47,6 @@ _PARQUET: Final[Mapping[str, Any]] = {
     "store_schema": False,  # Parquet's own says all of it
     "write_page_checksum": True,
 }
-_COLUMNS: Final = [ROWS.get_field_index(name) for name in L1_SCHEMA.names]
-_OFFSET: Final = ROWS.get_field_index("offset")
 
 _PIECE: Final = np.dtype(
     [
@@ -101,13 +99,13 @@ def write_l1(
                 faults.append(found)
             elif found.num_rows:
                 pieces.append(pieces_of(found, held.add(found)))
-        uploads = _Uploads(store, parallel)
+        uploads = Uploads(store, parallel)
         files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
         limits = _limits(faults)
         for group in _partitions(pieces):
             journal, revision, partition, base = (int(v) for v in group[0].tolist()[:4])
             p = PartitionId(topics[revision], revision, partition)
-            writer = L1Writer(p, epoch, base, runtime, directory, uploads)
+            writer = L1Writer(p, epoch, base, runtime, directory, uploads, FILE_BYTES)
             gap = _write_partition(writer, held, group, limits.get((revision, partition)))
             if gap is not None:
                 of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
@@ -212,7 +210,7 @@ class _Held:
         return self._batches[number], self._widths[number]
 
 
-class _Uploads:
+class Uploads:
     """L1 objects on their way into the store: small ones together, large ones each by itself."""
 
     def __init__(self, store: ObjectStore, parallel: Parallel) -> None:
@@ -243,13 +241,22 @@ class L1Writer:
     Args:
         epoch: that of the run.
         base: the offset of the first record.
+        file_bytes: as `FILE_BYTES`.
     """
 
     def __init__(
-        self, p: PartitionId, epoch: int, base: int, runtime: Runtime, directory: Path, uploads: _Uploads
+        self,
+        p: PartitionId,
+        epoch: int,
+        base: int,
+        runtime: Runtime,
+        directory: Path,
+        uploads: Uploads,
+        file_bytes: float,
     ) -> None:
         self.partition = p
         self.next = base
+        self._file_bytes = file_bytes
         self._epoch, self._runtime, self._directory, self._uploads = epoch, runtime, directory, uploads
         self._base = base
         self._writer: pq.ParquetWriter | None = None
@@ -257,17 +264,18 @@ class L1Writer:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0.0
         self._bytes = 0.0
+        self._max_timestamp = -MAX_OFFSET
         self._files: list[tuple[object, ...]] = []
 
     def write(self, batch: pa.RecordBatch, width: float) -> None:
-        """Take the next records, a batch of `ROWS` of which each weighs about `width` bytes. See `finish` for what it
-        raises."""
+        """Take the next records, a batch with the columns of `L1_SCHEMA`, or more, of which each weighs about `width` bytes.
+        See `finish` for what it raises."""
         self.next += batch.num_rows
         self._held.append(batch)
         self._held_bytes += width * batch.num_rows
         if self._held_bytes >= _ROW_GROUP_BYTES:
             self._flush()
-        if self._bytes >= FILE_BYTES:
+        if self._bytes >= self._file_bytes:
             self._close()
 
     def finish(self) -> list[tuple[object, ...]]:
@@ -283,8 +291,8 @@ class L1Writer:
     def _flush(self) -> None:
         if not self._held:
             return
-        table = pa.Table.from_batches(self._held, ROWS)
-        offsets = np.concatenate([_numbers(c) for c in table.column(_OFFSET).chunks])
+        table = pa.Table.from_batches(self._held).select(L1_SCHEMA.names)
+        offsets = np.concatenate([_numbers(c) for c in table.column("offset").chunks])
         first = self.next - len(offsets)
         if (offsets != np.arange(first, self.next)).any():
             raise CorruptObjectError(
@@ -294,7 +302,9 @@ class L1Writer:
             small = self._held_bytes < _ROW_GROUP_BYTES
             self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
             self._writer = pq.ParquetWriter(self._sink, L1_SCHEMA, **_PARQUET)
-        self._writer.write_table(table.select(_COLUMNS))
+        times = (_numbers(c) for c in table.column("timestamp").chunks if len(c))
+        self._max_timestamp = max(self._max_timestamp, *(int(t.max()) for t in times))
+        self._writer.write_table(table)
         self._bytes += self._held_bytes
         self._held, self._held_bytes = [], 0.0
 
@@ -308,6 +318,7 @@ class L1Writer:
         content = self._sink if isinstance(self._sink, Path) else self._sink.getvalue()
         size = content.stat().st_size if isinstance(content, Path) else content.size
         self._uploads.add(key, content)
-        row = (self.partition.partition, self._base, last, size, self._epoch, name_bytes(name))
+        times = min(self._max_timestamp, MAX_OFFSET)
+        row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name))
         self._files.append(row)
-        self._writer, self._base, self._bytes = None, self.next, 0.0
+        self._writer, self._base, self._bytes, self._max_timestamp = None, self.next, 0.0, -MAX_OFFSET

@@ -29,6 +29,7 @@ from l0gc.streamlog.controller.entries import (
     InitProducer,
     Tick,
 )
+from l0gc.streamlog.controller.machine import refusal
 from l0gc.streamlog.controller.state import (
     CLOSE_EPOCHS,
     NAME_EXPIRY_MS,
@@ -37,7 +38,6 @@ from l0gc.streamlog.controller.state import (
     ControllerState,
     Producer,
     Topic,
-    refusal,
 )
 from tests.support.controller import FOUNDED, MACHINE, P0, created, landed, state_of
 

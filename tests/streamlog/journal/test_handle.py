@@ -231,6 +231,21 @@ def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseExcept
         land(handle, extent(), 11)
 
 
+def test_what_is_older_than_its_topic_shuts_nobody_out() -> None:
+    """The fence lets it in, since the journal stands lower, and slides; the log refuses it and does not."""
+    (a,) = processes(1)
+    handle = handle_of(a)
+    for epoch in (10, 12):
+        land(handle, extent(), epoch)
+    young, _ = a.controller.create_topic("young", 1)
+    assert young.journals != (0,)
+    older = extents_of(15, {0: 1}, key="older", revision=young.revision, topic_id=young.topic_id)
+    appended = handle.append([older])
+    assert isinstance(appended.error, StaleClusterEpochError)
+    assert handle.fence.window == EpochWindow(10, 12)
+    assert land(handle, extent(), 11).log_offset == 2
+
+
 def test_a_conflict_drops_the_seen_window() -> None:
     """Hazard 4: another process slid the window while ours waited for the log."""
     a, b = processes(2)

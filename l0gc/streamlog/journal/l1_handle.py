@@ -1,0 +1,161 @@
+"""A process's way to change what a journal says of L1: commits of reconcilers and merges, expiries, the fence, purges.
+
+Each is decided against the state at the very offset where its entry lands. A partition that has moved on meanwhile is left
+out of the entry, and told to the caller; the others land.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from l0gc.errors import PartitionClosedError
+from l0gc.storage.replica import Replica
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.journal.admission import check_not_poisoned
+from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge, without
+from l0gc.streamlog.journal.entries import (
+    ENTRY_BYTES,
+    Expired,
+    FenceL1,
+    JournalEntry,
+    Merged,
+    Purged,
+    Reconciled,
+)
+from l0gc.streamlog.journal.rows import NAME, Rows, pack
+from l0gc.streamlog.journal.state import (
+    JournalState,
+    check_stamps,
+    expiry_refusals,
+    merge_refusals,
+    purged_rows,
+    refusals,
+)
+
+E = TypeVar("E", Reconciled, Merged, Expired)
+
+
+class L1Handle:
+    """The part of a journal's handle that is about L1."""
+
+    journal: int
+    replica: Replica[JournalState]
+    _controller: Controller
+
+    def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
+        def encoded(state: JournalState, offset: int) -> bytes | None:
+            entry = decide(state)
+            return None if entry is None else msgspec.msgpack.encode(entry)
+
+        self.replica.catch_up()
+        return self.replica.propose(encoded) is not None
+
+    def commit_reconciled(self, entry: Reconciled) -> dict[tuple[int, int], str]:
+        """Commit what a reconciler has made durable.
+
+        Returns:
+            The partitions that did not land, as (revision, partition), and why: another reconciler was first, or the topic
+            is gone. The others landed.
+
+        Raises:
+            StaleReconcilerError: the commit cannot land in whatever state.
+        """
+        return self._commit(
+            entry,
+            lambda s, t: refusals(s, t, entry.log_offset),
+            lambda t: check_commit(t)[0]["partition"],
+        )
+
+    def commit_merged(self, entry: Merged) -> dict[tuple[int, int], str]:
+        """Commit merged L1 objects, which are durable.
+
+        Returns:
+            The partitions that did not land, and why: somebody has changed their lists. See `commit_reconciled`.
+
+        Raises:
+            StaleReconcilerError: the merge cannot land in whatever state, or is stamped below the L1 fence.
+        """
+        return self._commit(entry, merge_refusals, lambda t: np.unique(check_merge(t).replaced["partition"]))
+
+    def expire(self, entry: Expired) -> dict[tuple[int, int], str]:
+        """Move log start offsets up. A partition that begins there already, or higher, is left as it is.
+
+        Returns:
+            The partitions of which nothing was deleted, and why. See `commit_reconciled`.
+
+        Raises:
+            UsageError: the entry cannot be meant.
+            EpochRegressionError: a topic is another one here.
+            StaleReconcilerError: an index object that it names is stamped below the L1 fence.
+        """
+        refused = self._commit(entry, expiry_refusals, lambda t: check_expiry(t).partitions)
+        done: set[tuple[int, int]] = set()
+        with self.replica.lock:
+            state = self.replica.peek()
+            for t in entry.topics:
+                partitions, starts, _ = check_expiry(t)
+                done |= {
+                    (t.revision, p)
+                    for p, start in zip(partitions.tolist(), starts.tolist(), strict=True)
+                    if (t.revision, p) in refused and state.partition(t.revision, p).log_start_offset >= start
+                }
+        return {at: why for at, why in refused.items() if at not in done}
+
+    def _commit(
+        self, entry: E, decide: Callable[[JournalState, Any], dict[int, str]], partitions: Callable[[Any], Rows]
+    ) -> dict[tuple[int, int], str]:
+        """Append what `decide` leaves of an entry; returns what it refuses, as (revision, partition), and why."""
+        refused: dict[tuple[int, int], str] = {}
+
+        def left(state: JournalState) -> E | None:
+            refused.clear()
+            check_stamps(state, entry)
+            for t in entry.topics:
+                try:
+                    found = decide(state, t)
+                except PartitionClosedError as e:
+                    found = dict.fromkeys(partitions(t).tolist(), str(e))
+                refused.update({(t.revision, p): why for p, why in found.items()})
+            return without(entry, refused)
+
+        self._propose(left)
+        return refused
+
+    def fence_l1(self, epoch: int) -> int:
+        """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is.
+
+        The handle's state is that of the fence, or a later one: what it does not know, and is stamped below the fence, no
+        entry will ever name.
+
+        Raises:
+            PoisonedEpochError: the cluster has not reached that epoch.
+        """
+        check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
+        self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)
+        return self.replica.peek().l1_fence
+
+    def purge(self, names: Iterable[bytes]) -> int:
+        """Forget dropped objects, which are gone from the bucket, by their names.
+
+        Returns:
+            How many there were; names that nothing has are ignored.
+        """
+        purged = 0
+        wanted = sorted(set(names))
+        for at in range(0, len(wanted), ENTRY_BYTES // NAME.itemsize):
+            entry = Purged(pack(np.array(wanted[at : at + ENTRY_BYTES // NAME.itemsize], NAME)))
+            found: list[int] = []
+
+            def left(state: JournalState, entry: Purged = entry, found: list[int] = found) -> Purged | None:
+                rows = purged_rows(state, entry)
+                found[:] = [int(rows.sum())]
+                names = np.unique(state.dropped["name"][rows])
+                return Purged(pack(names)) if len(names) else None
+
+            self._propose(left)
+            purged += found[0]
+        return purged

@@ -1,0 +1,289 @@
+"""Retention and deletion of records: both move the log start offsets of partitions up, and nothing else does.
+
+Retention follows Kafka's rules, where a segment is an L1 object. By time: an L1 object leaves once its newest record is
+older than the retention, oldest first, up to the first that stays. By size: while a partition's L1 objects would still be
+as large as the retention without the oldest one, that one leaves. Records that are not in L1 are Kafka's active segment:
+retention never deletes them, and they do not count. A deletion by hand may go further, up to the next offset.
+
+What makes it safe: where a partition may begin is decided where the entry lands. A log start offset never goes down, what
+is dropped is what lies wholly below it, and unreconciled extents leave only if they do, so M follows at once. Nothing is
+removed from the bucket here: dropped objects stay for readers on their way until vacuum takes them. A partition whose list
+of L1 objects has changed meanwhile is looked at anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from l0gc.errors import (
+    CorruptObjectError,
+    ObjectNotFoundError,
+    PartialFailureError,
+    ProtocolError,
+    StoreError,
+)
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.streamlog.controller.state import Retention, Topic
+from l0gc.streamlog.journal.entries import Expired, ExpiredTopic
+from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
+from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.index import cut_index, joined, read_index
+
+_TRIES: Final = 4
+"""So often a partition is looked at anew whose L1 objects were merged or spilled meanwhile."""
+_PARTITIONS_AT_ONCE: Final = 50_000
+"""In one entry: about a MiB."""
+_SHOWN: Final = 3
+
+Listed = Callable[[int, Rows], Rows]
+"""Reads what index objects of a partition list, given their rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewStart:
+    """A partition that begins at `log_start_offset` now, and began at `previous` before."""
+
+    topic: str
+    partition: int
+    previous: int
+    log_start_offset: int
+
+
+@dataclass(slots=True)
+class ExpireResult:
+    """What was deleted, or would be in a dry run.
+
+    `records` counts all that the log start offsets have passed, `l1_objects` and `bytes` what vacuum may take for it,
+    `partitions` those that begin elsewhere now; `starts` names the first of them. `lost` counts partitions that changed so
+    often meanwhile that they are left for the next run.
+    """
+
+    partitions: int = 0
+    records: int = 0
+    l1_objects: int = 0
+    bytes: int = 0
+    lost: int = 0
+    starts: list[NewStart] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def problem(self) -> PartialFailureError | None:
+        """What went wrong, in one sentence."""
+        if not self.errors:
+            return None
+        more = f" and {len(self.errors) - _SHOWN} more" if len(self.errors) > _SHOWN else ""
+        return PartialFailureError(f"not all records could be deleted: {'; '.join(self.errors[:_SHOWN])}{more}")
+
+    def add(self, other: ExpireResult, limit: int) -> None:
+        """Add what was done in another journal; `starts` names so many at the most."""
+        self.partitions += other.partitions
+        self.records += other.records
+        self.l1_objects += other.l1_objects
+        self.bytes += other.bytes
+        self.lost += other.lost
+        self.starts += other.starts[: max(0, limit - len(self.starts))]
+        self.errors += other.errors
+
+
+# -- where partitions are to begin ----------------------------------------------------------------------------------------
+
+
+def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, listed: Listed) -> tuple[Rows, Rows]:
+    """The partitions of which retention deletes something, and where they are to begin (pure but for `listed`).
+
+    Args:
+        now_ms: by the store's clock.
+        listed: asked only about partitions whose oldest L1 object, which an index object lists, is to leave.
+    """
+    if (retention.ms == UNLIMITED and retention.bytes == UNLIMITED) or not len(topic.partitions):
+        return np.empty(0, NUMBER), np.empty(0, OFFSET)
+    index = topic.index
+    heads = np.flatnonzero(np.r_[True, index["partition"][1:] != index["partition"][:-1]][: len(index)])
+    sizes = np.zeros(len(topic.partitions), np.int64)
+    for some in (topic.l1, index):
+        np.add.at(sizes, np.searchsorted(topic.partitions, some["partition"]), some["bytes"])
+    rows = [topic.l1[~np.isin(topic.l1["partition"], index["partition"][heads])]]
+    for head in index[heads]:
+        partition = int(head["partition"])
+        size = int(sizes[np.searchsorted(topic.partitions, partition)])
+        if _leaves(int(head["head_timestamp"]), size - int(head["head_bytes"]), retention, now_ms):
+            both = np.concatenate([listed(partition, topic.index_of(partition)), topic.l1_of(partition)])
+            rows.append(both[both["last"] >= topic.view(partition).log_start_offset])
+    partitions, starts = _prefixes(np.concatenate(rows), retention, now_ms)
+    order = np.argsort(partitions, kind="stable")
+    return partitions[order].astype(NUMBER), starts[order]
+
+
+def _leaves(newest_ms: int, without: int, retention: Retention, now_ms: int) -> bool:
+    """Whether the oldest L1 object leaves, without which the partition has so many bytes."""
+    return (retention.ms != UNLIMITED and now_ms - newest_ms > retention.ms) or (
+        retention.bytes != UNLIMITED and without >= retention.bytes
+    )
+
+
+def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows]:
+    """For each partition of which L1 objects leave: where it begins then."""
+    if not len(rows):
+        return rows["partition"], rows["base"]
+    begins = np.flatnonzero(np.r_[True, rows["partition"][1:] != rows["partition"][:-1]])
+    lengths = np.diff(np.r_[begins, len(rows)])
+    gone = np.zeros(len(rows), bool)
+    if retention.ms != UNLIMITED:
+        stays = np.cumsum(now_ms - rows["max_timestamp"] <= retention.ms)
+        before = np.r_[0, stays][begins]
+        gone |= stays == np.repeat(before, lengths)
+    if retention.bytes != UNLIMITED:
+        up_to = np.cumsum(rows["bytes"])
+        ends = up_to[begins + lengths - 1]
+        gone |= np.repeat(ends, lengths) - up_to >= retention.bytes
+    last = gone & np.r_[~gone[1:] | (rows["partition"][1:] != rows["partition"][:-1]), True]
+    return rows["partition"][last], rows["last"][last] + 1
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------------
+
+
+def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
+    """Delete what is beyond its topic's retention, of one topic or of all.
+
+    Args:
+        dry_run: delete nothing; the result is what a run would do.
+        shown: how many partitions the result names at the most.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+    state = cluster.controller.snapshot()
+    now_ms = cluster.controller.replica.as_of_ms
+    assert now_ms is not None
+    topics = list(state.topics.values()) if topic is None else [state.topic(topic)]
+    work = {t.revision: (t, state.retention(t)) for t in topics if state.retention(t) != Retention()}
+
+    def wanted(t: Topic, known: TopicState, journal: int) -> tuple[Rows, Rows]:
+        def listed(partition: int, index: Rows) -> Rows:
+            return read_index(cluster.store, t.id(partition), index)
+
+        return starts_by_retention(known, work[t.revision][1], now_ms, listed)
+
+    return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
+
+
+def run_expiry(
+    cluster: Cluster,
+    topics: list[Topic],
+    wanted: Callable[[Topic, TopicState, int], tuple[Rows, Rows]],
+    dry_run: bool,
+    shown: int,
+) -> ExpireResult:
+    """Move log start offsets in every journal that keeps some of the topics; what fails for one concerns that one alone."""
+    result = ExpireResult()
+    by_journal: dict[int, list[Topic]] = {}
+    for topic in topics:
+        for journal in topic.journals:
+            by_journal.setdefault(journal, []).append(topic)
+
+    def one(journal: int) -> ExpireResult:
+        run = _JournalRun(cluster, journal, {t.revision: t for t in by_journal[journal]}, wanted, shown)
+        try:
+            run.run(dry_run)
+        except (CorruptObjectError, ObjectNotFoundError, ProtocolError, StoreError) as e:
+            run.result.errors.append(f"journal {journal}: {e}")
+        return run.result
+
+    for done in cluster.parallel.map(one, sorted(by_journal)):
+        result.add(done, shown)
+    return result
+
+
+class _JournalRun:
+    """Moves log start offsets in one journal."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        journal: int,
+        topics: Mapping[int, Topic],
+        wanted: Callable[[Topic, TopicState, int], tuple[Rows, Rows]],
+        shown: int,
+    ) -> None:
+        self._cluster, self._journal, self._topics, self._wanted = cluster, journal, topics, wanted
+        self._handle = cluster.journal(journal)
+        self._shown = shown
+        self.result = ExpireResult()
+
+    def run(self, dry_run: bool) -> None:
+        left = 0
+        for _ in range(_TRIES):
+            left = 0
+            for revision, topic in self._topics.items():
+                with self._handle.replica.lock:
+                    known = self._handle.catch_up().topics.get(revision)
+                    if known is None or known.topic_id != topic.topic_id:
+                        continue
+                    known = replace(known, log_start=known.log_start.copy(), next_offsets=known.next_offsets.copy())
+                partitions, starts = self._wanted(topic, known, self._journal)
+                for at in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+                    some = slice(at, at + _PARTITIONS_AT_ONCE)
+                    left += self._move(topic, known, partitions[some], starts[some], dry_run)
+            if not left or dry_run:
+                return
+        self.result.lost += left
+
+    def _move(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool) -> int:
+        """Let these partitions begin at `starts`; returns how many were refused because they have changed meanwhile."""
+        change, dropped = self._cut(topic, known, partitions, starts, dry_run)
+        before = known.log_start[np.searchsorted(known.partitions, partitions)].copy()
+        counted = (known.l1, known.index, dropped)
+        refused: dict[tuple[int, int], str] = {}
+        if not dry_run:
+            columns = pack(partitions.astype(NUMBER)), pack(starts.astype(OFFSET)), *map(pack, (*change, dropped))
+            refused = self._handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *columns)]))
+        moved = ~np.isin(partitions, [p for _, p in refused])
+        self._count(topic, partitions[moved], before[moved], starts[moved], counted)
+        return len(refused)
+
+    def _cut(
+        self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool
+    ) -> tuple[IndexChange, Rows]:
+        """What happens to the index objects that the starts cut, and what L1 objects they no longer list."""
+        at = np.searchsorted(partitions, known.index["partition"])
+        at[at == len(partitions)] = 0
+        start = starts[at]
+        cut = (known.index["base"] < start) & (known.index["last"] >= start)
+        rows = known.index[cut & (partitions[at] == known.index["partition"])]
+        epoch = self._cluster.controller.epoch()
+        store, runtime = self._cluster.store, self._cluster.runtime
+
+        def one(row: Rows) -> tuple[IndexChange, Rows]:
+            p, index = topic.id(int(row["partition"])), np.array([row])
+            begin = int(starts[np.searchsorted(partitions, row["partition"])])
+            if dry_run:
+                listed = read_index(store, p, index)
+                return IndexChange(), listed[listed["last"] < begin]
+            return cut_index(store, p, index, begin, epoch, runtime)
+
+        done = self._cluster.parallel.map(one, list(rows))
+        return joined([c for c, _ in done]), np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])
+
+    def _count(
+        self, topic: Topic, partitions: Rows, before: Rows, starts: Rows, lists: tuple[Rows, Rows, Rows]
+    ) -> None:
+        result = self.result
+        result.partitions += len(partitions)
+        result.records += int((starts - before).sum())
+        if len(partitions):
+            for rows in lists:
+                at = np.searchsorted(partitions, rows["partition"])
+                at[at == len(partitions)] = 0
+                gone = rows[(partitions[at] == rows["partition"]) & (rows["last"] < starts[at])]
+                result.l1_objects += len(gone) if "rows" not in (rows.dtype.names or ()) else int(gone["rows"].sum())
+                result.bytes += int(gone["bytes"].sum())
+        some = slice(0, max(0, self._shown - len(result.starts)))
+        for p, old, new in zip(*(c[some].tolist() for c in (partitions, before, starts)), strict=True):
+            result.starts.append(NewStart(topic.name, p, old, new))

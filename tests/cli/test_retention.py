@@ -1,0 +1,102 @@
+"""`l0gc expire` and `delete-records`: what they print, where they refuse, and what `read` says of records that are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import l0gc as library
+from l0gc.cli.delete_records import Moment
+from l0gc.cli.main import cli
+from l0gc.cli.output import taking_results
+from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.storage.config import StoreConfig
+from tests.support.cli import l0gc, l0gc_process, printed
+
+HOUR = 3_600_000
+
+
+def lines(*args: str) -> list[str]:
+    with taking_results() as results:
+        cli.main(list(args), prog_name="l0gc", standalone_mode=False)
+    return results[-1].text
+
+
+@pytest.fixture
+def topic(bucket: StoreConfig, tmp_path: Path) -> StoreConfig:
+    """A topic with an L1 object of five records in each of two partitions, and three more records in partition 0."""
+    l0gc("init", "--create-bucket", "--shards", "4", "--journals", "1")
+    l0gc("topic", "create", "events", "--partitions", "2")
+    with library.open(f"s3://{bucket.bucket}/{bucket.prefix}".rstrip("/")) as cluster:
+        for count, partitions in ((5, (0, 1)), (3, (0,))):
+            for partition in partitions:
+                path = tmp_path / "records"
+                path.write_text("".join(f"{partition}:{i}\n" for i in range(count)))
+                cluster.upload("events", path, partition=partition)
+            if count == 5:
+                cluster.reconcile()
+    return bucket
+
+
+@pytest.mark.weed
+def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> None:
+    arguments = ["delete-records", "events", "--partition", "0", "--before-offset", "2"]
+    told = l0gc(*arguments, "--dry-run")
+    assert printed("read", "events", "--partition", "0") == b"0:0\n0:1\n0:2\n0:3\n0:4\n0:0\n0:1\n0:2\n"
+    done = l0gc(*arguments)
+    assert {**told, "dry_run": False} == done
+    assert done == {
+        "dry_run": False, "partitions": 1, "records": 2, "l1_objects": 0, "bytes": 0, "lost": 0, "errors": [],
+        "starts": [{"topic": "events", "partition": 0, "previous": 0, "log_start_offset": 2}],
+    }  # fmt: skip
+    assert printed("read", "events", "--partition", "0").startswith(b"0:2\n0:3\n")
+    ended = l0gc_process("read", "events", "--partition", "0", "--from", "1")
+    assert ended.code == 5
+    assert "the first one that is there has offset 2" in ended.stderr
+    with pytest.raises(OffsetOutOfRangeError, match="its next one will have offset 8"):
+        l0gc("delete-records", "events", "--partition", "0", "--before-offset", "9")
+    l0gc("topic", "alter", "events", "--retention-bytes", "0")
+    assert lines("expire", "--dry-run")[0].startswith("8 records of 2 partitions would be deleted, with 2 L1 objects (")
+    result: dict[str, Any] = l0gc("expire", "events")
+    assert (result["records"], result["l1_objects"]) == (8, 2)
+    assert printed("read", "events") == b"0:0\n0:1\n0:2\n"
+    (zero, one) = l0gc("topic", "describe", "events")["offsets"]
+    assert (zero["log_start_offset"], zero["last_reconciled_offset"], zero["next_offset"]) == (5, 4, 8)
+    assert (one["log_start_offset"], one["l1_objects"]) == (5, 0)
+    assert lines("delete-records", "events", "--before-time", "0s") == [
+        "3 records of 1 partition deleted, with 0 L1 objects (0 B) for vacuum",
+        "events/0 begins at offset 8 (was 5)",
+    ]
+    assert printed("read", "events") == b""
+
+
+@pytest.mark.weed
+def test_exactly_one_place_is_asked_for(topic: StoreConfig) -> None:
+    for arguments in ([], ["--before-offset", "1", "--before-time", "1d"]):
+        with pytest.raises(UsageError, match="one of the two"):
+            l0gc("delete-records", "events", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-02T01:00:00.250+01:00", 24 * HOUR + 250),
+        ("90m", -90 * 60_000),
+        ("7d", -7 * 24 * HOUR),
+        ("0s", 0),
+    ],
+)
+def test_times_are_rfc_3339_or_how_long_ago(text: str, ms: int) -> None:
+    assert Moment().convert(text, None, None) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2026-01-31", "2026-01-31T12:00:00", "1960-01-01T00:00:00Z", "-1d", "7 d"]
+)
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Moment().convert(text, None, None)

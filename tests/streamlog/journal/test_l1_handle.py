@@ -1,0 +1,131 @@
+"""A process's commits about L1: what is refused at the offset where it lands, and what lands all the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from l0gc.errors import EpochRegressionError, PoisonedEpochError, StaleReconcilerError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal import l1_handle
+from l0gc.streamlog.journal.entries import Expired, ExpiredTopic, Merged, MergedTopic
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import NAME, NUMBER, OFFSET, pack
+from tests.support.journal import journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
+from tests.support.memory_store import MemoryStore, memory_cluster
+
+
+def lifted(partitions: int = 2, objects: int = 3) -> tuple[Cluster, Topic, JournalHandle]:
+    """A journal whose partitions have L1 objects of ten records each."""
+    cluster, topic, handle = journal_of(partitions)
+    epoch = cluster.controller.epoch()
+    for n in range(objects):
+        records = dict.fromkeys(range(partitions), 10)
+        assert handle.append([of_topic(topic, epoch, records, key=f"o{n}")]).error is None
+        upto = dict.fromkeys(range(partitions), 10 * n + 9)
+        entry = reconciled(handle.state, upto, handle.replica.offset, revision=topic.revision, epoch=epoch)
+        assert handle.commit_reconciled(entry) == {}
+    return cluster, topic, handle
+
+
+def another(cluster: Cluster) -> JournalHandle:
+    assert isinstance(cluster.store, MemoryStore)
+    return memory_cluster(cluster.store, seed=9, bootstrap=False).journal(0)
+
+
+def merge_of(topic: Topic, handle: JournalHandle, *partitions: int, name: int = 1000) -> Merged:
+    known = handle.state.topics[topic.revision]
+    rows = np.concatenate([known.l1_of(p)[:2] for p in partitions])
+    epoch = int(rows["epoch"].max())
+    files = l1_rows(*(l1_row(p, 0, 19, epoch=epoch, name=name + p) for p in partitions))
+    return Merged(epoch, [MergedTopic(topic.revision, pack(rows), pack(files))])
+
+
+def expiry(topic: Topic, starts: dict[int, int], topic_id: str = "") -> Expired:
+    columns = pack(np.array(sorted(starts), NUMBER)), pack(np.array([starts[p] for p in sorted(starts)], OFFSET))
+    return Expired([ExpiredTopic(topic.revision, topic_id or topic.topic_id, *columns)])
+
+
+def test_of_two_merges_at_once_the_first_lands_and_the_other_loses_that_partition_alone() -> None:
+    """Hazard 24."""
+    cluster, topic, handle = lifted()
+    other = another(cluster)
+    other.catch_up()
+    first, second = merge_of(topic, handle, 0), merge_of(topic, other, 0, 1, name=2000)
+    assert handle.commit_merged(first) == {}
+    assert list(other.commit_merged(second)) == [(topic.revision, 0)]
+    assert [f.name for f in other.state.files(topic.revision, 0)] == [name_of(1000), name_of(29)]
+    assert [f.name for f in other.state.files(topic.revision, 1)] == [name_of(2001), name_of(29)]
+    assert len(handle.catch_up().dropped) == 4
+    offset = handle.replica.offset
+    assert len(handle.commit_merged(second)) == 2
+    assert handle.replica.offset == offset  # nothing was left to append
+
+
+def test_a_merge_of_a_topic_that_was_deleted_is_refused_partition_by_partition() -> None:
+    _, topic, handle = lifted()
+    entry = merge_of(topic, handle, 0, 1)
+    handle.close(topic.revision)
+    assert sorted(handle.commit_merged(entry)) == [(topic.revision, 0), (topic.revision, 1)]
+
+
+def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_told() -> None:
+    _, topic, handle = lifted()
+    assert handle.expire(expiry(topic, {0: 15, 1: 10})) == {}
+    offset = handle.replica.offset
+    assert handle.expire(expiry(topic, {0: 15, 1: 5})) == {}
+    assert handle.replica.offset == offset
+    (why,) = handle.expire(expiry(topic, {0: 31, 1: 12})).values()
+    assert "the next one will be 30" in why
+    views = [handle.state.partition(topic.revision, p).log_start_offset for p in (0, 1)]
+    assert views == [15, 12]
+    with pytest.raises(EpochRegressionError):
+        handle.expire(expiry(topic, {0: 20}, "another topic"))
+
+
+def test_behind_the_fence_what_is_stamped_below_lands_no_more() -> None:
+    """Hazard 25."""
+    cluster, topic, handle = lifted()
+    merge = merge_of(topic, handle, 0)
+    other = another(cluster)
+    other.catch_up()
+    epoch = cluster.controller.advance()
+    assert handle.fence_l1(epoch) == epoch
+    assert handle.fence_l1(epoch - 1) == epoch
+    with pytest.raises(StaleReconcilerError, match="run it again"):
+        other.commit_merged(merge)
+    assert other.append([of_topic(topic, epoch, {0: 1}, key="late")]).error is None
+    stale = reconciled(other.state, {0: 30}, other.replica.offset, revision=topic.revision, epoch=epoch - 1)
+    with pytest.raises(StaleReconcilerError, match="run it again"):
+        other.commit_reconciled(stale)
+    fresh = reconciled(other.state, {0: 30}, other.replica.offset, revision=topic.revision, epoch=epoch)
+    assert other.commit_reconciled(fresh) == {}
+    with pytest.raises(PoisonedEpochError):
+        handle.fence_l1(epoch + 1)
+
+
+def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, topic, handle = lifted()
+    assert handle.commit_merged(merge_of(topic, handle, 0)) == {}
+    names = [bytes(n) for n in handle.state.dropped["name"]]
+    other = another(cluster)
+    monkeypatch.setattr(l1_handle, "ENTRY_BYTES", NAME.itemsize)
+    offset = handle.replica.offset
+    assert handle.purge([*names, names[0], b"?" * 16]) == 2
+    assert handle.replica.offset == offset + 2
+    assert other.purge(names) == 0
+    assert not other.state.has_dropped(topic.revision)
+
+
+def test_a_closed_topic_is_refused_for_ever_also_from_a_checkpoint() -> None:
+    """Hazard 6."""
+    cluster, topic, handle = lifted(1, 1)
+    handle.close(topic.revision, topic.topic_id)
+    handle.purge([bytes(n) for n in handle.state.dropped["name"]])
+    handle.replica.write_checkpoint()
+    other = another(cluster)
+    error = other.append([of_topic(topic, cluster.controller.epoch(), {0: 1}, key="late")]).error
+    assert error is not None
+    assert "was deleted" in str(error)
+    assert not other.close(topic.revision, topic.topic_id)

@@ -1,0 +1,662 @@
+"""L1's life in the journal's state machine: merges, expiries, the fence, what is dropped and purged."""
+
+from __future__ import annotations
+
+import cProfile
+import itertools
+import pstats
+import random
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import CorruptObjectError, EpochRegressionError, PartitionClosedError, StaleReconcilerError, UsageError
+from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.commits import without
+from l0gc.streamlog.journal.entries import (
+    Advance,
+    Closed,
+    Expired,
+    ExpiredTopic,
+    FenceL1,
+    Merged,
+    MergedTopic,
+    Purged,
+    Reconciled,
+    ReconciledTopic,
+)
+from l0gc.streamlog.journal.l1 import GAP, INDEX_MOVED_ON, MOVED_ON, NAMED_TWICE, NOT_ALL
+from l0gc.streamlog.journal.rows import (
+    INDEX_OBJECT,
+    INDEX_TREE,
+    L1_OBJECT,
+    NAME,
+    NUMBER,
+    OFFSET,
+    Rows,
+    in_order,
+    name_bytes,
+    pack,
+    unpack,
+)
+from l0gc.streamlog.journal.state import JournalState, expiry_refusals, merge_refusals, refusals
+from l0gc.streamlog.journal.topic import TopicState
+from tests.support.journal import (
+    REVISION,
+    TOPIC_ID,
+    Journal,
+    extents_of,
+    index_row,
+    key_of,
+    l1_row,
+    l1_rows,
+    name_of,
+    reconciled,
+)
+
+MACHINE = JournalMachine(0)
+EPOCH = 7
+
+
+def index_of(rows: Rows, *, name: int, epoch: int = EPOCH) -> Rows:
+    return index_row(rows, name=name, epoch=epoch)
+
+
+def lifted(partitions: int = 2, objects: int = 4, records: int = 10, *, spare: int = 0) -> Journal:
+    """Partitions with so many L1 objects of so many records each, then `spare` extents that are not in L1."""
+    j = Journal()
+    for n in range(objects + spare):
+        j.land(extents_of(EPOCH, dict.fromkeys(range(partitions), records), key=key_of(EPOCH, n)))
+        if n < objects:
+            j.reconcile(dict.fromkeys(range(partitions), (n + 1) * records - 1), epoch=EPOCH)
+    return j
+
+
+def topic_of(j: Journal) -> TopicState:
+    return j.state.topics[REVISION]
+
+
+def merged(j: Journal, first: int, last: int, *, partition: int = 0, name: int = 1000, epoch: int = EPOCH) -> Merged:
+    """The merge of a partition's L1 objects number `first` to `last` in the state into one."""
+    rows = topic_of(j).l1_of(partition)[first : last + 1]
+    file = l1_row(partition, int(rows["base"][0]), int(rows["last"][-1]), epoch=epoch, name=name)
+    return Merged(epoch, [MergedTopic(REVISION, pack(rows), pack(l1_rows(file)))])
+
+
+def expired(starts: Mapping[int, int], **more: Any) -> Expired:
+    topic = ExpiredTopic(
+        REVISION,
+        more.pop("topic_id", TOPIC_ID),
+        pack(np.array(sorted(starts), NUMBER)),
+        pack(np.array([starts[p] for p in sorted(starts)], OFFSET)),
+        **{name: pack(rows) for name, rows in more.items()},
+    )
+    return Expired([topic])
+
+
+def spans(rows: Rows) -> list[tuple[int, int]]:
+    return [(int(r["base"]), int(r["last"])) for r in rows]
+
+
+def why_merge(j: Journal, entry: Merged) -> dict[int, str]:
+    """Why partitions are refused; `apply` refuses the entry if any is."""
+    refused = merge_refusals(j.state, entry.topics[0])
+    before = MACHINE.encode(j.state)
+    if refused:
+        with pytest.raises(CorruptObjectError):
+            j.apply(entry)
+        assert MACHINE.encode(j.state) == before
+    return refused
+
+
+def why_expired(j: Journal, entry: Expired) -> dict[int, str]:
+    refused = expiry_refusals(j.state, entry.topics[0])
+    if refused:
+        with pytest.raises(CorruptObjectError):
+            j.apply(entry)
+    return refused
+
+
+# -- merges ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_merge_puts_one_object_in_the_place_of_several() -> None:
+    j = lifted()
+    j.apply(merged(j, 1, 2), time_ms=5000)
+    assert spans(topic_of(j).l1_of(0)) == [(0, 9), (10, 29), (30, 39)]
+    assert spans(topic_of(j).l1_of(1)) == [(0, 9), (10, 19), (20, 29), (30, 39)]
+    columns = ["kind", "revision", "partition", "base", "last", "bytes", "epoch", "dropped_ms", "dropped_epoch"]
+    assert j.state.dropped[columns].tolist() == [
+        (L1_OBJECT, REVISION, 0, 10, 19, 100, EPOCH, 5000, EPOCH),
+        (L1_OBJECT, REVISION, 0, 20, 29, 100, EPOCH, 5000, EPOCH),
+    ]
+    assert {bytes(n) for n in j.state.dropped["name"]} == {name_bytes(name_of(n)) for n in (19, 29)}
+    assert j.state.partition(REVISION, 0).last_reconciled_offset == 39
+
+
+def test_several_runs_of_a_partition_are_merged_by_one_entry() -> None:
+    j = lifted(objects=5)
+    rows = topic_of(j).l1_of(0)
+    files = l1_rows(l1_row(0, 0, 19, epoch=EPOCH, name=1000), l1_row(0, 30, 49, epoch=EPOCH, name=1001))
+    j.apply(Merged(EPOCH, [MergedTopic(REVISION, pack(rows[[0, 1, 3, 4]]), pack(files))]))
+    assert spans(topic_of(j).l1_of(0)) == [(0, 19), (20, 29), (30, 49)]
+
+
+def test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land() -> None:
+    """Hazard 24."""
+    j = lifted()
+    late = merged(j, 0, 1, name=2000)
+    other = merged(j, 0, 3, partition=1, name=2001).topics[0]
+    both = MergedTopic(REVISION, late.topics[0].replaced + other.replaced, late.topics[0].files + other.files)
+    j.apply(merged(j, 1, 2))
+    late = Merged(EPOCH, [both])
+    assert why_merge(j, late) == {0: MOVED_ON}
+    left = without(late, {(REVISION, 0): ""})
+    assert left is not None
+    j.apply(left)
+    assert spans(topic_of(j).l1_of(1)) == [(0, 39)]
+    assert len(j.state.dropped) == 6
+    assert why_merge(j, left) == {1: MOVED_ON}  # and not a second time
+
+
+def test_a_merge_that_lost_to_an_expiry_or_to_the_end_of_the_topic_is_refused() -> None:
+    j = lifted()
+    late = merged(j, 0, 1)
+    j.apply(expired({0: 10}))
+    assert why_merge(j, late) == {0: MOVED_ON}
+    late = merged(j, 1, 2)
+    j.apply(Closed(REVISION, TOPIC_ID))
+    with pytest.raises(PartitionClosedError):
+        merge_refusals(j.state, late.topics[0])
+
+
+@pytest.mark.parametrize("column", ["base", "last", "bytes", "max_timestamp", "epoch", "name"])
+def test_what_a_merge_replaces_must_be_there_in_every_column(column: str) -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0)[1:3].copy()
+    if column == "name":
+        rows["name"][0] = rows["name"][1]
+    else:
+        rows[column][0] += 1 if column != "last" else -1
+    files = l1_rows(l1_row(0, int(rows["base"][0]), 29, epoch=EPOCH, name=1000))
+    entry = Merged(EPOCH, [MergedTopic(REVISION, pack(rows), pack(files))])
+    if column == "last":
+        with pytest.raises(StaleReconcilerError, match="exactly the records"):
+            merge_refusals(j.state, entry.topics[0])
+    else:
+        assert why_merge(j, entry) == {0: MOVED_ON}
+
+
+@pytest.mark.parametrize(
+    "files", [[], [(0, 10, 28)], [(0, 9, 29)], [(0, 10, 19)], [(1, 10, 29)], [(0, 10, 19), (0, 19, 29)]]
+)
+def test_a_merge_that_does_not_hold_what_it_replaces_can_land_nowhere(files: list[tuple[int, int, int]]) -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0)[1:3]
+    found = l1_rows(*(l1_row(*f, epoch=EPOCH, name=1000 + f[1]) for f in files)) if files else rows[:0]
+    with pytest.raises(StaleReconcilerError):
+        merge_refusals(j.state, MergedTopic(REVISION, pack(rows), pack(found)))
+
+
+def test_a_merged_object_has_a_name_that_nothing_had_before() -> None:
+    j = lifted()
+    for name in (9, 19):  # one that stays, and one that is replaced
+        assert why_merge(j, merged(j, 1, 2, name=name)) == {0: NAMED_TWICE}
+    j.apply(merged(j, 1, 2))
+    assert why_merge(j, merged(j, 1, 2, name=19)) == {0: NAMED_TWICE}  # one that was dropped
+
+
+# -- index objects --------------------------------------------------------------------------------------------------------
+
+
+def spilled(j: Journal, upto: int, *, name: int = 500, change: Mapping[str, Rows] | None = None) -> Reconciled:
+    """The commit of one more object of partition 0, together with an index object of the first `upto` L1 objects."""
+    offset = j.land(extents_of(EPOCH, {0: 10}, key=key_of(EPOCH, 900 + name)))
+    last = j.state.partition(REVISION, 0).next_offset - 1
+    commit = reconciled(j.state, {0: last}, offset, epoch=EPOCH)
+    columns = change or {"indexes": index_of(topic_of(j).l1_of(0)[:upto], name=name)}
+    topic = msgspec.structs.replace(commit.topics[0], **{k: pack(v) for k, v in columns.items()})
+    return msgspec.structs.replace(commit, topics=[topic])
+
+
+def test_older_l1_rows_leave_the_state_for_an_index_object_and_still_count() -> None:
+    j = lifted()
+    j.apply(spilled(j, 3))
+    assert spans(topic_of(j).index) == [(0, 29)]
+    assert spans(topic_of(j).l1_of(0)) == [(30, 39), (40, 49)]
+    assert spans(topic_of(j).l1_of(1)) == [(0, 9), (10, 19), (20, 29), (30, 39)]
+    assert (j.state.totals(REVISION).l1_objects, j.state.totals(REVISION).l1_bytes) == (9, 900)
+    assert len(j.state.dropped) == 0
+
+
+def test_an_index_object_that_takes_the_place_of_another_one_drops_it() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0)
+    j.apply(spilled(j, 3))
+    old = topic_of(j).index
+    j.apply(spilled(j, 0, name=501, change={"indexes": index_of(rows, name=501), "replaced_indexes": old}))
+    assert spans(topic_of(j).index) == [(0, 39)]
+    assert spans(topic_of(j).l1_of(0)) == [(40, 49), (50, 59)]
+    assert j.state.dropped[["kind", "base", "last", "bytes", "rows", "row_bytes"]].tolist() == [
+        (INDEX_OBJECT, 0, 29, 99, 3, 300)
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["rows", "bytes", "names", "last", "base"])
+def test_an_index_object_that_does_not_list_what_leaves_the_state_is_refused(wrong: str) -> None:
+    """Hazard 24: a merge between the writing of an index object and its commit."""
+    j = lifted()
+    index = index_of(topic_of(j).l1_of(0)[:3], name=500)
+    index[wrong] += 1
+    commit = spilled(j, 0, change={"indexes": index})
+    assert refusals(j.state, commit.topics[0], commit.log_offset)[0] in {NOT_ALL, GAP}
+    with pytest.raises(CorruptObjectError):
+        j.apply(commit)
+
+
+def test_a_merge_between_an_index_object_and_its_commit_refuses_the_commit() -> None:
+    j = lifted()
+    commit = spilled(j, 3)
+    j.apply(merged(j, 1, 2))
+    assert refusals(j.state, commit.topics[0], commit.log_offset) == {0: NOT_ALL}
+    j = lifted()
+    commit = spilled(j, 3)
+    j.apply(merged(j, 2, 3))  # across the end of the index object
+    assert refusals(j.state, commit.topics[0], commit.log_offset)[0] in {NOT_ALL, GAP}
+
+
+def test_a_merge_within_an_index_object_replaces_it_and_drops_what_it_listed() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0).copy()
+    j.apply(spilled(j, 3))
+    file = l1_rows(l1_row(0, 0, 19, epoch=8, name=1000, size=150))
+    new = index_of(np.concatenate([file, rows[2:3]]), name=501, epoch=8)
+    topic = MergedTopic(REVISION, pack(rows[:2]), pack(file), pack(new), pack(topic_of(j).index))
+    j.apply(Merged(8, [topic]))
+    assert spans(topic_of(j).index) == [(0, 29)]
+    assert topic_of(j).index["rows"].tolist() == [2]
+    assert j.state.totals(REVISION).l1_bytes == 850
+    assert j.state.dropped[["kind", "base", "last", "dropped_epoch"]].tolist() == [
+        (L1_OBJECT, 0, 9, 8), (L1_OBJECT, 10, 19, 8), (INDEX_OBJECT, 0, 29, 8),
+    ]  # fmt: skip
+    assert merge_refusals(j.state, topic) == {0: INDEX_MOVED_ON}
+
+
+def test_a_merge_across_the_end_of_an_index_object_stays_in_the_state() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0).copy()
+    j.apply(spilled(j, 3))
+    file = l1_rows(l1_row(0, 20, 39, epoch=EPOCH, name=1000))
+    new = index_of(rows[:2], name=501)
+    entry = Merged(EPOCH, [MergedTopic(REVISION, pack(rows[2:4]), pack(file), pack(new), pack(topic_of(j).index))])
+    j.apply(entry)
+    assert spans(topic_of(j).index) == [(0, 19)]
+    assert spans(topic_of(j).l1_of(0)) == [(20, 39), (40, 49)]
+
+
+def test_what_an_index_object_lists_is_not_replaced_without_it() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0).copy()
+    j.apply(spilled(j, 3))
+    file = l1_rows(l1_row(0, 0, 19, epoch=EPOCH, name=1000))
+    assert why_merge(j, Merged(EPOCH, [MergedTopic(REVISION, pack(rows[:2]), pack(file))])) == {0: MOVED_ON}
+    kept = index_of(rows[:3], name=501)  # it still lists what is dropped
+    topic = MergedTopic(REVISION, pack(rows[:2]), pack(file), pack(kept), pack(topic_of(j).index))
+    assert 0 in why_merge(j, Merged(EPOCH, [topic]))
+
+
+# -- expiry ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_start_moves_and_what_is_wholly_below_is_dropped() -> None:
+    j = lifted()
+    j.apply(expired({0: 20, 1: 25}), time_ms=70)
+    assert [j.state.partition(REVISION, p).log_start_offset for p in (0, 1)] == [20, 25]
+    assert spans(topic_of(j).l1_of(0)) == [(20, 29), (30, 39)]
+    assert spans(topic_of(j).l1_of(1)) == [(20, 29), (30, 39)]  # the start cuts the first one, which stays
+    assert j.state.dropped[["partition", "base", "dropped_ms"]].tolist() == [
+        (0, 0, 70),
+        (0, 10, 70),
+        (1, 0, 70),
+        (1, 10, 70),
+    ]
+    assert j.state.totals(REVISION).records == 80 - 45
+
+
+def test_a_log_start_never_goes_down_nor_beyond_the_end() -> None:
+    j = lifted(spare=1)
+    j.apply(expired({0: 15}))
+    assert "begins at record 15 already" in why_expired(j, expired({0: 15}))[0]
+    assert "begins at record 15 already" in why_expired(j, expired({0: 14, 1: 7}))[0]
+    assert why_expired(j, expired({0: 51})) == {0: "it has no record 50: the next one will be 50"}
+    assert why_expired(j, expired({9: 1})) == {9: "it has no record 0: the next one will be 0"}
+    left = without(expired({0: 14, 1: 7}), {(REVISION, 0): ""})
+    assert left is not None
+    j.apply(left)
+    assert j.state.partition(REVISION, 1).log_start_offset == 7
+
+
+def test_unreconciled_extents_wholly_below_the_start_leave_at_once_and_the_bound_rises() -> None:
+    j = lifted(objects=1, spare=2)
+    j.land(extents_of(9, {0: 10, 1: 10}, key=key_of(9)))
+    j.apply(Advance(11))
+    j.apply(Advance(12))
+    assert j.state.gc_epoch(REVISION, 0) == EPOCH - 1
+    j.apply(expired({0: 30, 1: 25}))
+    zero, one = (j.state.partition(REVISION, p) for p in (0, 1))
+    assert (zero.last_reconciled_offset, zero.log_start_offset, zero.next_offset) == (29, 30, 40)
+    assert (one.last_reconciled_offset, one.log_start_offset) == (19, 25)  # the extent that it cuts stays whole
+    assert [e.base_offset for e in j.state.extents(REVISION, 0)] == [30]
+    assert [e.base_offset for e in j.state.extents(REVISION, 1)] == [20, 30]
+    assert (j.state.gc_epoch(REVISION, 0), j.state.gc_epoch(REVISION, 1)) == (8, EPOCH - 1)
+    assert [len(o.extents) for o in topic_of(j).objects] == [1, 2]  # an object left with its last extent
+    assert len(topic_of(j).l1) == 0
+
+
+def test_behind_a_start_among_unreconciled_records_the_next_range_continues() -> None:
+    j = lifted(partitions=1, objects=1, spare=2)
+    zombie = reconciled(j.state, {0: 19}, 99, epoch=EPOCH)
+    j.apply(expired({0: 25}))
+    assert "not next" in refusals(j.state, zombie.topics[0], 99)[0]
+    j.reconcile({0: 29}, epoch=EPOCH)
+    assert spans(topic_of(j).l1) == [(20, 29)]
+    assert j.state.partition(REVISION, 0).log_start_offset == 25
+    j.apply(expired({0: 30}))
+    assert len(topic_of(j).l1) == 0
+    assert j.state.partition(REVISION, 0).unreconciled_records == 0
+    j.land(extents_of(EPOCH, {0: 5}, key=key_of(EPOCH, 77)))
+    j.reconcile({0: 34}, epoch=EPOCH)
+    assert spans(topic_of(j).l1) == [(30, 34)]
+
+
+def test_index_objects_wholly_below_go_with_all_that_they_list_and_one_that_is_cut_may_be_replaced() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0).copy()
+    j.apply(spilled(j, 2))
+    j.apply(spilled(j, 2, name=501))
+    assert spans(topic_of(j).index) == [(0, 19), (20, 39)]
+    j.apply(expired({0: 15}))
+    assert spans(topic_of(j).index) == [(0, 19), (20, 39)]  # nobody has replaced it
+    new = index_of(rows[3:4], name=502)
+    cut = expired({0: 32}, indexes=new, replaced_indexes=topic_of(j).index[1:], dropped=rows[2:3])
+    j.apply(cut)
+    assert spans(topic_of(j).index) == [(30, 39)]
+    assert j.state.dropped[["kind", "base", "last", "rows", "row_bytes"]].tolist() == [
+        (L1_OBJECT, 20, 29, 0, 0), (INDEX_OBJECT, 20, 39, 2, 200), (INDEX_TREE, 0, 19, 2, 200),
+    ]  # fmt: skip
+    assert spans(j.state.indexes_over(REVISION, 0, 3, 7)) == [(0, 19)]  # an object in a dropped tree is known, too
+    assert spans(j.state.indexes_over(REVISION, 0, 30, 39)) == [(30, 39)]
+
+
+@pytest.mark.parametrize("wrong", ["drops more", "drops less", "lists other objects"])
+def test_a_cut_index_object_loses_exactly_what_is_below(wrong: str) -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0).copy()
+    j.apply(spilled(j, 4))
+    old = topic_of(j).index
+    new, dropped = index_of(rows[2:], name=502), rows[:2]
+    if wrong == "drops more":
+        new = index_of(rows[3:], name=502)
+    elif wrong == "drops less":
+        dropped = rows[:1]
+    else:
+        new["names"] += 1
+    entry = expired({0: 20}, indexes=new, replaced_indexes=old, dropped=dropped)
+    assert why_expired(j, entry)[0] in {NOT_ALL, GAP, MOVED_ON}
+
+
+def test_an_expiry_that_cannot_be_meant_is_refused_as_a_whole() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0)
+    for entry in (
+        expired({0: -1}),
+        expired({}),
+        expired({0: 5}, dropped=rows[:1]),  # not wholly below
+        expired({0: 30}, dropped=topic_of(j).l1_of(1)[:1]),  # of another partition
+    ):
+        with pytest.raises(UsageError):
+            expiry_refusals(j.state, entry.topics[0])
+        with pytest.raises(CorruptObjectError):
+            j.apply(entry)
+
+
+def test_an_expiry_of_another_topic_with_the_same_revision_deletes_nothing() -> None:
+    """Hazard 10: a restored controller log gives a revision a second time."""
+    j = lifted()
+    with pytest.raises(EpochRegressionError, match="nothing of it was deleted"):
+        expiry_refusals(j.state, expired({0: 10}, topic_id="another").topics[0])
+    with pytest.raises(CorruptObjectError):
+        j.apply(expired({0: 10}, topic_id="another"))
+
+
+# -- the fence, the end, purges -------------------------------------------------------------------------------------------
+
+
+def test_the_l1_fence_only_rises() -> None:
+    j = Journal()
+    j.apply(FenceL1(5))
+    for epoch in (5, 4, -1):
+        with pytest.raises(CorruptObjectError):
+            j.apply(FenceL1(epoch))
+    assert j.state.l1_fence == 5
+
+
+@pytest.mark.parametrize("which", ["entry", "file", "index"])
+def test_what_is_stamped_below_the_fence_is_never_named(which: str) -> None:
+    """Hazard 25: vacuum deletes what is stamped below the fence and not named behind it."""
+    stamps = {"entry": EPOCH, "file": EPOCH, "index": EPOCH} | {which: EPOCH - 1}
+    j = lifted()
+    index = index_of(topic_of(j).l1_of(0)[:2], name=500, epoch=stamps["index"])
+    commit = spilled(j, 0, change={"indexes": index})
+    files = unpack(commit.topics[0].files, l1_rows(l1_row(0, 0, 0)).dtype).copy()
+    files["epoch"] = stamps["file"]
+    topic = msgspec.structs.replace(commit.topics[0], files=pack(files))
+    commit = Reconciled(stamps["entry"], commit.log_offset, [topic])
+    merge = merged(j, 0, 1, epoch=stamps["file"])
+    merge = msgspec.structs.replace(merge, epoch=stamps["entry"])
+    expiry = expired({0: 15}, indexes=index, replaced_indexes=index[:0])
+    j.apply(FenceL1(EPOCH))
+    entries: list[Any] = [commit]
+    entries += [merge] if which != "index" else [expiry]
+    for entry in entries:
+        with pytest.raises(CorruptObjectError, match="fenced off all below 7; nothing of it counts: run it again"):
+            j.apply(entry)
+
+
+def test_the_rows_of_a_closed_topic_are_dropped_and_it_stays_closed_when_they_are_gone() -> None:
+    """Hazard 6."""
+    j = lifted()
+    j.apply(spilled(j, 3))
+    j.apply(merged(j, 0, 1))
+    j.apply(Closed(REVISION, TOPIC_ID), time_ms=90)
+    assert j.state.topics == {}
+    assert sorted(j.state.dropped[["kind", "partition", "base", "last"]].tolist()) == sorted(
+        [(INDEX_TREE, 0, 0, 29), (L1_OBJECT, 0, 30, 39), (L1_OBJECT, 0, 40, 49), (L1_OBJECT, 0, 30, 49)]
+        + [(L1_OBJECT, 1, base, base + 9) for base in (0, 10, 20, 30)]
+    )
+    assert j.state.names(REVISION) == {bytes(n) for n in j.state.dropped["name"]}
+    j.apply(Purged(pack(np.unique(j.state.dropped["name"]))))
+    assert not j.state.has_dropped(REVISION)
+    assert len(j.state.dropped) == 0
+    again = MACHINE.decode(MACHINE.encode(j.state), "a copy")
+    with pytest.raises(PartitionClosedError):
+        Admission(again.window, again.topics, again.producers, again.closed).admit(extents_of(9))
+    j.apply(Closed(REVISION))  # as a second deleter does
+
+
+def test_a_purge_forgets_what_it_names_and_nothing_else() -> None:
+    j = lifted()
+    j.apply(merged(j, 0, 2), time_ms=10)
+    j.apply(merged(j, 0, 1, name=1001), time_ms=20)
+    assert len(j.state.dropped_before(9, 99)) == 0
+    assert len(j.state.dropped_before(10, EPOCH - 1)) == 0
+    assert spans(j.state.dropped_before(10, EPOCH)) == [(0, 9), (10, 19), (20, 29)]
+    j.apply(Purged(pack(j.state.dropped["name"][1:3])))
+    assert spans(j.state.dropped) == [(0, 9), (0, 29), (30, 39)]
+    with pytest.raises(CorruptObjectError, match="purges nothing"):
+        j.apply(Purged(pack(np.array([b"?" * 16], NAME))))
+
+
+def test_a_checkpoint_holds_all_of_it() -> None:
+    j = lifted(spare=1)
+    j.apply(spilled(j, 3))
+    j.apply(merged(j, 0, 1))
+    j.apply(expired({1: 15}))
+    j.apply(FenceL1(EPOCH))
+    j.apply(Closed(99))
+    copy = MACHINE.decode(MACHINE.encode(j.state), "a copy")
+    assert MACHINE.encode(copy) == MACHINE.encode(j.state)
+    assert (copy.l1_fence, copy.closed(99), len(copy.dropped)) == (EPOCH, True, 3)
+    assert copy.topics[REVISION].index.tolist() == topic_of(j).index.tolist()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(9, b"x"), (9, pack(np.array([5, 3], OFFSET))), (10, -1), (11, b"\xff" * 112)]
+)
+def test_a_checkpoint_whose_dropped_rows_fence_or_closed_topics_cannot_be_is_refused(field: int, value: Any) -> None:
+    checkpoint = msgspec.msgpack.decode(MACHINE.encode(lifted().state))
+    checkpoint[field] = value
+    with pytest.raises(CorruptObjectError):
+        MACHINE.decode(msgspec.msgpack.encode(checkpoint), "the checkpoint")
+
+
+# -- any history ----------------------------------------------------------------------------------------------------------
+
+
+class Books:
+    """What every L1 object that was ever named became, told by the entries alone."""
+
+    def __init__(self) -> None:
+        self.lists: dict[int, list[tuple[int, int, bytes]]] = {0: [], 1: []}
+        self.dropped: set[bytes] = set()
+        self.purged: set[bytes] = set()
+
+    def check(self, state: JournalState) -> None:
+        topic = state.topics.get(REVISION)
+        named = set()
+        for partition, rows in self.lists.items():
+            if topic is None:
+                continue
+            found = [(int(r["base"]), int(r["last"]), bytes(r["name"])) for r in topic.l1_of(partition)]
+            older = sum(int(r["rows"]) for r in topic.index_of(partition))
+            assert found == rows[older:]
+            named |= {bytes(name) for _, _, name in rows}
+            view = state.partition(REVISION, partition)
+            assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(rows))
+            if rows:
+                assert rows[-1][1] == view.last_reconciled_offset
+            elif view.log_start_offset <= view.last_reconciled_offset:
+                raise AssertionError("the list of L1 objects lacks records that are kept")
+        in_state = {bytes(r["name"]) for r in state.dropped if r["kind"] == L1_OBJECT}
+        assert not in_state & named
+        assert not in_state & self.purged
+        assert len(np.unique(state.dropped["name"])) == len(state.dropped)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=40))
+def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_down(
+    steps: list[tuple[int, int]],
+) -> None:
+    j, books, number = Journal(), Books(), itertools.count(10_000)
+    epoch = 5
+    bounds = {0: 0, 1: 0}
+    for kind, seed in steps:
+        rng = random.Random(seed)
+        p = rng.randrange(2)
+        view = j.state.partition(REVISION, p)
+        topic = j.state.topics.get(REVISION)
+        if kind == 0:
+            epoch += rng.randrange(2)
+            j.land(extents_of(epoch, {p: rng.randrange(1, 5)}, key=key_of(epoch, next(number))))
+        elif kind == 1 and (extents := j.state.extents(REVISION, p)):
+            last = extents[rng.randrange(len(extents))].last_offset
+            commit = reconciled(j.state, {p: last}, 10**6, epoch=epoch)
+            files = unpack(commit.topics[0].files, l1_rows(l1_row(0, 0, 0)).dtype).copy()
+            files["name"][0] = uuid.UUID(int=next(number)).bytes
+            rows = topic.l1_of(p)  # type: ignore[union-attr]
+            changes = {"files": files}
+            if len(rows) > 3:
+                moved = rows[: rng.randrange(1, len(rows))]
+                changes["indexes"] = index_of(moved, name=next(number), epoch=epoch)
+            t = msgspec.structs.replace(commit.topics[0], **{k: pack(v) for k, v in changes.items()})
+            j.apply(Reconciled(epoch, 10**6, [t]))
+            books.lists[p].append((int(files["base"][0]), last, bytes(files["name"][0])))
+        elif kind == 2 and topic is not None and len(topic.l1_of(p)) > 1:
+            first = rng.randrange(len(topic.l1_of(p)) - 1)
+            last = rng.randrange(first + 1, len(topic.l1_of(p)))
+            entry = merged(j, first, last, partition=p, name=next(number), epoch=epoch)
+            older = int(topic.index_of(p)["rows"].sum())
+            gone = books.lists[p][older + first : older + last + 1]
+            name = uuid.UUID(
+                bytes=bytes(unpack(entry.topics[0].files, l1_rows(l1_row(0, 0, 0)).dtype)["name"][0])
+            ).bytes
+            j.apply(entry)
+            books.lists[p][older + first : older + last + 1] = [(gone[0][0], gone[-1][1], name)]
+            books.dropped |= {n for _, _, n in gone}
+            assert 0 not in [len(merge_refusals(j.state, entry.topics[0]))]  # never a second time
+        elif kind == 3 and view.next_offset > view.log_start_offset:
+            start = rng.randrange(view.log_start_offset + 1, view.next_offset + 1)
+            cut = topic.index_of(p)[  # type: ignore[union-attr]
+                (topic.index_of(p)["base"] < start) & (topic.index_of(p)["last"] >= start)  # type: ignore[union-attr]
+            ]
+            j.apply(expired({p: start}))
+            floor = (
+                int(cut["base"][0]) if len(cut) else start
+            )  # what a cut index object lists stays, as nobody replaced it
+            books.lists[p] = [f for f in books.lists[p] if f[1] >= (floor if len(cut) else start)]
+            assert j.state.partition(REVISION, p).log_start_offset == start
+        elif kind == 4 and len(j.state.dropped):
+            names = j.state.dropped["name"][: rng.randrange(1, 4)]
+            books.purged |= {bytes(n) for n in names}
+            j.apply(Purged(pack(names)))
+        elif kind == 5 and epoch > j.state.max_applied_epoch:
+            j.apply(Advance(epoch))
+        else:
+            epoch += 1
+            j.apply(Advance(epoch))
+        books.check(j.state)
+        for partition in (0, 1):
+            bound = j.state.bound(REVISION, partition)
+            assert bound >= bounds[partition]
+            bounds[partition] = bound
+    assert MACHINE.encode(MACHINE.decode(MACHINE.encode(j.state), "")) == MACHINE.encode(j.state)
+
+
+def test_an_entry_for_a_hundred_thousand_partitions_is_a_few_columns() -> None:
+    """Counted in calls, not in seconds: one for each partition would be 100,000."""
+    n = 100_000
+    j = Journal()
+    j.land(extents_of(EPOCH, dict.fromkeys(range(n), 2), key=key_of(EPOCH)))
+    bases = np.arange(n)
+    files = np.zeros(n, l1_rows(l1_row(0, 0, 0)).dtype)
+    files["partition"], files["last"], files["bytes"], files["epoch"] = bases, 1, 20, EPOCH
+    files["name"] = np.frombuffer(np.c_[bases, bases].astype("<u8").tobytes(), NAME)
+    ranges = np.zeros(n, [("partition", "<i4"), ("base", "<i8"), ("last", "<i8")])
+    ranges["partition"], ranges["last"] = bases, 1
+    calls = {}
+    merge = files.copy()
+    merge["name"] = np.frombuffer(np.c_[bases, bases + n].astype("<u8").tobytes(), NAME)
+    starts = Expired([ExpiredTopic(REVISION, TOPIC_ID, pack(bases.astype(NUMBER)), pack(np.full(n, 2, OFFSET)))])
+    for name, entry in (
+        ("reconciled", Reconciled(EPOCH, 99, [ReconciledTopic(REVISION, pack(ranges), pack(files))])),
+        ("merged", Merged(EPOCH, [MergedTopic(REVISION, pack(files), pack(merge))])),
+        ("expired", starts),
+    ):
+        profile = cProfile.Profile()
+        profile.enable()
+        j.apply(entry)
+        profile.disable()
+        calls[name] = sum(row[0] for row in pstats.Stats(profile).stats.values())  # type: ignore[attr-defined]
+    assert max(calls.values()) < 5_000, calls
+    assert (len(topic_of(j).l1), len(j.state.dropped)) == (0, 2 * n)
+    assert in_order(j.state.dropped[:n])["partition"].tolist() == bases.tolist()
+    j.apply(Closed(REVISION))
+    assert len(MACHINE.decode(MACHINE.encode(j.state), "").dropped) == 2 * n

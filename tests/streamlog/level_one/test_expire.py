@@ -1,0 +1,229 @@
+"""Retention by Kafka's rules, an L1 object being a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l0gc.errors import StoreError, TopicNotFoundError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS
+from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one import commit as commits
+from l0gc.streamlog.level_one import index as level_one_index
+from l0gc.streamlog.level_one.expire import NewStart, expire, starts_by_retention
+from tests.support.expire import cluster_with, log_starts, values
+from tests.support.journal import l1_row, l1_rows
+from tests.support.memory_store import Call, MemoryStore
+from tests.support.reconcile import files
+
+NOW = 1_000_000
+
+
+def topic_state(*partitions: tuple[int, Sequence[tuple[int, int]]], log_start: int = 0) -> TopicState:
+    """Partitions with L1 objects of ten records each, given as (bytes, age of the newest record)."""
+    rows = [
+        l1_row(p, 10 * n, 10 * n + 9, name=1000 * p + n, size=size, max_timestamp=NOW - age)
+        for p, objects in partitions
+        for n, (size, age) in enumerate(objects)
+    ]
+    numbers = np.array([p for p, _ in partitions], np.int32)
+    ends = np.array([10 * len(objects) for _, objects in partitions], np.int64)
+    starts = np.full(len(partitions), log_start, np.int64)
+    return TopicState(3, "id", numbers, ends.copy(), ends - 1, starts, [], l1_rows(*rows))
+
+
+def starts(topic: TopicState, ms: int = -1, size: int = -1) -> dict[int, int]:
+    def nothing(partition: int, index: Rows) -> Rows:
+        raise AssertionError("nothing is to be read")
+
+    found = starts_by_retention(topic, Retention(ms, size), NOW, nothing)
+    return dict(zip(*(column.tolist() for column in found), strict=True))
+
+
+KAFKA: list[tuple[str, list[tuple[int, int]], int, int, int]] = [
+    # what, (bytes, age of the newest record) of each segment, retention.ms, retention.bytes, segments that Kafka deletes
+    ("unlimited by default", [(100, 10**9)] * 3, -1, -1, 0),
+    ("nothing is old", [(1, 10), (1, 5)], 10, -1, 0),
+    ("as old as the retention is not older", [(1, 11), (1, 10)], 10, -1, 1),
+    ("all are old", [(1, 30), (1, 20)], 10, -1, 2),
+    ("the oldest stays, so all stay", [(1, 5), (1, 99), (1, 99)], 10, -1, 0),
+    ("up to the first that stays", [(1, 99), (1, 99), (1, 5), (1, 99)], 10, -1, 2),
+    ("of a time to come", [(1, -50), (1, 99)], 10, -1, 0),
+    ("no time at all", [(1, 1), (1, 0)], 0, -1, 1),
+    ("smaller than the retention", [(50, 1), (40, 1)], -1, 100, 0),
+    ("as large as the retention", [(50, 1), (50, 1)], -1, 100, 0),
+    ("it would get smaller than the retention", [(50, 1), (99, 1)], -1, 100, 0),
+    ("exactly the retention is left", [(50, 1), (60, 1), (40, 1)], -1, 100, 1),
+    ("a large one that must stay keeps those behind it", [(90, 1), (5, 1), (20, 1)], -1, 100, 0),
+    ("small ones leave as long as that leaves enough", [(10, 1), (10, 1), (10, 1), (95, 1)], -1, 100, 2),
+    ("no bytes at all", [(10, 1), (10, 1)], -1, 0, 2),
+    ("by time further than by size", [(10, 99), (10, 99), (100, 1)], 10, 105, 2),
+    ("by size further than by time", [(50, 99), (50, 1), (100, 1)], 10, 100, 2),
+    ("empty objects of no age", [(0, 0)], 10, 100, 0),
+]
+
+
+@pytest.mark.parametrize(("objects", "ms", "size", "deleted"), [c[1:] for c in KAFKA], ids=[c[0] for c in KAFKA])
+def test_what_kafka_would_delete_leaves(objects: list[tuple[int, int]], ms: int, size: int, deleted: int) -> None:
+    assert starts(topic_state((0, objects)), ms, size) == ({0: 10 * deleted} if deleted else {})
+    # Beside others, each partition is judged by itself.
+    many = topic_state((0, [(1000, 0)]), (3, objects), (4, objects), (9, [(1, 0)]))
+    assert {p: s for p, s in starts(many, ms, size).items() if p in {3, 4}} == (
+        {3: 10 * deleted, 4: 10 * deleted} if deleted else {}
+    )
+
+
+def kafka(objects: list[tuple[int, int]], ms: int, size: int) -> int:
+    """UnifiedLog.deleteOldSegments, in Kafka's words."""
+    gone = 0
+    if ms >= 0:
+        while gone < len(objects) and objects[gone][1] > ms:
+            gone += 1
+    if size >= 0:
+        diff = sum(b for b, _ in objects[gone:]) - size
+        while gone < len(objects) and diff - objects[gone][0] >= 0:
+            diff -= objects[gone][0]
+            gone += 1
+    return gone
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 9), st.integers(-2, 9)), min_size=1, max_size=8), min_size=1, max_size=5
+    ),
+    st.integers(-1, 9),
+    st.integers(-1, 30),
+)
+def test_of_any_partitions_what_kafka_would_delete_leaves(
+    partitions: list[list[tuple[int, int]]], ms: int, size: int
+) -> None:
+    topic = topic_state(*enumerate(partitions))
+    expected = {p: 10 * kafka(objects, ms, size) for p, objects in enumerate(partitions)}
+    assert starts(topic, ms, size) == {p: s for p, s in expected.items() if s}
+
+
+def test_an_index_object_is_read_only_if_its_oldest_object_leaves() -> None:
+    index = np.zeros(1, NO_INDEX_ROWS.dtype)
+    index["last"], index["rows"], index["bytes"], index["head_bytes"], index["head_timestamp"] = 19, 2, 20, 10, NOW - 50
+    topic = topic_state((0, [(10, 50), (10, 40), (10, 30), (10, 5)]))
+    older, topic.l1, topic.index = topic.l1[:2], topic.l1[2:], index
+    asked = []
+
+    def listed(partition: int, index: Rows) -> Rows:
+        asked.append(partition)
+        return older
+
+    def found(ms: int, size: int) -> Any:
+        return [c.tolist() for c in starts_by_retention(topic, Retention(ms, size), NOW, listed)]
+
+    assert found(50, -1) == found(-1, 31) == [[], []]
+    assert asked == []
+    assert found(40, -1) == found(-1, 30) == [[0], [10]]
+    assert found(20, -1) == found(-1, 10) == [[0], [30]]
+    assert asked == [0, 0, 0, 0]
+    topic.log_start[:] = 15  # the oldest one is deleted already, and only listed still
+    assert found(45, -1) == [[], []]
+
+
+def test_many_partitions_cost_a_few_columns() -> None:
+    n = 100_000
+    rows = np.zeros(2 * n, l1_rows(l1_row(0, 0, 0)).dtype)
+    rows["partition"] = np.repeat(np.arange(n), 2)
+    rows["base"], rows["last"] = np.tile([0, 10], n), np.tile([9, 19], n)
+    rows["max_timestamp"] = np.tile([NOW - 50, NOW], n)
+    ends = np.full(n, 20, np.int64)
+    topic = TopicState(3, "id", np.arange(n, dtype=np.int32), ends, ends - 1, ends * 0, [], rows)
+    partitions, begins = starts_by_retention(topic, Retention(10), NOW, lambda p, i: rows)
+    assert (partitions == np.arange(n)).all()
+    assert (begins == 10).all()
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------------
+
+
+def retain(cluster: Cluster, **settings: int) -> None:
+    cluster.controller.alter_topic("events", RetentionSettings(**settings))
+
+
+def test_expire_deletes_by_the_topics_retention_and_by_the_clusters_where_it_has_none() -> None:
+    cluster, topic = cluster_with()
+    assert expire(cluster).partitions == 0
+    cluster.controller.alter_defaults(RetentionSettings(ms=int(2.5 * 3_600_000)))
+    result = expire(cluster, shown=1)
+    assert (result.partitions, result.records, result.l1_objects, result.errors) == (2, 20, 2, [])
+    assert result.starts == [NewStart("events", 0, 0, 10)]
+    assert result.bytes == cluster.journal(0).state.dropped["bytes"].sum() > 0
+    assert log_starts(cluster, topic) == [10, 10]
+    assert values(cluster, topic, 1) == list(range(10, 30))
+    retain(cluster, ms=-1)
+    cluster.runtime.clock.sleep(10 * 3600)
+    assert expire(cluster).partitions == 0
+    retain(cluster, ms=1)
+    assert expire(cluster, "events").records == 40
+    assert log_starts(cluster, topic) == [30, 30]
+
+
+def test_retention_deletes_nothing_that_is_not_in_l1_and_does_not_count_it() -> None:
+    cluster, topic = cluster_with(1, spare=2)
+    retain(cluster, ms=0, bytes=0)
+    assert expire(cluster).records == 20
+    assert log_starts(cluster, topic) == [10, 10]
+    assert values(cluster, topic, 0) == list(range(10, 30))
+
+
+def test_a_dry_run_says_what_the_run_does_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(level_one_index, "STATE_ROWS", 2)
+    monkeypatch.setattr(commits, "STATE_ROWS", 2)
+    monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)
+    cluster, topic = cluster_with(6)
+    retain(cluster, ms=int(3.5 * 3_600_000))
+    assert isinstance(cluster.store, MemoryStore)
+    before = set(cluster.store.objects)
+    told = expire(cluster, dry_run=True, shown=9)
+    assert set(cluster.store.objects) == before
+    assert log_starts(cluster, topic) == [0, 0]
+    assert expire(cluster, shown=9) == told
+    assert (told.partitions, told.records, told.l1_objects) == (2, 60, 6)
+    assert expire(cluster, dry_run=True).partitions == 0
+    assert values(cluster, topic, 0) == list(range(30, 60))
+    assert [f.base_offset for f in files(cluster, "events", 0)] == [30, 40, 50]
+    kinds = cluster.journal(0).state.dropped["kind"].tolist()
+    assert sorted(set(kinds)) == [L1_OBJECT, INDEX_OBJECT]
+    retain(cluster, ms=0)
+    assert expire(cluster).records == 60
+    assert INDEX_TREE in cluster.journal(0).state.dropped["kind"]
+    assert values(cluster, topic, 0) == []
+
+
+def test_what_fails_for_one_journal_is_told_and_the_others_are_done() -> None:
+    cluster, topic = cluster_with(2, partitions=2, journals=2)
+    retain(cluster, ms=0)
+    assert isinstance(cluster.store, MemoryStore)
+
+    def fault(call: Call) -> None:
+        if call.when == "before" and call.kind != "get" and f"journal/{topic.journals[1]:04}/log" in call.key:
+            raise StoreError("no")
+
+    cluster.store.fault = fault
+    result = expire(cluster)
+    cluster.store.fault = lambda call: None
+    assert result.partitions == 1
+    assert result.problem is not None
+    assert f"journal {topic.journals[1]}: " in str(result.problem)
+    assert log_starts(cluster, topic) == [20, 0]
+
+
+def test_a_topic_that_does_not_exist_is_named() -> None:
+    cluster, _ = cluster_with(1)
+    with pytest.raises(TopicNotFoundError):
+        expire(cluster, "evnts")

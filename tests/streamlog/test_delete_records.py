@@ -1,0 +1,139 @@
+"""Deletion of records by hand: before an offset, wherever that lies, and before a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
+from l0gc.streamlog.journal.entries import Merged, MergedTopic
+from l0gc.streamlog.journal.rows import name_bytes, pack
+from l0gc.streamlog.level_one import commit as commits
+from l0gc.streamlog.level_one import index as level_one_index
+from l0gc.streamlog.level_one.expire import NewStart
+from l0gc.streamlog.reader import read_topic
+from tests.support.expire import cluster_with, log_starts, values
+from tests.support.journal import l1_rows
+from tests.support.memory_store import memory_cluster
+from tests.support.reconcile import files, put, reconcile
+from tests.support.verify import put_l1
+
+
+def test_in_the_middle_of_an_l1_object_the_start_moves_and_the_object_stays() -> None:
+    cluster, topic = cluster_with()
+    result = delete_records(cluster, "events", 0, before_offset=15, shown=5)
+    assert (result.partitions, result.records, result.l1_objects) == (1, 15, 1)
+    assert result.starts == [NewStart("events", 0, 0, 15)]
+    assert log_starts(cluster, topic) == [15, 0]
+    assert values(cluster, topic, 0) == list(range(15, 30))
+    assert [f.base_offset for f in files(cluster, "events", 0)] == [10, 20]
+    assert delete_records(cluster, "events", 0, before_offset=20).l1_objects == 1
+    assert [f.base_offset for f in files(cluster, "events", 0)] == [20]
+
+
+@pytest.mark.parametrize(
+    ("before", "left", "reconciled", "extents"),
+    [(19, 11, 19, [20]), (20, 10, 19, [20]), (25, 5, 19, [20]), (30, 0, 29, []), (HIGH_WATERMARK, 0, 29, [])],
+    ids=["below the LRO", "at the LRO", "in the unreconciled part", "at the end", "the high watermark"],
+)
+def test_around_what_is_reconciled(before: int, left: int, reconciled: int, extents: list[int]) -> None:
+    cluster, topic = cluster_with(2, spare=1, partitions=1)
+    delete_records(cluster, "events", before_offset=before)
+    state = cluster.journal(0).state
+    view = state.partition(topic.revision, 0)
+    assert (view.last_reconciled_offset, view.next_offset) == (reconciled, 30)
+    assert [e.base_offset for e in state.extents(topic.revision, 0)] == extents
+    assert values(cluster, topic, 0) == list(range(30 - left, 30))
+    put(cluster, "events", {0: [b"0:30"]})
+    reconcile(cluster)
+    assert values(cluster, topic, 0) == list(range(30 - left, 31))
+
+
+def test_beyond_the_end_nothing_is_deleted() -> None:
+    cluster, topic = cluster_with(2, partitions=2)
+    put(cluster, "events", {0: [b"0:20"]})
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"events/1 has no record before offset 21: its next one .* 20\. Nothing"
+    ):
+        delete_records(cluster, "events", before_offset=21)
+    assert log_starts(cluster, topic) == [0, 0]
+    assert delete_records(cluster, "events", before_offset=20).records == 40
+    assert (
+        delete_records(cluster, "events", before_offset=20).partitions == 0
+    )  # again, or below it: nothing is left to do
+    assert delete_records(cluster, "events", before_offset=3).partitions == 0
+
+
+def test_a_partition_without_records_has_none_to_delete() -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 2)
+    assert delete_records(cluster, "events", before_offset=HIGH_WATERMARK).partitions == 0
+    assert delete_records(cluster, "events", before_offset=0).partitions == 0
+    with pytest.raises(OffsetOutOfRangeError, match="will have offset 0"):
+        delete_records(cluster, "events", 1, before_offset=1)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"before_offset": 1, "before_time_ms": 1}, {"before_offset": -2}])
+def test_it_takes_exactly_one_place(arguments: dict[str, int]) -> None:
+    cluster, _ = cluster_with(1)
+    with pytest.raises(UsageError):
+        delete_records(cluster, "events", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="partitions 0 to 1, not 2"):
+        delete_records(cluster, "events", 2, before_offset=1)
+
+
+@pytest.mark.parametrize(
+    ("hours", "first"), [(-1, 0), (0, 0), (0.5, 10), (1, 10), (1.5, 20), (2, 20), (2.5, 30), (3, 30), (9, 40)]
+)
+def test_before_a_time_everything_older_goes_and_what_is_as_new_stays(hours: float, first: int) -> None:
+    """Objects of an hour each; the last two are in L0."""
+    cluster, topic = cluster_with(2, spare=2, partitions=1)
+    begin = next(read_topic(cluster, topic)).timestamp_ms
+    result = delete_records(cluster, "events", before_time_ms=begin + int(hours * 3_600_000))
+    assert result.records == first
+    assert values(cluster, topic, 0) == list(range(first, 40))
+
+
+def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
+    cluster, topic = cluster_with(3, partitions=1)
+    begin = next(read_topic(cluster, topic)).timestamp_ms
+    handle = cluster.journal(0)
+    rows = handle.state.topics[topic.revision].l1.copy()
+    file = files(cluster, "events", 0)[0]
+    merged = replace(file, last_offset=29, name=cluster.runtime.new_id(), max_timestamp=begin)
+    size = put_l1(cluster.store, topic.id(0), merged)  # its records have the timestamp 0
+    row = (0, 0, 29, size, begin, int(rows["epoch"].max()), name_bytes(merged.name))
+    entry = Merged(int(rows["epoch"].max()), [MergedTopic(topic.revision, pack(rows), pack(l1_rows(row)))])
+    assert handle.commit_merged(entry) == {}
+    assert (
+        delete_records(cluster, "events", before_time_ms=begin).records == 30
+    )  # none of its records is as new as it says
+
+
+def test_a_merge_between_the_look_and_the_entry_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(level_one_index, "STATE_ROWS", 3)
+    monkeypatch.setattr(commits, "STATE_ROWS", 3)
+    monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)
+    cluster, topic = cluster_with(4, partitions=1)
+    other = memory_cluster(cluster.store, seed=5, bootstrap=False)  # type: ignore[arg-type]
+    handle = cluster.journal(0)
+    original = handle.expire
+    spilled: list[int] = []
+
+    def expire_late(entry: Any) -> Any:
+        if not spilled:
+            for n in (40, 50, 60):
+                put(other, "events", {0: [b"0:%d" % (n + i) for i in range(10)]})
+                reconcile(other)
+            spilled.append(len(other.journal(0).state.dropped))
+        return original(entry)
+
+    monkeypatch.setattr(handle, "expire", expire_late)
+    result = delete_records(cluster, "events", before_offset=15)
+    assert (result.records, result.lost, spilled) == (15, 0, [1])
+    assert values(cluster, topic, 0) == list(range(15, 70))
+    assert len(np.unique(handle.state.dropped["name"])) == len(handle.state.dropped)

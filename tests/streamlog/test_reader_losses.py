@@ -1,0 +1,91 @@
+"""Reading what is lost or damaged: it is named, and nothing else is read in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from l0gc.errors import CorruptObjectError, StoreError
+from l0gc.keys import PartitionId
+from l0gc.streamlog import reader
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one.index import l1_key
+from tests.streamlog.test_reader import new_cluster, places, put, read, state_of
+from tests.support.ingest import another_process, store_of
+from tests.support.memory_store import Call
+from tests.support.reconcile import files, reconcile
+
+
+def some_object(cluster: Cluster, level: str, at: int) -> str:
+    """The object that has the record at offset `at` of partition 1."""
+    topic = cluster.controller.snapshot().topic("events")
+    if level == "level_one/":
+        return next(
+            l1_key(topic.id(1), f)
+            for f in files(cluster, "events", 1)
+            if f.base_offset <= at <= f.last_offset
+        )  # fmt: skip
+    return next(e.key for e in state_of(cluster).extents(1) if e.base_offset <= at <= e.last_offset)
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
+@pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
+def test_an_object_that_the_journal_needs_and_that_is_gone_is_a_loss(
+    tmp_path: Path, level: str, at: int, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
+    key = some_object(cluster, level, at)
+    del store_of(cluster).objects[key]
+    records = places(read(another_process(cluster), None, [1]))
+    assert [next(records) for _ in range(at)] == [(1, o) for o in range(at)]  # what lies before it is read
+    with pytest.raises(CorruptObjectError, match=f"{key} does not exist, though .*events/1 .* record {at}; restore"):
+        next(records)
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
+@pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
+@pytest.mark.parametrize("damage", ["cut", "empty", "garbage"])
+def test_an_object_that_is_damaged_is_named(
+    tmp_path: Path, level: str, at: int, damage: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+    cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
+    key = some_object(cluster, level, at)
+    o = store_of(cluster).objects[key]
+    o.body = {"cut": o.body[:-20], "empty": b"", "garbage": bytes(len(o.body))}[damage]
+    records = places(read(another_process(cluster), None, [1]))
+    with pytest.raises(CorruptObjectError, match=key):
+        list(records)
+
+
+def test_a_store_that_fails_is_no_damage(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=2, unreconciled=5)
+
+    def fault(call: Call) -> None:
+        if call.kind == "get" and call.key.startswith("level_zero/"):
+            raise StoreError("no")
+
+    store_of(cluster).fault = fault
+    with pytest.raises(StoreError, match=r"^no$"):
+        list(read(cluster))
+
+
+@pytest.mark.parametrize("wrong", ["fewer", "other"])
+def test_an_l1_object_with_other_records_than_the_journal_says_is_named(tmp_path: Path, wrong: str) -> None:
+    cluster = new_cluster(tmp_path, reconciled=12)
+    other = new_cluster(tmp_path, reconciled=7 if wrong == "fewer" else 3)
+    if wrong == "other":
+        put(other, tmp_path, 3, 12)
+        reconcile(other)
+
+    def id_of(c: Cluster) -> PartitionId:
+        return c.controller.snapshot().topic("events").id(0)
+
+    key = l1_key(id_of(cluster), files(cluster, "events", 0)[0])
+    file = files(other, "events", 0)[-1]
+    store_of(cluster).objects[key] = store_of(other).objects[l1_key(id_of(other), file)]
+    state_of(cluster).l1["bytes"][0] = file.bytes
+    with pytest.raises(CorruptObjectError, match=key):
+        list(read(cluster))
