@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import StaleReconcilerError
-from l0gc.streamlog.journal.entries import Closed, IndexObject
-from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
+from l0gc.streamlog.journal.commits import check_commit, ranges_of
+from l0gc.streamlog.journal.entries import Closed
+from l0gc.streamlog.journal.l1 import IndexChange
+from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.journal.state import refusals
-from l0gc.streamlog.journal.topic import check_commit
+from l0gc.streamlog.level_one.index import joined
 from l0gc.streamlog.level_one.plan import (
     SMALL_TASK_BYTES,
     TASK_BYTES,
@@ -26,7 +28,6 @@ from l0gc.streamlog.level_one.plan import (
     commit_entries,
     is_unreconciled,
     make_round,
-    ranges_of,
     reads_of,
     steps_of,
     still_there,
@@ -49,7 +50,7 @@ def taken(j: Journal, window: Window) -> list[tuple[int, str, list[int]]]:
 def rows(*files: tuple[int, int, int]) -> Rows:
     """L1 rows of (partition, base, last)."""
     return np.array(
-        [(p, base, last, 10, 5, bytes([p, base % 256, last % 256]) + bytes(13)) for p, base, last in files], L1_ROW
+        [(p, base, last, 10, 0, 5, bytes([p, base % 256, last % 256]) + bytes(13)) for p, base, last in files], L1_ROW
     )
 
 
@@ -237,11 +238,11 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
             spans += [(p, a, b - 1) for a, b in itertools.pairwise(ends)]
         files[revision] = rows(*spans)
     indexes = {
-        revision: [IndexObject(p, "n", 5, 1, 1) for p in sorted(indexed & set(partitions))]
+        revision: IndexChange(*(index_rows(sorted(indexed & set(partitions)), name) for name in (b"new", b"old")))
         for revision, partitions in topics.items()
     }
     found: dict[int, list[Rows]] = {}
-    of_index: dict[int, list[IndexObject]] = {}
+    of_index: dict[int, list[IndexChange]] = {}
     entries = list(commit_entries(5, 42, files, indexes, limit))
     for entry in entries:
         assert (entry.epoch, entry.log_offset) == (5, 42)
@@ -251,14 +252,23 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
         for t in entry.topics:
             check_commit(t)  # what the journal demands of any commit
             found.setdefault(t.revision, []).append(unpack(t.files, L1_ROW))
-            of_index.setdefault(t.revision, []).extend(t.indexes)
+            change = IndexChange(unpack(t.indexes, INDEX_ROW), unpack(t.replaced_indexes, INDEX_ROW))
+            of_index.setdefault(t.revision, []).append(change)
             partitions_in += len(unpack(t.ranges, RANGE))
-            size += len(t.ranges) + len(t.files) + 80 * len(t.indexes)
+            size += len(t.ranges) + len(t.files) + len(t.indexes) + len(t.replaced_indexes)
         assert size <= limit or partitions_in == 1
     assert {r: np.concatenate(parts).tolist() for r, parts in found.items()} == {
         r: f.tolist() for r, f in files.items()
     }
-    assert {r: i for r, i in of_index.items() if i} == {r: i for r, i in indexes.items() if i}
+    for revision, changes in of_index.items():
+        for column, whole in zip(joined(changes), indexes[revision], strict=True):
+            assert column.tolist() == whole.tolist()
+
+
+def index_rows(partitions: list[int], name: bytes) -> Rows:
+    """An index object of one row for each of these partitions."""
+    rows = [(p, 0, 0, 1, 1, 1, 1, 0, 100, 5, name.ljust(16)) for p in partitions]
+    return np.array(rows, INDEX_ROW) if rows else np.empty(0, INDEX_ROW)
 
 
 def test_no_files_make_no_entry() -> None:

@@ -1,22 +1,22 @@
-"""The same on Spark: several journals, rounds, damage, and a commit task that is run a second time."""
+"""Reconciles and merges on Spark: several journals, rounds, damage, and tasks that are run a second time."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
-from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.merge_commit import MergeResult
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
-from tests.support.reconcile import files, lifted, named, put, unreconciled
+from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,16 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.weed]
 
 PARTITIONS = 6
 VALUE = b"v" * 3000
-
-
-@pytest.fixture(scope="module")
-def spark(weed: SeaweedFS) -> Iterator[SparkSession]:
-    from l0gc.spark.session import get_session
-
-    with mock.patch.dict(os.environ, weed.environment()):  # which the executors inherit
-        session = get_session("tests", master="local[2,2]")  # a task that fails is done again, as on a cluster
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -71,11 +61,11 @@ def l1_objects(cluster: Cluster) -> set[str]:
     return {k for page in cluster.store.scan("level_one/") for k in page.keys}
 
 
-def test_several_journals_and_rounds(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
+def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
     upload(cluster, 4)
     put(cluster, "other", {0: [b"o"]})
     told: list[int] = []
-    result = run(spark, cluster, bucket, round_bytes=1, progress=lambda r: told.append(r.rounds))
+    result = run(one_spark, cluster, bucket, round_bytes=1, progress=lambda r: told.append(r.rounds))
     assert (result.errors, result.lost, result.partitions) == ([], 0, PARTITIONS + 1)
     assert result.records == 4 * PARTITIONS * 101 + 1
     assert result.rounds == len(told) > 4
@@ -83,11 +73,11 @@ def test_several_journals_and_rounds(spark: SparkSession, cluster: Cluster, buck
         assert lifted(cluster, "events", p) == expected([0, 1, 2, 3])
         assert len(files(cluster, "events", p)) == 4
     assert l1_objects(cluster) == named(cluster, "events") | named(cluster, "other")
-    assert run(spark, cluster, bucket).rounds == 0
+    assert run(one_spark, cluster, bucket).rounds == 0
 
 
 def test_damage_is_named_and_everything_else_is_lifted(
-    spark: SparkSession, cluster: Cluster, bucket: StoreConfig
+    one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig
 ) -> None:
     keys = upload(cluster, 4)
     topic = cluster.controller.snapshot().topic("events")
@@ -100,7 +90,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     log = next(k for page in cluster.store.scan(f"l0gc/journal/{journal:04}/log/") for k in page.keys)
     entry = cluster.store.get(log).body
     cluster.store.put(log, b"?")
-    result = run(spark, cluster, bucket)
+    result = run(one_spark, cluster, bucket)
     cluster.store.put(log, entry)
     unreadable, flipped, *gone = sorted(result.errors, key=lambda e: (keys[2] in e, keys[1] in e, e))
     assert log in unreadable
@@ -117,13 +107,13 @@ def test_damage_is_named_and_everything_else_is_lifted(
     assert [lifted(reader, "events", p) for p in (4, 5)] == [[], []]
     assert l1_objects(cluster) == named(reader, "events")
     cluster.store.put(keys[1], body)
-    later = run(spark, cluster, bucket)
+    later = run(one_spark, cluster, bucket)
     assert len(later.errors) == 3
     assert [len(lifted(reader, "events", p)) for p in range(PARTITIONS)] == [202] * PARTITIONS
 
 
 def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
-    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kind of task fails at its end, the first time that it runs."""
     from l0gc.spark import reconcile_job
@@ -145,7 +135,7 @@ def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
 
     for name in ("hand_out", "read", "write", "commit"):
         twice(name)
-    result = run(spark, cluster, bucket)
+    result = run(one_spark, cluster, bucket)
     assert (result.records, result.l1_objects, result.lost, result.errors) == (3 * PARTITIONS * 101, PARTITIONS, 0, [])
     for p in range(PARTITIONS):
         assert lifted(cluster, "events", p) == expected([0, 1, 2])
@@ -153,7 +143,7 @@ def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
 
 
 def test_what_fails_in_a_task_is_told_as_what_it_is(
-    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from l0gc.errors import AccessDeniedError
     from l0gc.spark import reconcile_job
@@ -165,4 +155,71 @@ def test_what_fails_in_a_task_is_told_as_what_it_is(
 
     monkeypatch.setattr(reconcile_job._Tasks, "write", denied)
     with pytest.raises(AccessDeniedError, match="the store refused access"):
-        run(spark, cluster, bucket)
+        run(one_spark, cluster, bucket)
+
+
+# -- merges ---------------------------------------------------------------------------------------------------------------
+
+
+def small_objects(cluster: Cluster) -> None:
+    """Five L1 objects in each partition of `events`, one in the other topic."""
+    upload(cluster, 5)
+    put(cluster, "other", {0: [b"o"]})
+    assert reconcile(cluster, round_bytes=1).l1_objects == 5 * PARTITIONS + 1
+
+
+def merge_on(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> MergeResult:
+    from l0gc.spark.merge_job import on_spark
+
+    return merge(cluster, workers=on_spark(spark, bucket))
+
+
+def test_executors_merge_what_small_objects_there_are(
+    one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig
+) -> None:
+    small_objects(cluster)
+    result = merge_on(one_spark, cluster, bucket)
+    assert (result.objects_before, result.objects_after, result.partitions) == (5 * PARTITIONS, PARTITIONS, PARTITIONS)
+    assert (result.records, result.lost, result.errors) == (5 * PARTITIONS * 101, 0, [])
+    for p in range(PARTITIONS):
+        assert len(files(cluster, "events", p)) == 1
+        assert lifted(cluster, "events", p) == expected([0, 1, 2, 3, 4])
+    assert merge_on(one_spark, cluster, bucket).objects_before == 0
+
+
+def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_nothing(
+    one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first journal's task fails behind its commit, another's before it."""
+    from l0gc.streamlog.level_one import merge as runs
+    from l0gc.streamlog.level_one.rewrite import rewrite
+
+    small_objects(cluster)
+    merge_share = runs._merge_share
+
+    def attempt() -> int:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        return context.attemptNumber() if context is not None else -1
+
+    def failing(*args, **kwargs):  # type: ignore[no-untyped-def]
+        written = rewrite(*args, **kwargs)
+        if attempt() == 0 and any(m.partition == 0 for m in args[1]):
+            raise RuntimeError("the executor dies before the commit")
+        return written
+
+    def failing_later(place, store, share):  # type: ignore[no-untyped-def]
+        with mock.patch.object(runs, "rewrite", failing):
+            result = merge_share(place, store, share)
+        if attempt() == 0:
+            raise RuntimeError("the executor dies behind the commit")
+        return result
+
+    monkeypatch.setattr(runs, "_merge_share", failing_later)
+    result = merge_on(one_spark, cluster, bucket)
+    assert result.errors == []
+    for p in range(PARTITIONS):
+        assert len(files(cluster, "events", p)) == 1
+        assert lifted(cluster, "events", p) == expected([0, 1, 2, 3, 4])
+    assert named(cluster, "events") < l1_objects(cluster)  # what the dead task left is for vacuum

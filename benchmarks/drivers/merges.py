@@ -1,0 +1,76 @@
+"""A history of small reconciles: `merges.py merged BATCHES`, or `merges.py once BATCHES` for the same in one reconcile.
+
+The cluster is named by the environment. The first way merges behind each reconcile, and deletes what was replaced, as vacuum
+does when its grace period is over. Prints, as JSON, what was left and what it took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from itertools import islice
+from typing import Any, Final
+
+import l0gc
+from l0gc.embedded.sample import flights
+from l0gc.storage.objectstore import PAGE_SIZE
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import L1_OBJECT, Rows, name_text
+
+PARTITIONS: Final = 8
+BATCH: Final = 200
+"""Records of a batch, over all partitions."""
+EARLY: Final = 20
+"""Reconciles behind which journal checkpoints are measured for the first time."""
+
+
+def main(way: str, batches: int) -> dict[str, Any]:
+    """Upload, reconcile, merge."""
+    records = flights()
+    lifted = merged = rewritten = most = 0
+    checkpoints: list[int] = []
+    with l0gc.open(os.environ["L0GC_URL"]) as cluster:
+        cluster.init(journals=1)
+        topic = cluster.topics.create("flights", PARTITIONS)
+        journal = cluster.handles().journal(0)
+        for _ in range(batches):
+            cluster.upload("flights", list(islice(records, BATCH)), key_field="tailnum")
+            if way != "merged":
+                continue
+            lifted += cluster.reconcile().bytes
+            result = cluster.merge()
+            merged, rewritten = merged + result.bytes, rewritten + result.records
+            _vacuum(cluster, journal, topic.name)
+            most = max(most, journal.state.totals(topic.revision).l1_objects)
+            checkpoints.append(len(JournalMachine(0).encode(journal.state)))
+        if way == "once":
+            lifted = cluster.reconcile().bytes
+        objects = journal.catch_up().totals(topic.revision).l1_objects
+    return {
+        "records": batches * BATCH,
+        "objects": objects,
+        "most": most,
+        "reconciled_bytes": lifted,
+        "merged_bytes": merged,
+        "rewritten": rewritten,
+        "early_checkpoint": max(checkpoints[:EARLY], default=0),
+        "late_checkpoint": max(checkpoints[EARLY:], default=0),
+    }
+
+
+def _vacuum(cluster: l0gc.api.Cluster, journal: JournalHandle, topic: str) -> None:
+    """Delete what the journal has dropped, and have it forget that."""
+    dropped: Rows = journal.catch_up().dropped
+    assert (dropped["kind"] == L1_OBJECT).all()  # so short a history has no index objects
+    names = {name_text(name) for name in dropped["name"]}
+    store = cluster.handles().store
+    keys = [k for page in store.scan(f"level_one/data/{topic}-") for k in page.keys if k[-44:-8] in names]
+    for at in range(0, len(keys), PAGE_SIZE):
+        store.delete(keys[at : at + PAGE_SIZE])
+    journal.purge(bytes(name) for name in dropped["name"])
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,225 @@
+"""Which L1 objects a merge makes into one (pure).
+
+A run is of consecutive objects of one partition, each below half of the target size. A run that a larger object ends grows
+no more, and is merged once. The run at a partition's end grows with each reconcile; to merge all of it each time would
+rewrite every record every time. So it is merged by size: it may have as many objects as the logarithm, to the base `fan_in`,
+of how many times it is as large as its smallest object, and three at the least. When it has more, the oldest object that is
+at most twice as large as all behind it is merged with those. So sizes fall from old to new, a record is rewritten about
+once each time that what its object holds has doubled, and never for the sake of a single new object.
+
+Retention deletes whole objects, so a merge must not put what is to go soon into one object with what stays for long. Of a
+topic with a retention by time, only objects of one stretch of time are merged, a quarter of the retention long; with one by
+size, the target is at most a quarter of it. So a partition keeps at most about a quarter more than it has to.
+
+A merged object is not larger than the target, and takes the place of two objects or more: what stands alone stays as it is.
+Two neighbours below half of the target always fit, so no run stays behind, however long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from l0gc.errors import UsageError
+from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.topic import TopicState
+
+TARGET_BYTES: Final = 128 << 20
+"""An L1 object of this size is read at the speed of the network; what it costs beside its bytes is nothing any more."""
+FAN_IN: Final = 4
+OBJECTS: Final = 3
+"""The most undersized objects of a partition that are left alone, however small they are."""
+MERGED_AT_ONCE: Final = 4096
+"""The most objects that become one: so many rows fit one log entry."""
+_PARTS: Final = 4
+"""In so many objects, at least, lies what a retention keeps."""
+_TIMES: Final = 2
+"""An object is merged with what is behind it if that is not smaller by more than this factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """When objects are merged.
+
+    Attributes:
+        target_bytes: the most that a merged object may have; one that has half of it is left alone.
+        fan_in: how many times larger the undersized objects of a partition must be together until there may be one more of
+            them. A larger one leaves fewer objects, and rewrites more.
+        window_ms: only objects of which the newest records are of the same stretch of so many milliseconds are merged; 0 for
+            whatever time they are of.
+
+    Raises:
+        UsageError: a number cannot be meant.
+    """
+
+    target_bytes: int = TARGET_BYTES
+    fan_in: int = FAN_IN
+    window_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.target_bytes < 2:
+            raise UsageError(f"a target of {self.target_bytes} bytes cannot hold two objects")
+        if self.fan_in < 2:
+            raise UsageError(f"a fan-in of {self.fan_in} never merges two objects; use 2 or more")
+
+    @property
+    def enough_bytes(self) -> int:
+        """Objects of this size and above are left alone."""
+        return self.target_bytes - self.target_bytes // 2
+
+    def within(self, retention: Retention) -> MergeRule:
+        """The rule for a topic with that retention."""
+        target = self.target_bytes
+        if retention.bytes != UNLIMITED:
+            target = min(target, max(2, retention.bytes // _PARTS))
+        window = 0 if retention.ms == UNLIMITED else max(1, retention.ms // _PARTS)
+        return MergeRule(target, self.fan_in, window)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Objects of a partition that become one: `sources`, rows of `L1_ROW` that follow each other."""
+
+    revision: int
+    partition: int
+    sources: Rows
+
+    @property
+    def records(self) -> int:
+        return int(self.sources["last"][-1] - self.sources["base"][0]) + 1
+
+    @property
+    def bytes(self) -> int:
+        return int(self.sources["bytes"].sum())
+
+
+ReadIndex = Callable[[int, Rows], Rows]
+"""The rows of `L1_ROW` that index objects (rows of `INDEX_ROW`) of a partition list."""
+
+
+def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[int, int]]:
+    """Which of a partition's consecutive objects, of these sizes, become one: from the first of each span to before its end.
+
+    Args:
+        grows: whether a reconcile adds to them at the end.
+    """
+    found: list[tuple[int, int]] = []
+    first = 0
+    for end in [i for i, size in enumerate(sizes) if size >= rule.enough_bytes] + [len(sizes)]:
+        at_the_end = grows and end == len(sizes)
+        begin = first + _first_due(sizes[first:end], rule.fan_in) if at_the_end else first
+        found += _filled(sizes, begin, end, rule.target_bytes)
+        first = end + 1
+    return found
+
+
+def _first_due(sizes: Sequence[int], fan_in: int) -> int:
+    """The first object of a growing run that is merged with all behind it; their number if there is nothing to do."""
+    sizes = [max(1, size) for size in sizes]
+    first = len(sizes)
+    if first <= OBJECTS:
+        return first
+    total = sum(sizes)
+    allowed, reach = 0, min(sizes) * fan_in
+    while reach <= total:
+        allowed, reach = allowed + 1, reach * fan_in
+    while len(sizes) > max(OBJECTS, allowed):
+        first, behind = 0, total
+        for first, size in enumerate(sizes[:-1]):  # noqa: B007 - without one that is due, the last two
+            behind -= size
+            if size <= _TIMES * behind:
+                break
+        sizes = [*sizes[:first], sum(sizes[first:])]
+    return first
+
+
+def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator[tuple[int, int]]:
+    """A span cut into pieces that fit the target, without those of a single object."""
+    begin, total = first, 0
+    for at in range(first, end):
+        if total + sizes[at] > target or at - begin == MERGED_AT_ONCE:
+            if at - begin > 1:
+                yield begin, at
+            begin, total = at, 0
+        total += sizes[at]
+    if end - begin > 1:
+        yield begin, end
+
+
+# -- what is due in a topic -----------------------------------------------------------------------------------------------
+
+
+def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows], read: ReadIndex) -> Iterator[Merge]:
+    """What is to be merged in a topic, by partition and offset.
+
+    Args:
+        wanted: of some partitions, which are to be looked at.
+        read: reads index objects; only those are asked for that must list something to merge.
+    """
+    partitions = candidates(topic, rule)
+    for partition in partitions[wanted(partitions)].tolist():
+        for index, grows in _crowded_stretches(topic.index_of(partition), rule):
+            yield from _merges(topic.revision, partition, read(partition, index), rule, grows=grows)
+        yield from _merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True)
+
+
+def is_due(topic: TopicState, rule: MergeRule) -> bool:
+    """Whether there is something to merge in a topic, by its state alone."""
+    if _crowded(topic.index, rule).any():
+        return True
+    return any(
+        next(_merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True), None) is not None
+        for partition in candidates(topic, rule).tolist()
+    )
+
+
+def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows: bool) -> Iterator[Merge]:
+    for part in _windows(rows, rule):
+        newest = grows and bool(part["last"][-1] == rows["last"][-1])
+        for first, end in spans(part["bytes"].tolist(), rule, grows=newest):
+            yield Merge(revision, partition, part[first:end])
+
+
+def _windows(rows: Rows, rule: MergeRule) -> list[Rows]:
+    """Rows of a partition by stretches of time."""
+    if not rule.window_ms or not len(rows):
+        return [rows] if len(rows) else []
+    number = rows["max_timestamp"] // rule.window_ms
+    return np.split(rows, np.flatnonzero(number[1:] != number[:-1]) + 1)
+
+
+def candidates(topic: TopicState, rule: MergeRule) -> Rows:
+    """The partitions in which there may be something to merge: a quick look at columns, which spares a slow one at each."""
+    partitions, at = np.unique(topic.l1["partition"], return_inverse=True)
+    small = np.bincount(at, topic.l1["bytes"] < rule.enough_bytes, len(partitions))
+    all_ = np.bincount(at, minlength=len(partitions))
+    found = partitions[(small > OBJECTS) | ((small > 1) & ((small < all_) | bool(rule.window_ms)))]
+    either: Rows = np.union1d(found, topic.index["partition"][_crowded(topic.index, rule)])
+    return either
+
+
+def _crowded_stretches(index: Rows, rule: MergeRule) -> Iterator[tuple[Rows, bool]]:
+    """Index objects of a partition that are crowded, those together that follow each other; and whether they are its last.
+
+    What they list is merged by itself: a run does not go on from one of them into the state.
+    """
+    crowded = np.flatnonzero(_crowded(index, rule))
+    for part in np.split(crowded, np.flatnonzero(np.diff(crowded) > 1) + 1) if len(crowded) else []:
+        yield index[part], int(part[-1]) == len(index) - 1
+
+
+def _crowded(index: Rows, rule: MergeRule) -> Rows:
+    """Of index objects, whether they list so many objects for their bytes that some must be merged, by whatever order.
+
+    If nothing is to be merged there is one undersized object before each full one, and at the end as many as `spans` allows.
+    Stretches of time are not considered: what has a retention does not grow old enough to be in many of them.
+    """
+    full = index["bytes"] // rule.enough_bytes
+    alone = np.log(np.maximum(index["bytes"], 1)) / np.log(rule.fan_in)
+    crowded: Rows = index["rows"] > 2 * full + np.maximum(OBJECTS, alone)
+    return crowded

@@ -1,0 +1,605 @@
+"""A merge changes no record and loses none, whoever else is at work, wherever it is killed, and whatever is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from l0gc.errors import AppendOutcomeUnknownError, StoreUnreachableError, TopicNotFoundError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.entries import Merged
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.topic import L1File, l1_file
+from l0gc.streamlog.level_one import commit, index, rewrite, write
+from l0gc.streamlog.level_one import merge as runs
+from l0gc.streamlog.level_one.index import index_key, l1_key
+from l0gc.streamlog.level_one.merge import merge, merge_due
+from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.reconcile import windows_of
+from l0gc.streamlog.reader import read_topic
+from tests.support.ingest import CrashError
+from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+from tests.support.merge import (
+    PARTITIONS,
+    a_cluster,
+    another,
+    content,
+    counts,
+    dropped,
+    fill,
+    name_of,
+    store_of,
+    stored,
+)
+from tests.support.reconcile import files, named, partition_of, put, reconcile
+
+DATA = "level_one/data/"
+
+
+def ok(result: MergeResult) -> MergeResult:
+    assert not result.errors
+    assert result.problem is None
+    return result
+
+
+def keys_of(cluster: Cluster, partition: int) -> list[str]:
+    p = partition_of(cluster, "events", partition)
+    return [l1_key(p, f) for f in files(cluster, "events", partition)]
+
+
+def test_the_merged_object_holds_the_same_records_with_all_their_columns() -> None:
+    a = a_cluster()
+    fill(a, 5)
+    before = content(a)
+    assert len({r["epoch"] for r in before[0]}) == 5
+    assert {r["key"] for r in before[0]} == {b"0", None}
+    sources = [f for p in range(PARTITIONS) for f in files(a, "events", p)]
+    result = ok(merge(another(a)))
+    assert (result.objects_before, result.objects_after, result.partitions) == (20, 4, 4)
+    assert (result.records, result.lost) == (60, 0)
+    assert result.bytes_read == sum(f.bytes for f in sources)
+    assert result.bytes == sum(f.bytes for p in range(PARTITIONS) for f in files(a, "events", p))
+    assert counts(a) == [1] * PARTITIONS
+    assert content(another(a)) == before
+    newest = {p: files(a, "events", p)[0].max_timestamp for p in range(PARTITIONS)}
+    assert newest == {p: max(f.max_timestamp for f in sources if f.partition == p) for p in range(PARTITIONS)}
+
+
+def test_what_is_replaced_stays_in_the_bucket_and_the_journal_keeps_its_names() -> None:
+    a = a_cluster()
+    fill(a, 4)
+    before = {name_of(k) for k in named(a, "events")}
+    ok(merge(a))
+    assert dropped(a) == before
+    assert stored(a) == before | {name_of(k) for k in named(a, "events")}
+
+
+def test_with_nothing_to_merge_nothing_is_written() -> None:
+    a = a_cluster()
+    fill(a, 3)
+    assert not merge_due(a)
+    writes = {k: n for k, n in store_of(a).requests.items() if k.startswith("put")}
+    assert merge(a).objects_before == 0
+    assert {k: n for k, n in store_of(a).requests.items() if k.startswith("put")} == writes
+
+
+def test_a_dry_run_changes_nothing_and_tells_what_the_run_then_does() -> None:
+    a = a_cluster()
+    fill(a, 6)
+    keys = set(store_of(a).objects)
+    planned = merge(a, dry_run=True)
+    assert merge_due(a)
+    assert set(store_of(a).objects) == keys
+    done = merge(a)
+    for name in ("objects_before", "objects_after", "records", "partitions", "bytes_read", "lost", "errors"):
+        assert getattr(planned, name) == getattr(done, name)
+    assert planned.bytes == planned.bytes_read  # at most; nobody knows before it is written
+    assert not merge_due(a)
+
+
+def test_one_topic_at_a_time_and_one_that_exists() -> None:
+    a = a_cluster()
+    a.controller.create_topic("other", PARTITIONS)
+    fill(a, 4)
+    fill(a, 4, topic="other")
+    assert ok(merge(a, "other")).objects_before == 16
+    assert counts(a) == [4] * PARTITIONS
+    assert counts(a, "other") == [1] * PARTITIONS
+    for call in (merge, merge_due):
+        with pytest.raises(TopicNotFoundError, match="'othe'"):
+            call(a, "othe")
+
+
+def test_small_objects_are_merged_up_to_the_target() -> None:
+    a = a_cluster()
+    fill(a, 8)
+    before = content(a)
+    size = files(a, "events", 0)[0].bytes
+    ok(merge(a, rule=MergeRule(target_bytes=3 * size + 50)))
+    assert all(2 <= n <= 4 for n in counts(a))
+    assert content(a) == before
+
+
+def test_large_objects_are_read_in_pieces_and_go_through_the_local_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = a_cluster()
+    fill(a, 6)
+    before = content(a)
+    monkeypatch.setattr(rewrite, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
+    monkeypatch.setattr(write, "FILE_BYTES", 100)
+    ok(merge(a))
+    assert counts(a) == [1] * PARTITIONS  # also where a reconcile would have begun another one
+    assert content(a) == before
+    parquet = pq.ParquetFile(pa.BufferReader(store_of(a).objects[keys_of(a, 0)[0]].body))
+    assert parquet.num_row_groups > 1
+
+
+def test_each_round_is_stamped_with_the_epoch_of_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    monkeypatch.setattr(runs, "ROUND_OBJECTS", 4)
+    newest = a.controller.epoch(at_least=0)
+    store_of(a).fault = ticking(a)
+    ok(merge(a))
+    stamps = [files(a, "events", p)[0].epoch for p in range(PARTITIONS)]
+    assert stamps == sorted(set(stamps))
+    assert stamps[0] >= newest
+
+
+def ticking(a: Cluster) -> Callable[[Call], None]:
+    """A fault: another process advances the epoch whenever a merge is committed."""
+    b = another(a)
+
+    def fault(call: Call) -> None:
+        if call.when == "after" and call.kind == "put_if_absent" and "/journal/" in call.key:
+            b.controller.advance()
+
+    return fault
+
+
+def test_a_journal_is_shared_by_several_workers_and_each_partition_merged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    before = content(a)
+    monkeypatch.setattr(runs, "SHARE_OBJECTS", 1)
+    shares: list[int] = []
+    merge_share = runs._merge_share
+
+    def counted(*args: object) -> MergeResult:
+        result = merge_share(*args)  # type: ignore[arg-type]
+        shares.append(result.partitions)
+        return result
+
+    monkeypatch.setattr(runs, "_merge_share", counted)
+    result = ok(merge(a))
+    assert (result.objects_before, result.objects_after, result.partitions) == (16, 4, 4)
+    assert len(shares) == 4
+    assert max(shares) < 4
+    assert content(a) == before
+
+
+# -- older rows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state names few L1 objects of a partition; index objects list the others."""
+    monkeypatch.setattr(commit, "STATE_ROWS", 8)
+    monkeypatch.setattr(index, "STATE_ROWS", 8)
+    monkeypatch.setattr(index, "KEPT_ROWS", 4)
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_what_index_objects_list_is_merged_too() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 20, partitions=1)
+    before = content(a)
+    topic = a.controller.snapshot().topic("events")
+    [before_merge] = a.journal(0).catch_up().topics[topic.revision].index_of(0)
+    assert before_merge["rows"] > 8
+    assert merge_due(a)
+    result = ok(merge(another(a)))
+    assert (result.objects_before, result.objects_after, result.partitions) == (20, 2, 1)
+    assert counts(a)[0] == 2
+    assert content(another(a)) == before
+    after = a.journal(0).catch_up().topics[topic.revision].index_of(0)
+    assert after["rows"].tolist() == [1]
+    assert name_of(index_key(topic.id(0), before_merge)) in dropped(a)
+    assert not merge_due(a)
+    assert not merge(a).objects_before
+    fill(a, 3, first=20, partitions=1)
+    assert ok(merge(a)).objects_before == 4
+    assert [r["value"] for r in content(a)[0]][3::3] == [b"0:%d" % n for n in range(1, 23)]
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_damaged_index_object_is_told_and_all_else_is_merged() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 20, partitions=2)
+    topic = a.controller.snapshot().topic("events")
+    [listed] = a.journal(0).catch_up().topics[topic.revision].index_of(0)
+    key = index_key(topic.id(0), listed)
+    store_of(a).objects[key].body = b"?"
+    result = merge(a)
+    [error] = result.errors
+    assert error.startswith("partition events/0: ")
+    assert key in error
+    assert len(files(a, "events", 1)) == 2
+    assert len(a.journal(0).state.topics[topic.revision].l1_of(0)) == 1
+    assert str(result.problem).startswith("not everything could be merged: partition events/0: ")
+
+
+# -- others at work -------------------------------------------------------------------------------------------------------
+
+
+def at_first(kind: str, part: str, act: Callable[[], object]) -> Callable[[Call], None]:
+    """A fault: something else happens before the first call of that kind and key."""
+    left = [1]
+
+    def fault(call: Call) -> None:
+        if left[0] and call.when == "before" and call.kind == kind and part in call.key:
+            left[0] = 0
+            act()
+
+    return fault
+
+
+def test_of_two_merges_at_once_one_loses_and_leaves_its_objects_to_vacuum() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    before = content(a)
+    sources = stored(a)
+    winner: list[MergeResult] = []
+    store_of(a).fault = at_first("put_if_absent", "/journal/", lambda: winner.append(merge(another(a))))
+    loser = ok(merge(a))
+    assert (winner[0].objects_before, winner[0].lost, winner[0].errors) == (16, 0, [])
+    assert (loser.objects_before, loser.lost, loser.partitions) == (0, 4, 0)
+    assert content(a) == before
+    assert counts(a) == [1] * PARTITIONS
+    assert dropped(a) == sources
+    orphans = stored(a) - dropped(a) - {name_of(k) for k in named(a, "events")}
+    assert len(orphans) == 4
+
+
+def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_tells_no_damage() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    before = content(a)
+
+    def overtake() -> None:
+        ok(merge(another(a)))
+        for key in [k for k in store_of(a).objects if name_of(k) in dropped(another(a, 2))]:
+            del store_of(a).objects[key]
+
+    store_of(a).fault = at_first("get", DATA, overtake)
+    loser = ok(merge(a))
+    assert (loser.objects_before, loser.lost) == (0, 4)
+    assert content(a) == before
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_merge_in_the_index_that_is_overtaken_has_lost() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 20, partitions=1)
+    before = content(a)
+    store_of(a).fault = at_first("put", DATA, lambda: ok(merge(another(a))))
+    loser = ok(merge(a))
+    assert (loser.objects_before, loser.lost) == (0, 2)
+    assert content(a) == before
+
+
+def test_a_reconcile_meanwhile_is_no_hindrance() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    store_of(a).fault = at_first("put_if_absent", "/journal/", lambda: fill(another(a), 1, first=4))
+    assert ok(merge(a)).objects_after == 4
+    assert counts(a) == [2] * PARTITIONS
+    assert [r["value"] for r in content(a)[1]][::3] == [b"1:%d" % n for n in range(5)]
+
+
+def test_the_merge_of_a_topic_that_is_deleted_meanwhile_is_given_up() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    b = another(a)
+
+    def delete() -> None:
+        topic = b.controller.delete_topic("events")
+        for journal in topic.journals:
+            b.journal(journal).close(topic.revision, topic.topic_id)
+
+    store_of(a).fault = at_first("put", DATA, delete)
+    result = ok(merge(a))
+    assert (result.objects_before, result.lost) == (0, 4)
+
+
+def test_what_is_stamped_below_the_l1_fence_is_not_committed_and_the_next_run_merges_it() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    before = content(a)
+    b = another(a)
+    store_of(a).fault = at_first("put_if_absent", "/journal/", lambda: b.journal(0).fence_l1(b.controller.advance()))
+    result = merge(a)
+    [error] = result.errors
+    assert error.startswith("journal 0: ")
+    assert "run it again" in error
+    assert (result.objects_before, counts(a)) == (0, [4] * PARTITIONS)
+    assert ok(merge(a)).objects_before == 16
+    assert content(a) == before
+
+
+def test_a_topic_that_a_restored_controller_log_confuses_with_another_is_left_as_it_is() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    topic = a.controller.snapshot().topic("events")
+    windows = windows_of(a.controller.snapshot(), None)
+    windows[0].topics[topic.revision] = windows[0].topics[topic.revision]._replace(topic_id="another")  # type: ignore[index]
+    share = runs.Share(windows[0], {topic.revision: MergeRule()})
+    assert runs._merge_share(runs.in_process(a).place, a.store, share).objects_before == 0
+
+
+def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged_and_gone() -> None:
+    """Hazard 19."""
+    a = a_cluster()
+    fill(a, 4)
+    b = another(a)
+
+    def overtake() -> None:
+        ok(merge(b))
+        gone = dropped(b)
+        for key in [k for k in store_of(a).objects if name_of(k) in gone]:
+            del store_of(a).objects[key]
+
+    reader = another(a, 2)
+    store_of(a).fault = at_first("get", DATA, overtake)
+    found = list(read_topic(reader, reader.controller.snapshot().topic("events")))
+    assert [(r.partition, r.offset) for r in found] == [(p, o) for p in range(PARTITIONS) for o in range(12)]
+    assert [r.value for r in found[:12:3]] == [b"0:%d" % n for n in range(4)]
+
+
+# -- killed ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_merge_that_is_killed_at_any_request_loses_nothing_and_the_next_one_ends_it(when: str) -> None:
+    filled = a_cluster(journals=1)
+    fill(filled, 4, partitions=2)
+    before = content(filled, partitions=2)
+    at = 0
+    while True:
+        store = MemoryStore(store_of(filled).clock)
+        store.objects = dict(store_of(filled).objects)
+        made = [0]
+
+        def fault(call: Call, made: list[int] = made, at: int = at) -> None:
+            made[0] += call.when == when
+            if call.when == when and made[0] == at + 1:
+                raise CrashError
+
+        killed, reader, later = (memory_cluster(store, seed=seed, bootstrap=False) for seed in (7, 8, 9))
+        store.fault = fault
+        with suppress(CrashError):
+            merge(killed)
+        store.fault = lambda call: None
+        assert content(reader, partitions=2) == before
+        assert merge(later).errors == []
+        assert counts(reader, partitions=2) == [1, 1]
+        assert content(reader, partitions=2) == before
+        if made[0] <= at:
+            break
+        at += 1
+    assert at > 20
+
+
+def test_a_commit_whose_reply_is_lost_counts_once() -> None:
+    a = a_cluster(journals=1)
+    fill(a, 4)
+    store_of(a).fault = lose_reply("/journal/")
+    result = ok(merge(a))
+    assert (result.objects_before, result.lost) == (16, 0)
+    assert counts(a) == [1] * PARTITIONS
+
+
+def test_a_commit_of_which_nobody_knows_whether_it_landed_is_told_and_the_other_journals_go_on() -> None:
+    a = a_cluster(journals=2)
+    fill(a, 4)
+    before = content(a)
+    commit_merged = JournalHandle.commit_merged
+
+    def unknown(self: JournalHandle, entry: Merged) -> dict[tuple[int, int], str]:
+        refused = commit_merged(self, entry)
+        if self.journal == 0:
+            raise AppendOutcomeUnknownError("nobody knows")
+        return refused
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JournalHandle, "commit_merged", unknown)
+        result = merge(a)
+    assert result.errors == ["journal 0: nobody knows"]
+    assert (result.objects_before, result.objects_after) == (8, 2)
+    assert content(another(a)) == before
+    assert merge(a).errors == []
+    assert counts(a) == [1] * PARTITIONS
+
+
+def test_a_store_that_does_not_answer_ends_the_run_and_what_was_merged_stays() -> None:
+    a = a_cluster(journals=2)
+    fill(a, 4)
+    first, second = (a.controller.snapshot().topic("events").id(p).path for p in (0, 2))
+
+    def fault(call: Call) -> None:
+        if call.when == "before" and call.kind == "put" and second in call.key:
+            raise StoreUnreachableError("the store is gone")
+
+    store_of(a).fault = fault
+    with pytest.raises(StoreUnreachableError, match="the store is gone"):
+        merge(a)
+    store_of(a).fault = lambda call: None
+    assert sorted(counts(a)) == [1, 1, 4, 4]
+    assert first != second
+
+
+# -- damage ---------------------------------------------------------------------------------------------------------------
+
+
+def corrupted(store: MemoryStore, key: str, kind: str) -> None:
+    body = store.objects[key].body
+    if kind == "gone":
+        del store.objects[key]
+    elif kind == "cut":
+        store.objects[key].body = body[:-1]
+    else:
+        at = len(body) // 3
+        store.objects[key].body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["gone", "cut", "flipped"])
+def test_a_damaged_source_is_told_and_all_else_is_merged(kind: str) -> None:
+    a = a_cluster()
+    fill(a, 4)
+    key = keys_of(a, 1)[2]
+    before = set(keys_of(a, 1))
+    corrupted(store_of(a), key, kind)
+    result = merge(a)
+    [error] = result.errors
+    assert error.startswith("partition events/1: ")
+    assert key in error
+    assert error.endswith("; its L1 objects stay as they are")
+    assert counts(a) == [1, 4, 1, 1]
+    assert set(keys_of(a, 1)) == before
+    assert (result.partitions, result.lost) == (3, 0)
+
+
+def test_an_unreadable_journal_is_told_and_the_others_are_merged() -> None:
+    a = a_cluster(journals=2)
+    fill(a, 4)
+    key = max(k for k in store_of(a).objects if "journal/0001/log" in k)
+    store_of(a).objects[key].body = b"?"
+    b = another(a)
+    assert merge_due(b)
+    result = merge(b)
+    [error] = result.errors
+    assert error.startswith("journal 1: ")
+    assert result.objects_before == 8
+    assert merge_due(b)  # so that the run which is due tells it
+
+
+class Altering(MemoryStore):
+    """A store that keeps something else of merged objects than it was sent."""
+
+    def __init__(self, alter: Callable[[pa.Table], pa.Table]) -> None:
+        super().__init__()
+        self.alter = alter
+        self.altering = False
+
+    def put_fast(self, key: str, body: bytes) -> None:
+        if self.altering and key.startswith(DATA):
+            found = pq.ParquetFile(pa.BufferReader(body))
+            sink = pa.BufferOutputStream()
+            with pq.ParquetWriter(sink, found.schema_arrow, store_schema=False) as writer:
+                writer.write_table(self.alter(found.read()))
+                writer.add_key_value_metadata({"l0gc.key": key})
+            body = sink.getvalue().to_pybytes()
+        super().put_fast(key, body)
+
+
+def replaced(table: pa.Table, name: str, value: object) -> pa.Table:
+    """A table whose second row has another value in a column."""
+    at = table.schema.get_field_index(name)
+    values = table.column(name).to_pylist()
+    values[1] = value
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+
+ALTERED: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "a value": lambda t: replaced(t, "value", b"another"),
+    "a key": lambda t: replaced(t, "key", b"another"),
+    "no key": lambda t: replaced(t, "key", b""),
+    "an epoch": lambda t: replaced(t, "epoch", 0),
+    "a timestamp": lambda t: replaced(t, "timestamp", t.column("timestamp")[1].as_py().replace(year=2001)),
+    "records that changed places": lambda t: t.set_column(
+        3, t.schema.field(3), pa.array(t.column("value").to_pylist()[::-1], pa.binary())
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(ALTERED))
+def test_an_object_that_does_not_hold_what_was_read_is_not_committed(what: str) -> None:
+    store = Altering(ALTERED[what])
+    a = memory_cluster(store)
+    a.controller.create_topic("events", PARTITIONS)
+    fill(a, 4)
+    before, keys = content(a), named(a, "events")
+    store.altering = True
+    sizes = l1_file
+
+    def of_its_size(row: object) -> L1File:
+        """The journal is told the size that the store has; else the object is refused for that."""
+        file = sizes(row)
+        key = next((k for k in store.objects if file.name in k), None)
+        return file if key is None else replace(file, bytes=len(store.objects[key].body))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewrite, "l1_file", of_its_size)
+        result = merge(a)
+    assert len(result.errors) == PARTITIONS
+    assert all("does not hold the records of the 4 L1 objects that it was to replace" in e for e in result.errors)
+    assert named(a, "events") == keys
+    assert content(a) == before
+
+
+def test_the_hashes_do_not_depend_on_how_rows_are_cut_into_batches() -> None:
+    schema = L1_SCHEMA
+
+    def batch(keys: list[bytes | None], values: list[bytes]) -> pa.RecordBatch:
+        n = len(keys)
+        columns = [list(range(n)), [0] * n, keys, values, [1] * n]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def digest(*batches: pa.RecordBatch) -> dict[str, bytes]:
+        hashes = rewrite.Hashes()
+        for b in batches:
+            hashes.add(b)
+        return hashes.digest()
+
+    whole = batch([None, b"", b"a", None], [b"", b"bc", b"", b"d"])
+    assert digest(whole) == digest(whole.slice(0, 1), whole.slice(1, 2), whole.slice(3))
+    assert digest(whole) != digest(batch([b"", b"", b"a", None], [b"", b"bc", b"", b"d"]))
+    assert digest(whole) != digest(batch([None, b"", b"a", None], [b"b", b"c", b"", b"d"]))
+
+
+def test_nothing_is_deleted_by_a_merge() -> None:
+    a = a_cluster()
+    fill(a, 8)
+    deletes = store_of(a).requests["delete"]
+    ok(merge(a))
+    assert store_of(a).requests["delete"] == deletes
+
+
+def test_what_stays_small_because_a_source_is_damaged_is_merged_once_it_is_restored() -> None:
+    a = a_cluster()
+    fill(a, 4)
+    key = keys_of(a, 0)[0]
+    kept = store_of(a).objects[key]
+    del store_of(a).objects[key]
+    problem = merge(a).problem
+    assert problem is not None
+    assert problem.exit_code == 3
+    store_of(a).objects[key] = kept
+    assert ok(merge(a)).objects_before == 4
+
+
+def test_uploads_meanwhile_and_l0_are_not_touched() -> None:
+    a = a_cluster()
+    fill(a, 4)
+    put(a, "events", {0: [b"in L0"]})
+    ok(merge(a))
+    assert reconcile(a).records == 1
+    assert content(a)[0][-1]["value"] == b"in L0"

@@ -1,0 +1,275 @@
+"""Runs of small neighbours become one, by size, so that few are left and nothing is rewritten often."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import log
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l0gc.errors import UsageError
+from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.journal.l1 import NO_L1_ROWS
+from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, Rows, sums
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, Merge, MergeRule, is_due, merges_of, spans
+
+RULE = MergeRule(target_bytes=1000)
+"""Objects of 500 bytes are left alone."""
+
+
+def merged(sizes: Sequence[int], rule: MergeRule, *, grows: bool = True) -> list[int]:
+    """What a merge makes of objects of these sizes."""
+    after, at = [], 0
+    for first, end in spans(sizes, rule, grows=grows):
+        after += [*sizes[at:first], sum(sizes[first:end])]
+        at = end
+    return [*after, *sizes[at:]]
+
+
+def rewritten(sizes: Sequence[int], rule: MergeRule, *, grows: bool = True) -> int:
+    return sum(sum(sizes[first:end]) for first, end in spans(sizes, rule, grows=grows))
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_stands_alone_or_is_large_stays_as_it_is() -> None:
+    for sizes in ([], [1], [500], [499, 500, 499], [500, 1, 999, 1, 2000], [600, 600, 600, 600, 600]):
+        assert merged(sizes, RULE, grows=False) == sizes
+
+
+def test_a_run_that_a_large_object_ends_is_merged_once() -> None:
+    assert merged([10, 20, 500, 7], RULE) == [30, 500, 7]
+    assert merged([500, 10, 20, 30, 500, 1, 1], RULE) == [500, 60, 500, 1, 1]
+    assert spans([30, 500, 7], RULE, grows=True) == []
+
+
+def test_the_run_at_the_end_is_left_alone_while_it_is_short() -> None:
+    assert merged([10, 10, 10], RULE) == [10, 10, 10]
+    assert merged([10, 10, 10, 10], RULE) == [40]
+    assert merged([10, 10, 10], RULE, grows=False) == [30]
+
+
+def test_a_large_old_object_waits_until_what_is_behind_it_has_grown() -> None:
+    assert merged([100, 10, 10, 10], RULE) == [100, 30]
+    assert merged([100, 40, 10, 10], RULE) == [160]
+
+
+def test_a_merged_object_is_never_larger_than_the_target_and_no_run_stays_behind() -> None:
+    assert merged([400, 400, 400, 400, 400], RULE) == [800, 800, 400]
+    assert merged([499] * 7, RULE) == [998, 998, 998, 499]
+    assert merged([300] * 10, RULE) == [900, 900, 900, 300]
+
+
+def test_a_history_of_tiny_objects_shrinks_at_once() -> None:
+    rule = MergeRule()
+    assert merged([2_000] * 3_000, rule) == [6_000_000]
+    assert len(merged([2_000] * 10_000, rule)) == -(-10_000 // MERGED_AT_ONCE)
+
+
+def test_a_rule_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(UsageError, match="target of 1 bytes"):
+        MergeRule(target_bytes=1)
+    with pytest.raises(UsageError, match="fan-in of 1"):
+        MergeRule(fan_in=1)
+
+
+SIZES = st.lists(st.integers(0, 1200), max_size=40)
+
+
+@given(SIZES, st.booleans(), st.integers(2, 16))
+def test_spans_are_in_order_of_two_or_more_small_objects_and_fit_the_target(
+    sizes: list[int], grows: bool, fan_in: int
+) -> None:
+    rule, at = MergeRule(1000, fan_in), 0
+    for first, end in spans(sizes, rule, grows=grows):
+        assert at <= first
+        assert first + 2 <= end
+        assert sum(sizes[first:end]) <= 1000
+        assert all(size < 500 for size in sizes[first:end])
+        at = end
+
+
+@given(SIZES, st.integers(2, 16))
+def test_merging_again_and_again_ends_with_few_objects(sizes: list[int], fan_in: int) -> None:
+    rule = MergeRule(1000, fan_in)
+    while (after := merged(sizes, rule)) != sizes:
+        assert len(after) < len(sizes)
+        sizes = after
+    large = [i for i, size in enumerate(sizes) if size >= 500]
+    begins = [0, *(i + 1 for i in large)]
+    runs = [sizes[first:end] for first, end in zip(begins, [*large, len(sizes)], strict=True)]
+    assert all(len(run) < 2 for run in runs[:-1])
+    tail = [max(1, size) for size in runs[-1]]
+    assert len(tail) <= max(3.0, log(sum(tail) / min(tail), fan_in) + 1e-9 if tail else 0)
+
+
+# -- a history of reconciles, with a merge behind each -------------------------------------------------------------------
+
+
+def history(sizes: Sequence[int], rule: MergeRule) -> tuple[int, float]:
+    """The most undersized objects behind a merge, and how often each byte was rewritten."""
+    objects: list[int] = []
+    most = work = 0
+    for size in sizes:
+        objects.append(size)
+        work += rewritten(objects, rule)
+        objects = merged(objects, rule)
+        most = max(most, sum(1 for o in objects if o < rule.enough_bytes))
+    return most, work / sum(sizes)
+
+
+def test_two_hundred_equal_reconciles_leave_three_objects_and_rewrite_a_record_seven_times() -> None:
+    """No order of merges that leaves three objects rewrites a record less than 6.3 times."""
+    most, times = history([1000] * 200, MergeRule())
+    assert most == 3
+    assert times < 6.6
+
+
+@pytest.mark.parametrize("number", [16, 64, 256, 1024, 4096])
+def test_a_record_is_rewritten_about_as_often_as_the_history_doubles(number: int) -> None:
+    most, times = history([1000] * number, MergeRule())
+    assert most <= max(3, log(number, 4))
+    assert times <= log(number, 2)
+
+
+def test_reconciles_of_all_sizes_leave_few_objects_and_rewrite_little() -> None:
+    random.seed(1)
+    most, times = history([int(random.lognormvariate(10, 1.5)) + 1000 for _ in range(1500)], MergeRule())
+    assert most <= 7
+    assert times < 11
+
+
+def test_a_larger_fan_in_leaves_fewer_objects() -> None:
+    assert history([1000] * 4096, MergeRule(fan_in=16))[0] < history([1000] * 4096, MergeRule(fan_in=2))[0]
+
+
+def test_large_reconciles_are_not_rewritten() -> None:
+    assert history([70 << 20] * 50, MergeRule()) == (0, 0.0)
+    assert history([40 << 20] * 50, MergeRule())[1] <= 1.1
+
+
+# -- what a retention is to delete ----------------------------------------------------------------------------------------
+
+
+def test_only_objects_of_the_same_quarter_of_a_retention_are_merged() -> None:
+    listed = Listed(([], [10] * 9))
+    listed.topic.l1["max_timestamp"] = [0, 99, 100, 150, 199, 1000, 1001, 1002, 1003]
+    rule = RULE.within(Retention(ms=400))
+    assert [m.sources["max_timestamp"].tolist() for m in listed.merges(rule)] == [
+        [0, 99], [100, 150, 199], [1000, 1001, 1002, 1003],
+    ]  # fmt: skip
+    assert is_due(listed.topic, rule)
+    listed.topic.l1 = listed.topic.l1[[0, 2, 5, 6, 7]]
+    assert listed.merges(rule) == []
+    assert not is_due(listed.topic, rule)
+
+
+def test_no_object_becomes_larger_than_a_quarter_of_what_a_retention_keeps() -> None:
+    assert RULE.within(Retention(bytes=400)).target_bytes == 100
+    assert RULE.within(Retention(bytes=1 << 40)).target_bytes == 1000
+    assert RULE.within(Retention()) == RULE
+    assert merged([30] * 10, RULE.within(Retention(bytes=400))) == [90, 90, 90, 30]
+    for retention in (Retention(0, 0), Retention(1, 1)):
+        assert merged([10] * 10, RULE.within(retention)) == [10] * 10
+
+
+def test_what_is_kept_by_a_retention_is_at_most_about_a_quarter_more() -> None:
+    """A reconcile and a merge each minute, and an expiry of what is older than an hour."""
+    rule, times = MergeRule().within(Retention(ms=3600)), 60
+    objects: list[tuple[int, int, int]] = []  # first and last time, size
+    for now in range(0, 100 * 3600, times):
+        objects = [o for o in objects if now - o[1] <= 3600]
+        objects.append((now, now, 1000))
+        listed = Listed(([], [size for _, _, size in objects]))
+        listed.topic.l1["max_timestamp"] = [last for _, last, _ in objects]
+        for m in reversed(listed.merges(rule)):
+            first, end = int(m.sources["base"][0]) // 10, int(m.sources["last"][-1]) // 10 + 1
+            together = objects[first:end]
+            objects[first:end] = [(together[0][0], together[-1][1], sum(size for _, _, size in together))]
+        assert now - objects[0][0] <= 3600 * 1.25 + times
+        assert len(objects) <= 8
+
+
+# -- what is due in a topic -----------------------------------------------------------------------------------------------
+
+
+def rows_of(partition: int, sizes: Sequence[int], first: int = 0) -> Rows:
+    """L1 objects of ten records each."""
+    columns = [
+        (partition, 10 * i, 10 * i + 9, size, 0, 0, np.void(bytes([partition]) + i.to_bytes(15)))
+        for i, size in enumerate(sizes, first)
+    ]
+    return np.array(columns, L1_ROW)
+
+
+class Listed:
+    """A topic's state, with some rows of its partitions in index objects."""
+
+    def __init__(self, *partitions: tuple[list[list[int]], list[int]]) -> None:
+        self.objects: dict[bytes, Rows] = {}
+        self.read_of: list[int] = []
+        index, newest = [], []
+        for partition, (listed, sizes) in enumerate(partitions):
+            first = 0
+            for number, of_index in enumerate(listed):
+                rows = rows_of(partition, of_index, first)
+                name = bytes([partition, number, *bytes(14)])
+                self.objects[name] = rows
+                span = partition, rows["base"][0], rows["last"][-1]
+                index.append((*span, *sums(rows), 0, 0, 0, 0, np.void(name)))
+                first += len(of_index)
+            newest.append(rows_of(partition, sizes, first))
+        self.topic = TopicState(7, "t", l1=np.concatenate(newest), index=np.array(index, INDEX_ROW))
+
+    def read(self, partition: int, index: Rows) -> Rows:
+        self.read_of.append(partition)
+        found = [self.objects[bytes(row["name"])] for row in index]
+        return np.concatenate(found) if found else NO_L1_ROWS
+
+    def merges(self, rule: MergeRule = RULE) -> list[Merge]:
+        return list(merges_of(self.topic, rule, lambda p: np.ones(len(p), bool), self.read))
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """The partition of each merge, and which of its objects, by number."""
+        return [(m.partition, m.sources["base"][0] // 10, m.sources["last"][-1] // 10 + 1) for m in self.merges()]
+
+
+def test_each_partition_is_merged_by_itself() -> None:
+    listed = Listed(([], [10] * 4), ([], [10] * 3), ([], [500, 10]), ([], [10, 10, 600, 9]), ([], []))
+    assert listed.spans() == [(0, 0, 4), (3, 0, 2)]
+    assert is_due(listed.topic, RULE)
+    first = listed.merges()[0]
+    assert (first.revision, first.records, first.bytes) == (7, 40, 40)
+    assert not is_due(Listed(([], [10] * 3), ([], [500, 10, 10])).topic, RULE)
+
+
+def test_only_the_partitions_that_are_wanted_are_looked_at() -> None:
+    listed = Listed(*[([[1] * 50], [10] * 4)] * 3)
+    merges = list(merges_of(listed.topic, RULE, lambda p: p == 1, listed.read))
+    assert {m.partition for m in merges} == {1}
+    assert listed.read_of == [1]
+
+
+def test_what_index_objects_list_is_merged_too_and_only_crowded_ones_are_read() -> None:
+    tiny, full = [1] * 100, [600] * 50
+    listed = Listed(([tiny, full, tiny], [10, 10]), ([full], [600, 600]), ([full, full], [10] * 4))
+    assert listed.spans() == [(0, 0, 100), (0, 150, 250), (2, 100, 104)]
+    assert listed.read_of == [0, 0]
+    assert is_due(Listed(([tiny], [])).topic, RULE)
+
+
+SOME = st.lists(st.lists(st.one_of(st.integers(100, 1200), st.integers(100, 130)), min_size=1, max_size=60), max_size=3)
+
+
+@given(st.lists(st.tuples(SOME, st.lists(st.integers(100, 1200), max_size=8)), min_size=1, max_size=3))
+def test_what_is_due_by_the_state_alone_is_what_a_merge_finds(
+    partitions: list[tuple[list[list[int]], list[int]]],
+) -> None:
+    listed = Listed(*partitions)
+    assert is_due(listed.topic, RULE) == bool(listed.merges())

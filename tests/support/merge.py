@@ -1,0 +1,75 @@
+"""Clusters with small L1 objects, and what merges made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.rows import name_text
+from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, read_l1
+from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reconcile import files, partition_of, put, reconcile
+
+PARTITIONS = 4
+
+
+def a_cluster(journals: int = 2) -> Cluster:
+    """A cluster on a store in memory, with a topic `events`."""
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", PARTITIONS, journals)
+    return cluster
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def another(cluster: Cluster, seed: int = 1) -> Cluster:
+    """Another process of the same cluster."""
+    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
+
+
+def fill(cluster: Cluster, times: int, first: int = 0, topic: str = "events", partitions: int = PARTITIONS) -> None:
+    """Reconcile so many batches, at an epoch each, of three records in each partition: with a key, without one, empty."""
+    for n in range(first, first + times):
+        put(cluster, topic, {p: [b"%d:%d" % (p, n), b"no key %d" % n, b""] for p in range(partitions)})
+        cluster.controller.advance(None)
+        reconcile(cluster, topic)
+
+
+def rows(cluster: Cluster, partition: int, topic: str = "events") -> list[dict[str, Any]]:
+    """The records of a partition in L1, with all their columns."""
+    p = partition_of(cluster, topic, partition)
+    found: list[dict[str, Any]] = []
+    for f in files(cluster, topic, partition):
+        for _, batch in read_l1(cluster.store, l1_key(p, f), f, wanted=L1_SCHEMA.names):
+            found += batch.to_pylist()
+    return found
+
+
+def content(cluster: Cluster, topic: str = "events", partitions: int = PARTITIONS) -> list[list[dict[str, Any]]]:
+    return [rows(cluster, p, topic) for p in range(partitions)]
+
+
+def counts(cluster: Cluster, topic: str = "events", partitions: int = PARTITIONS) -> list[int]:
+    """How many L1 objects each partition has."""
+    return [len(files(cluster, topic, p)) for p in range(partitions)]
+
+
+def stored(cluster: Cluster) -> set[str]:
+    """The names of all L1 and index objects in the bucket."""
+    return {name_of(k) for k in store_of(cluster).objects if k.startswith("level_one/")}
+
+
+def name_of(key: str) -> str:
+    return key.removesuffix(".parquet")[-36:]
+
+
+def dropped(cluster: Cluster, topic: str = "events") -> set[str]:
+    """The names of what the topic's journals have dropped."""
+    found: set[str] = set()
+    for journal in cluster.controller.snapshot().topic(topic).journals:
+        found |= {name_text(name) for name in cluster.journal(journal).catch_up().dropped["name"]}
+    return found
