@@ -5,40 +5,74 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from l0gc.cli import logs
-from l0gc.cli.compute_watermark import run_compute_watermark
+from l0gc.cli.compute_watermark import LOCAL, SPARK, run_compute_watermark
 from l0gc.cli.exit_codes import INTERRUPTED
 from l0gc.cli.housekeep import run_housekeep
+from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.cli.pause import whoever
-from l0gc.cli.reconcile import run_reconcile
+from l0gc.cli.pause import user_at_host
+from l0gc.cli.reconcile import print_result, run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OneSession, open_spark, spark_options
 from l0gc.cli.sweep import Limits, eligible, limits, run_sweep
-from l0gc.collect.gc_steps import COMPUTE, HOUSEKEEP, RECONCILE, STEPS, SWEEP, is_final, is_left_out, worst
+from l0gc.cli.vacuum import Ages, ages, run_vacuum
+from l0gc.collect.attempts import LastRun, read_attempts
+from l0gc.collect.gc_note import read_gc_note, write_gc_note
+from l0gc.collect.gc_steps import (
+    COMPUTE,
+    EXPIRE,
+    HOUSEKEEP,
+    MERGE,
+    RECONCILE,
+    SCAN_EVERY_MS,
+    STEPS,
+    SWEEP,
+    VACUUM,
+    GcNote,
+    compute_not_due,
+    is_final,
+    is_left_out,
+    sweep_not_due,
+    worst,
+)
 from l0gc.collect.plan import choose_engine, run_id
 from l0gc.collect.under_way import UnderWay, announced, describe
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.watermark.publication import PublishedWatermark, read_published
+
+if TYPE_CHECKING:
+    from l0gc.streamlog.garbage import JournalGarbage
+    from l0gc.streamlog.level_one.merge_plan import MergeRule
 
 _log: Final = logging.getLogger(__name__)
 
 
 @click.command("gc")
 @click.option(
-    "--dry-run", is_flag=True, help="Change nothing: compute M and show what a sweep by the published M would do."
+    "--dry-run",
+    is_flag=True,
+    help="Change nothing: compute M, and show what a sweep by the published M and a vacuum would do.",
 )
-@click.option("--no-reconcile", is_flag=True, help="Leave reconcile out: another job does it.")
+@click.option("--no-reconcile", is_flag=True, help="Leave reconcile and merge out: another job does them.")
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
 @limits
+@ages
+@rule_options("merge-")
 @spark_options
 @common_options
 @metrics_options
@@ -48,10 +82,14 @@ def command(
     no_reconcile: bool,
     barrier: bool,
     bounds: Limits,
+    ages: Ages,
+    rule: MergeRule,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Housekeep, reconcile, compute-watermark and sweep, one after another, with one Spark session: for cron.
+    """Housekeep, reconcile, merge, expire, compute-watermark, sweep and vacuum, each if it is due: for cron.
+
+    A quiet cluster takes a second or two, without Spark. With --engine local no step starts Spark.
 
     \b
     Example:
@@ -66,31 +104,25 @@ def command(
         now_ms = store.now_ms()
         name = run_id(now_ms, cluster.runtime.new_id())
         logs.set_run_id(name)
-        options = bounds.options(dry_run=dry_run, run_id=name)
-
-        def sweep() -> None:
-            chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
-            run_sweep(out, cluster, store, options, session, chosen, why, bounds.keep_runs)
-
-        work: dict[str, Callable[[], None]] = {
-            HOUSEKEEP: lambda: run_housekeep(out, cluster, barrier=barrier),
-            RECONCILE: lambda: run_reconcile(out, cluster, store.config, session),
-            COMPUTE: lambda: run_compute_watermark(out, cluster, store.config, session, dry_run=dry_run),
-            SWEEP: sweep,
-        }
+        steps = _steps(
+            out, cluster, store, bounds, ages, rule, session, master, barrier=barrier, dry_run=dry_run, name=name
+        )
         if no_reconcile:
-            del work[RECONCILE]
+            steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
         if dry_run:
-            out.note("a dry run leaves housekeep and reconcile out, and sweeps by the M that is published now")
-            work.pop(HOUSEKEEP)
-            work.pop(RECONCILE, None)
-        run = _Gc(out, work)
-        with announced(store, UnderWay(name, whoever(), now_ms), quietly=dry_run) as others:
+            out.note(
+                "a dry run leaves out what comes before compute-watermark, and sweeps by the M that is published now"
+            )
+            steps = [s for s in steps if s.name in (COMPUTE, SWEEP, VACUUM)]
+        failed_before = [a.command for a in read_attempts(store, cluster.parallel).values() if not a.ok]
+        run = _Gc(out, steps, failed_before)
+        with announced(store, UnderWay(name, user_at_host(), now_ms), quietly=dry_run) as others:
             for other in others:
                 out.note(describe(other), "another_gc", other_run_id=other.run_id, by=other.by)
             with session:
                 run.play()
     data: dict[str, Any] = {step.replace("-", "_"): run.data(step) for step in STEPS}
+    data["not_due"] = {step.replace("-", "_"): why for step, why in run.not_due.items()}
     data["errors"] = run.errors
     data["others"] = [other.run_id for other in others]
     data["dry_run"] = dry_run
@@ -101,11 +133,185 @@ def command(
     run.raise_what_went_wrong()
 
 
-class _Gc:
-    """One run: the steps that it has, and what became of each."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step: what it does, and why it is not due, asked when its turn comes; empty if it is."""
 
-    def __init__(self, out: Output, work: dict[str, Callable[[], None]]) -> None:
-        self._out, self._work = out, work
+    name: str
+    work: Callable[[], None]
+    not_due: Callable[[], str] = lambda: ""
+    done: Callable[[dict[str, Any]], None] = lambda data: None
+
+
+def _steps(
+    out: Output,
+    cluster: Cluster,
+    store: S3Store,
+    bounds: Limits,
+    ages: Ages,
+    rule: MergeRule,
+    session: OneSession,
+    master: str | None,
+    *,
+    barrier: bool,
+    dry_run: bool,
+    name: str,
+) -> list[_Step]:
+    """The steps, in their order."""
+    local = bounds.engine == LOCAL
+    of_vacuum = run_id(store.now_ms(), cluster.runtime.new_id())  # its record is one of its own
+    due = _Due(cluster, rule, dry_run=dry_run)
+
+    def lift() -> None:
+        if not local:
+            run_reconcile(out, cluster, store.config, session)
+            return
+        from l0gc.streamlog.level_one.reconcile import reconcile
+
+        with LastRun(cluster, RECONCILE):
+            with out.progress("reconciling"):
+                result = reconcile(cluster)
+            print_result(out, result)
+
+    def expire() -> None:
+        from l0gc.cli.expire import run_expire
+
+        run_expire(out, cluster)
+
+    def sweep() -> None:
+        chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
+        options = bounds.options(dry_run=dry_run, run_id=name)
+        run_sweep(out, cluster, store, options, session, chosen, why, bounds.keep_runs)
+
+    def vacuum() -> None:
+        more = {
+            "keep_runs_ms": bounds.keep_runs * 1000,
+            "max_objects": bounds.max_objects,
+            "max_rate": bounds.max_rate,
+            "record_dir": bounds.record_dir,
+            "record": not bounds.no_record,
+        }
+        options = ages.options(dry_run=dry_run, orphans=due.orphans(ages), run_id=of_vacuum, **more)
+        run_vacuum(out, cluster, store, options, session, bounds.engine, master)
+
+    return [
+        _Step(HOUSEKEEP, lambda: run_housekeep(out, cluster, barrier=barrier)),
+        _Step(RECONCILE, lift, due.no_reconcile),
+        _Step(
+            MERGE,
+            lambda: run_merge(out, cluster, store.config, session, rule=rule, engine=LOCAL if local else "auto"),
+            due.no_merge,
+        ),
+        _Step(EXPIRE, expire, due.no_expiry),
+        _Step(
+            COMPUTE,
+            lambda: run_compute_watermark(
+                out, cluster, store.config, session, dry_run=dry_run, engine=LOCAL if local else SPARK
+            ),
+            due.no_watermark,
+            due.computed,
+        ),
+        _Step(SWEEP, sweep, due.no_sweep, due.swept),
+        _Step(VACUUM, vacuum, lambda: due.no_vacuum(ages)),
+    ]
+
+
+class _Due:
+    """Finds out which steps are due, and notes for the next run what that one needs to decide. In a dry run all are."""
+
+    def __init__(self, cluster: Cluster, rule: MergeRule, *, dry_run: bool) -> None:
+        self._cluster, self._rule, self._dry_run = cluster, rule, dry_run
+        self._external = cluster.identity().external_log
+        self._all = dry_run or self._external
+        self._note = GcNote()
+        self._landed = -1
+        self._garbage: JournalGarbage | None = None
+
+    def no_reconcile(self) -> str:
+        from l0gc.streamlog.level_one.reconcile import has_work
+
+        return "" if self._all or has_work(self._cluster) else "everything is in L1"
+
+    def no_merge(self) -> str:
+        from l0gc.streamlog.level_one.merge import merge_due
+
+        due = self._all or merge_due(self._cluster, rule=self._rule)
+        return "" if due else "no partition has L1 objects that should be one"
+
+    def no_expiry(self) -> str:
+        state = self._cluster.controller.snapshot()
+        kept = [state.retention(t) for t in state.topics.values()]
+        limited = any(r.ms != UNLIMITED or r.bytes != UNLIMITED for r in kept)
+        return "" if self._all or limited else "no topic has a retention"
+
+    def no_watermark(self) -> str:
+        from l0gc.streamlog.standing import standing
+
+        if self._all:
+            return ""
+        self._note = read_gc_note(self._cluster.store)
+        now = standing(self._cluster)
+        self._landed = now.landed
+        published = self._published()
+        now_ms = self._cluster.store.now_ms()
+        return compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
+
+    def computed(self, data: dict[str, Any]) -> None:
+        """Note what M was computed from."""
+        published, listing = self._published(), data["listing"]
+        if self._dry_run or published is None:
+            return
+        held = -1
+        if listing is not None:
+            held = listing["objects"] - listing["eligible_objects"] - listing["unparsable"]
+        self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
+
+    def no_sweep(self) -> str:
+        return "" if self._all else sweep_not_due(self._published(), self._note)
+
+    def swept(self, data: dict[str, Any]) -> None:
+        """Note up to where nothing is left."""
+        if not self._dry_run and data["eligible"] == data["deleted"] and not data["stopped"] and not data["paused"]:
+            self._keep(swept=data["watermark"])
+
+    def no_vacuum(self, ages: Ages) -> str:
+        if self._all:
+            return ""
+        source = self._looked()
+        dropped = source.is_due(self._cluster.store.now_ms() - ages.l1_grace * 1000)
+        if dropped or source.broken or self.orphans(ages):
+            return ""
+        return "nothing that was dropped has had its grace, and orphans were looked for within a day"
+
+    def orphans(self, ages: Ages) -> bool:
+        """Whether it is time to look for orphans, which takes a listing."""
+        if self._all:
+            return True
+        before_ms = self._cluster.store.now_ms() - ages.orphan_age * 1000 - SCAN_EVERY_MS
+        return self._looked().scan_due(before_ms)
+
+    def _looked(self) -> JournalGarbage:
+        from l0gc.streamlog.garbage import JournalGarbage
+
+        if self._garbage is None:
+            self._garbage = JournalGarbage(self._cluster)
+            self._garbage.look()
+        return self._garbage
+
+    def _published(self) -> PublishedWatermark | None:
+        return read_published(self._cluster.store, self._cluster.identity().cluster_id)[0]
+
+    def _keep(self, **noted: int) -> None:
+        self._note = msgspec.structs.replace(self._note, **noted)
+        write_gc_note(self._cluster.store, self._note)
+
+
+class _Gc:
+    """One run: the steps that it has, and what became of each. A step that failed in the last run is due."""
+
+    def __init__(self, out: Output, steps: Sequence[_Step], failed_before: Collection[str]) -> None:
+        self._out, self._steps, self._failed_before = out, steps, failed_before
+        self.not_due: dict[str, str] = {}
         self._results: dict[str, Result] = {}
         self._signals: list[int] = []
         self._stopped: StoppedError | None = None
@@ -115,10 +321,10 @@ class _Gc:
         """Do the steps. Raises only what nobody expects."""
         try:
             with stopping(_interrupt, self._signals):
-                for step, work in self._work.items():
-                    if is_left_out(step, [e["step"] for e in self.errors]):
-                        self._out.note(f"{step} is left out: M was not computed", "step_left_out", step=step)
-                    elif not self._do(step, work):
+                for step in self._steps:
+                    if is_left_out(step.name, [e["step"] for e in self.errors]):
+                        self._out.note(f"{step.name} is left out: M was not computed", "step_left_out", step=step.name)
+                    elif not self._do(step):
                         break
         except KeyboardInterrupt:
             code = 128 + (self._signals[0] if self._signals else signal.SIGINT)
@@ -126,16 +332,23 @@ class _Gc:
                 "stopped; the steps shown are done, and another run continues from there", code
             )
 
-    def _do(self, step: str, work: Callable[[], None]) -> bool:
+    def _do(self, s: _Step) -> bool:
         """Whether to go on behind this step."""
-        _log.info("%s begins", step, extra=event("step_began", step=step))
-        began = time.monotonic()
+        step, began = s.name, time.monotonic()
         results: list[Result] = []
         code = INTERRUPTED
         try:
+            why = s.not_due() if step not in self._failed_before else ""
+            if why:
+                with measuring(step):  # that it was not needed is a success
+                    self.not_due[step] = why
+                code = 0
+                return True
+            _log.info("%s begins", step, extra=event("step_began", step=step))
             with taking_results() as results, measuring(step):
-                work()
+                s.work()
             code = 0
+            s.done(results[-1].data)
         except StoppedError as e:
             self._stopped, code = e, e.exit_code
             return False
@@ -148,8 +361,12 @@ class _Gc:
             if results:
                 self._results[step] = results[-1]
             seconds = round(time.monotonic() - began, 3)
-            numbers = logs.scalars(self.data(step) or {}) | {"step": step, "exit_code": code, "seconds": seconds}
-            _log.info("%s ended after %.1f s", step, seconds, extra=event("step_ended", **numbers))
+            if step in self.not_due:
+                fields = event("step_not_due", step=step, reason=self.not_due[step], seconds=seconds)
+                _log.info("%s is not due: %s", step, self.not_due[step], extra=fields)
+            else:
+                numbers = logs.scalars(self.data(step) or {}) | {"step": step, "exit_code": code, "seconds": seconds}
+                _log.info("%s ended after %.1f s", step, seconds, extra=event("step_ended", **numbers))
         return True
 
     def data(self, step: str) -> dict[str, Any] | None:
@@ -159,9 +376,12 @@ class _Gc:
     def lines(self, width: int) -> list[str]:
         """The same as text, each step's name before its first line."""
         lines = []
-        for step, result in self._results.items():
-            names = [step, *[""] * (len(result.text) - 1)]
-            lines += [f"{name:{width}}{text}" for name, text in zip(names, result.text, strict=True)]
+        for step in (s.name for s in self._steps):
+            text = self._results[step].text if step in self._results else []
+            if step in self.not_due:
+                text = [f"not due: {self.not_due[step]}"]
+            names = [step, *[""] * (len(text) - 1)]
+            lines += [f"{name:{width}}{line}" for name, line in zip(names, text, strict=False)]
         return lines
 
     def raise_what_went_wrong(self) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 
 import click
 
+from l0gc.cli.names import RUN
+from l0gc.cli.object_lines import ObjectLines
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, epoch
-from l0gc.collect.record import RecordSource, folder
+from l0gc.collect.record import VACUUM, RecordSource, folder
 from l0gc.collect.record_places import FolderRecords
 from l0gc.collect.runs import RunEntry, list_runs, show_run
-from l0gc.figures import count, size
+from l0gc.errors import UsageError
+from l0gc.formatting import count, size
 from l0gc.settings import Settings
+from l0gc.storage.objectstore import OFF
 
 
 def record_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +37,7 @@ def records_in(record_dir: Path | None, store: RecordSource) -> RecordSource:
 
 @click.group("runs")
 def command() -> None:
-    """List and show the records of past sweeps.
+    """List and show the records of past sweeps and vacuums.
 
     \b
     Example:
@@ -63,20 +67,26 @@ def list_command(settings: Settings, last: int, record_dir: Path | None) -> None
 
 
 @command.command("show")
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", type=RUN, metavar="RUN")
+@click.option("--all", "all_objects", is_flag=True, help="Print every object, as it is read.")
 @record_option
 @common_options
-def show_command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
+def show_command(settings: Settings, run_id: str, all_objects: bool, record_dir: Path | None) -> None:
     """Show what became of the objects of one run, also of one that was killed.
 
     \b
     Example:
       l0gc runs show 20260131T235959Z-0123abcd
+      l0gc runs show 20260131T235959Z-0123abcd --all
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, store):
+    if all_objects and settings.json:
+        raise UsageError("--all prints an object on each line, and --json one JSON object: give one of the two")
+    with open_cluster(settings) as (cluster, store), ObjectLines.to(None) as lines_of_all:
         cluster.identity()
-        detail = show_run(cluster, run_id, records=records_in(record_dir, store))
+        records = records_in(record_dir, store)
+        each = lines_of_all.recorded if all_objects else lambda row: None
+        detail = show_run(cluster, run_id, sample=0 if all_objects else 10, records=records, each=each)
     gone = detail.by_status["deleted"]
     lines = [
         _line(detail.entry),
@@ -85,7 +95,7 @@ def show_command(settings: Settings, run_id: str, record_dir: Path | None) -> No
         *(f"  {f.status:8} {f.key}  {size(f.size)}" for f in detail.sample),
     ]
     more = sum(detail.by_status.values()) - len(detail.sample)
-    if more > 0:
+    if more > 0 and not all_objects:
         below = f"{record_dir}/" if record_dir is not None else ""
         lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(run_id)}")
     out.result(
@@ -109,6 +119,9 @@ def run_data(r: RunEntry) -> dict[str, Any]:
         "started_ms": r.started_ms,
         "ended_ms": s.ended_ms if s else None,
         "outcome": s.outcome if s else "killed",
+        "command": s.command if s else None,
+        "purge_versions": s.purge_versions if s else None,
+        "kinds": {k: {"objects": d.objects, "bytes": d.bytes} for k, d in s.kinds.items()} if s else {},
         "engine": s.engine if s else None,
         "watermark": s.watermark if s else None,
         "deleted": s.deleted if s else None,
@@ -129,4 +142,6 @@ def run_outcome(r: RunEntry) -> str:
         return f"killed, or still running: l0gc runs show {r.run_id}"
     s = r.summary
     failed = f", {s.failed:,} failed" if s.failed else ""
-    return f"{s.outcome}: M = {s.watermark}, {s.deleted:,} deleted ({size(s.bytes)}){failed}"
+    what = "vacuum" if s.command == VACUUM else f"M = {s.watermark}"
+    purged = " for good, with all versions" if s.purge_versions and s.versioning != OFF else ""
+    return f"{s.outcome}: {what}, {s.deleted:,} deleted{purged} ({size(s.bytes)}){failed}"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,18 +16,20 @@ import click
 
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import Duration, Number, common_options, open_cluster
-from l0gc.cli.output import Advance, Output
+from l0gc.cli.object_lines import ObjectLines
+from l0gc.cli.options import FILE, Duration, Number, common_options, open_cluster
+from l0gc.cli.output import Output
+from l0gc.cli.progress import Advance
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cli.sweep_text import data_of, lines_of
-from l0gc.collect.attempts import Noted
-from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
+from l0gc.collect.attempts import LastRun
+from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions, choose_engine, run_id
 from l0gc.collect.runs import KEEP_RUNS_S, expire_before
 from l0gc.collect.sweeper import Progress
-from l0gc.errors import StoppedError, StoreError
-from l0gc.figures import count, size
+from l0gc.errors import StoppedError, StoreError, UsageError
+from l0gc.formatting import count, size
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.watermark.publication import read_published
@@ -38,7 +38,6 @@ from l0gc.watermark.source import ClusterHandle
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
 KEEP_RUNS: Final = f"{KEEP_RUNS_S // 86400}d"
-_NOTE_EVERY_S: Final = 60.0
 
 
 class ShardRange(click.ParamType[tuple[int, int]]):
@@ -131,6 +130,13 @@ def limits(command: Callable[..., Any]) -> Callable[..., Any]:
 @limits
 @click.option("--shards", type=ShardRange(), metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
 @click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
+@click.option(
+    "--list",
+    "listed",
+    type=FILE,
+    metavar="FILE",
+    help="With --dry-run: write what would be deleted there (key, epoch, bytes, time), - for stdout.",
+)
 @spark_options
 @common_options
 @metrics_options
@@ -140,6 +146,7 @@ def command(
     bounds: Limits,
     shards: tuple[int, int] | None,
     purge_versions: bool,
+    listed: str | None,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
@@ -149,13 +156,21 @@ def command(
     Example:
       l0gc sweep --dry-run
       l0gc sweep --min-age 1h --max-rate 3000
+      l0gc sweep --dry-run --list - | head
       l0gc sweep --record-dir /var/lib/l0gc     # the store is full
     """
+    if listed is not None and not dry_run:
+        raise UsageError(
+            "--list writes what would be deleted, so it belongs to --dry-run; of a run, see l0gc runs show"
+        )
+    if listed == "-" and settings.json:
+        raise UsageError("--list - writes to stdout, and so does --json: name a file for one of them")
     options = bounds.options(dry_run=dry_run, shards=shards, purge_versions=purge_versions)
     with open_cluster(settings) as (cluster, store):
         spark = lambda defaults: open_spark(settings, "sweep", master, (*defaults, *conf))  # noqa: E731
-        engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
-        run_sweep(Output(settings), cluster, store, options, spark, engine, why, bounds.keep_runs)
+        limited = bounds.limited or listed is not None
+        engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=limited)
+        run_sweep(Output(settings), cluster, store, options, spark, engine, why, bounds.keep_runs, listed)
 
 
 def run_sweep(
@@ -167,8 +182,12 @@ def run_sweep(
     engine: str,
     why: str,
     keep_runs: int,
+    listed: str | None = None,
 ) -> None:
     """Sweep with the engine that was chosen, and print the result; remove records older than `keep_runs` seconds.
+
+    Args:
+        listed: the file that a dry run lists the objects in, - for stdout; the result is then a note.
 
     Raises what `_raise_what_went_wrong` raises, behind the result.
     """
@@ -176,15 +195,19 @@ def run_sweep(
         options = replace(options, run_id=run_id(store.now_ms(), cluster.runtime.new_id()))
         logs.set_run_id(options.run_id or "")
     signals: list[int] = []
-    with Noted(cluster, "sweep", whole=options.whole):
+    with LastRun(cluster, "sweep", whole=options.whole):
         if engine == "local":
-            result = _local(out, cluster, options, signals)
+            result = _local(out, cluster, options, signals, listed)
         else:
             out.note(f"the spark engine sweeps: {why}")
             result = _spark(out, cluster, store, options, signals, open_session)
         if not options.dry_run and result.deleted:
             _expire(out, store, result.plan.run_id, keep_runs)
-        out.result(data_of(result, why), lines_of(result, options))
+        if listed == "-":
+            for line in lines_of(result, options):
+                out.note(line)
+        else:
+            out.result(data_of(result, why), lines_of(result, options))
         _raise_what_went_wrong(result, signals)
 
 
@@ -194,23 +217,32 @@ def eligible(cluster: ClusterHandle) -> int:
     return published.eligible_objects if published is not None else -1
 
 
-def _give_memory_back() -> None:
-    """Have glibc's malloc keep less than it would: an arena for each of two dozen threads, and what pages came in.
+def give_memory_back() -> None:
+    """Have glibc's malloc keep less than it would: an arena for each of a dozen threads, and what pages came in.
 
     Its threshold for memory of its own grows with each large block that is freed, unless it is set.
     """
     with suppress(OSError, AttributeError):  # another C library has no such call
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_ARENA_MAX, 2)
+        libc.mallopt(_M_ARENA_MAX, 1)
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
 
 
-def _local(out: Output, cluster: ClusterHandle, options: SweepOptions, signals: list[int]) -> SweepResult:
-    _give_memory_back()
-    with out.progress("sweeping") as show, ThreadPoolExecutor(DELETERS) as deleters:
-        sweep = LocalSweep(cluster, options, progress=_reporter(out, show))
-        with _measured(out, sweep), stopping(sweep.stop.set, signals):
-            return sweep.run(cluster.parallel, deleters=deleters)
+def _local(
+    out: Output, cluster: ClusterHandle, options: SweepOptions, signals: list[int], listed: str | None
+) -> SweepResult:
+    give_memory_back()
+    with ExitStack() as stack:
+        gone = None
+        if listed is not None:
+            gone = stack.enter_context(ObjectLines.to(None if listed == "-" else Path(listed))).found
+        show = stack.enter_context(out.progress("sweeping"))
+        deleters = stack.enter_context(ThreadPoolExecutor(DELETERS))
+        sweep = LocalSweep(cluster, options, progress=_reporter(show), gone=gone or (lambda objects: None))
+        stack.enter_context(_measured(out, sweep))
+        stack.enter_context(stopping(sweep.stop.set, signals))
+        # In one range, the list is in the order of keys.
+        return sweep.run(cluster.parallel, SCANNERS if listed is None else 1, deleters)
 
 
 def _spark(
@@ -224,7 +256,7 @@ def _spark(
     with out.progress("sweeping") as show, open_session(()) as spark:
         from l0gc.spark.sweep_job import SparkSweep
 
-        sweep = SparkSweep(cluster, store.config, options, progress=_task_reporter(out, show))
+        sweep = SparkSweep(cluster, store.config, options, progress=_task_reporter(show))
         with _measured(out, sweep), stopping(sweep.stop, signals):
             return sweep.run(spark)
 
@@ -258,44 +290,25 @@ def _expire(out: Output, store: S3Store, run: str, keep_runs: int) -> None:
         out.note(f"old run records were not removed: {e}")
 
 
-def _reporter(out: Output, show: Advance) -> Callable[[Progress], None]:
-    """Reports progress: a line that follows on a terminal, one note a minute elsewhere."""
-    began = last = time.monotonic()
-    lock = threading.Lock()
+def _reporter(show: Advance) -> Callable[[Progress], None]:
+    """Shows what is deleted, request by request, of what the last scan saw as eligible."""
 
     def report(p: Progress) -> None:
-        nonlocal last
-        now = time.monotonic()
-        with lock:
-            per_s = p.deleted / max(0.001, now - began)
-            text = f"{p.deleted:,} deleted, {size(p.bytes)}, {per_s:,.0f}/s, shard {p.shard}"
-            if p.rate is not None:
-                text += f", held to {p.rate:,.0f}/s"
-            if p.expected > p.deleted and per_s > 0:
-                text += f", {(p.expected - p.deleted) / per_s:,.0f} s left"
-            show(text, done=p.deleted, total=p.expected if p.expected >= p.deleted else None)
-            if now - last >= _NOTE_EVERY_S and not out.follows:
-                last = now
-                out.note(
-                    text, "progress", deleted=p.deleted, bytes=p.bytes, listed=p.listed, shard=p.shard, rate=p.rate
-                )
+        text = f"{p.deleted:,} deleted, {size(p.bytes)}, shard {p.shard}"
+        if p.expected >= p.deleted:
+            text = f"{p.deleted:,} of {count(p.expected, 'object')} deleted, {size(p.bytes)}, shard {p.shard}"
+        if p.rate is not None:
+            text += f", held to {p.rate:,.0f}/s"
+        total = p.expected if p.expected >= p.deleted else None
+        fields = {"deleted": p.deleted, "bytes": p.bytes, "listed": p.listed, "shard": p.shard, "rate": p.rate}
+        show(text, done=p.deleted, total=total, **fields)
 
     return report
 
 
-def _task_reporter(out: Output, show: Advance) -> Callable[[int, int], None]:
+def _task_reporter(show: Advance) -> Callable[[int, int], None]:
     """The same for a sweep on Spark, whose executors report what they have deleted when a task ends."""
-    last = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        text = f"{done} of {count(total, 'range')} of shards"
-        show(text, done=done, total=total)
-        if time.monotonic() - last >= _NOTE_EVERY_S and not out.follows:
-            last = time.monotonic()
-            out.note(text, "progress", done=done, total=total)
-
-    return report
+    return lambda done, total: show(f"{done} of {count(total, 'range')} of shards", done=done, total=total)
 
 
 def _raise_what_went_wrong(r: SweepResult, signals: list[int]) -> None:

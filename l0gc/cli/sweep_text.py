@@ -7,7 +7,7 @@ from typing import Any
 from l0gc.cli.output import epoch
 from l0gc.collect.local import SweepResult
 from l0gc.collect.plan import UNKNOWN, SweepOptions
-from l0gc.figures import count, size
+from l0gc.formatting import count, size
 from l0gc.storage.objectstore import ENABLED, SUSPENDED
 
 
@@ -53,9 +53,13 @@ def lines_of(r: SweepResult, options: SweepOptions) -> list[str]:
     if plan.paused:
         lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")
     if c.held_by_age:
-        lines.append(f"{count(c.held_by_age, 'object')} too young for --min-age stay for now")
+        young = count(
+            c.held_by_age, "object is too young for --min-age and stays", "objects are too young for --min-age and stay"
+        )
+        lines.append(f"{young} for now")
     if c.unparsable:
-        lines.append(f"{count(c.unparsable, 'key')} are no L0 keys and stay, e.g. {c.unparsable_sample}")
+        foreign = count(c.unparsable, "key is no L0 key and stays", "keys are no L0 keys and stay")
+        lines.append(f"{foreign}, e.g. {c.unparsable_sample}")
     if r.uploads.aborted:
         would = "would be " if plan.dry_run else ""
         lines.append(f"{count(r.uploads.aborted, 'unfinished upload')} {would}aborted")
@@ -81,8 +85,8 @@ def lines_of(r: SweepResult, options: SweepOptions) -> list[str]:
 
 
 def _undelete(r: SweepResult, options: SweepOptions) -> str:
-    """How what went is brought back; nothing where there is no record of it."""
-    if not options.record:
+    """How what went is brought back; nothing where there is no record of it, or where nothing went."""
+    if not options.record or r.dry_run:
         return ""
     place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
     return f"; l0gc undelete --run {r.plan.run_id}{place} brings them back until then"

@@ -6,24 +6,26 @@ from pathlib import Path
 
 import click
 
+from l0gc.cli.names import RUN
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.runs import record_option, records_in
+from l0gc.collect.record import SWEEP
 from l0gc.collect.runs import UndeleteResult, undelete
 from l0gc.errors import PartialFailureError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.settings import Settings
 
 
 @click.command("undelete")
-@click.option("--run", "run_id", required=True, metavar="RUN", help="The sweep to take back (l0gc runs list).")
+@click.option("--run", "run_id", required=True, type=RUN, metavar="RUN", help="The run to take back (l0gc runs list).")
 @record_option
 @common_options
 def command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
-    """Bring back what a sweep deleted from a versioned bucket.
+    """Bring back what a sweep or a vacuum deleted from a versioned bucket.
 
-    It removes the delete markers that the run made, while the versions behind them are still there. M has given the
-    objects up, so the next sweep deletes them again.
+    It removes the delete markers that the run made, while the versions behind them are still there. The objects are given
+    up, so the next sweep or vacuum deletes them again.
 
     \b
     Example:
@@ -39,6 +41,7 @@ def command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
             "run_id": run_id,
             "restored": result.restored,
             "gone": result.gone,
+            "already": result.already,
             "failed": len(result.failures),
             "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in result.failures[:20]],
         },
@@ -54,10 +57,13 @@ def command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
 
 def _lines(result: UndeleteResult, run_id: str) -> list[str]:
     lines = [f"{count(result.restored, 'object')} of run {run_id} brought back"]
+    if result.already:
+        lines.append(f"{count(result.already, 'object was', 'objects were')} back before")
     if result.gone:
         lines.append(
             f"{count(result.gone, 'object')} did not come back: their versions are gone, or the store kept the markers"
         )
     if result.restored:
-        lines.append("the next sweep deletes what is back again: it is at or below M")
+        why = "it is at or below M" if result.command == SWEEP else "no journal names it"
+        lines.append(f"the next {result.command} deletes what is back again: {why}")
     return lines

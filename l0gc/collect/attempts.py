@@ -12,10 +12,12 @@ from typing import Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import (
     L0gcError,
     NotInitialisedError,
     ObjectNotFoundError,
+    OutputFailedError,
     PausedError,
     StoreError,
     StoreUnreachableError,
@@ -26,9 +28,9 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
 
-JOBS: Final = ("housekeep", "reconcile", "compute-watermark", "sweep")
-"""The jobs that leave a record, in the order in which M needs them."""
-_NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError)
+JOBS: Final = ("housekeep", "reconcile", "merge", "expire", "compute-watermark", "sweep", "vacuum")
+"""The jobs that leave a record, in the order in which `gc` does them."""
+_NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
 """What is no news of the cluster, is recorded elsewhere (a pause), or leaves no store to write to."""
 _LONGEST: Final = 1000
 _STOPPED: Final = 130
@@ -47,7 +49,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.exit_code == 0
 
 
-_ATTEMPT: Final = msgspec.json.Decoder(Attempt)
+_ATTEMPT: Final = json_decoder(Attempt)
 
 
 def attempt_key(command: str) -> str:
@@ -68,13 +70,13 @@ def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
         try:
             stored = store.get(attempt_key(command))
             return msgspec.structs.replace(_ATTEMPT.decode(stored.body), ended_ms=stored.modified_ms)
-        except (ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (ObjectNotFoundError, *UNDECODABLE):
             return None
 
     return {a.command: a for a in parallel.map(read, JOBS) if a is not None}
 
 
-class Noted:
+class LastRun:
     """Notes how a block ended, unless it never got to know the cluster: nothing is written into a foreign bucket.
 
     Args:

@@ -8,7 +8,7 @@ times, with full jitter; what cannot succeed (access denied, object lock) is rep
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,8 +74,16 @@ class Deleter:
         self._store, self._runtime, self._pacer, self._stop = store, runtime, pacer, stop
         self._keep_history = keep_history
 
-    def delete(self, objects: Sequence[EligibleObject]) -> DeleteOutcome:
-        """Delete objects, in requests of as many as the pace allows. What ended it early is in the outcome's `error`."""
+    def delete(
+        self,
+        objects: Sequence[EligibleObject],
+        requested: Callable[[Sequence[EligibleObject]], None] = lambda gone: None,
+    ) -> DeleteOutcome:
+        """Delete objects, in requests of as many as the pace allows. What ended it early is in the outcome's `error`.
+
+        Args:
+            requested: called behind each request that was answered, with what it has removed.
+        """
         outcome = DeleteOutcome()
         todo = list(objects)
         tries = 0
@@ -101,6 +109,7 @@ class Deleter:
             if failed:
                 gone = [o for o in batch if (o.key, o.version_id) not in lost and (o.key, "") not in lost]
             outcome.deleted += gone
+            requested(gone)
             outcome.markers |= {k: v for k, v in reply.markers.items() if k not in unsure}
             unsure |= {o.key for o, f in failed if reply.unanswered or f.code in _AGAIN}
             again = [(o, f) for o, f in failed if f.code in _SLOWER | _AGAIN]

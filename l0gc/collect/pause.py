@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
 from l0gc.keys import PAUSED
 from l0gc.storage.objectstore import ObjectStore
@@ -28,7 +29,7 @@ class Pause(msgspec.Struct, frozen=True):
     since_ms: Annotated[int, msgspec.Meta(ge=0, le=_LAST_MS)]
 
 
-_PAUSE: Final = msgspec.json.Decoder(Pause)
+_PAUSE: Final = json_decoder(Pause)
 
 
 def read_pause(store: ObjectStore) -> Pause | None:
@@ -39,7 +40,7 @@ def read_pause(store: ObjectStore) -> Pause | None:
         return None
     try:
         return _PAUSE.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return Pause("(the flag cannot be read)", "unknown", 0)
 
 

@@ -156,7 +156,7 @@ def make_plan(cluster: ClusterHandle, options: SweepOptions) -> SweepPlan:
         started_ms=now_ms,
         older_than_ms=now_ms - options.min_age_ms if options.min_age_ms else _WHATEVER_ITS_AGE,
         dry_run=options.dry_run,
-        versioning=_versioning(cluster.store) if watermark_of(published) > NO_WATERMARK else OFF,
+        versioning=versioning_of(cluster.store) if watermark_of(published) > NO_WATERMARK else OFF,
         purge_versions=options.purge_versions,
         max_objects=options.max_objects,
         max_rate=options.max_rate,
@@ -167,7 +167,7 @@ def make_plan(cluster: ClusterHandle, options: SweepOptions) -> SweepPlan:
     )
 
 
-def _versioning(store: ObjectStore) -> str:
+def versioning_of(store: ObjectStore) -> str:
     """Whether the bucket keeps versions; `unknown` where the store or the credentials do not say."""
     try:
         return store.history.versioning()

@@ -8,19 +8,18 @@ each, when the last request of the segment has ended. So whatever is deleted is 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from l0gc.collect.scan import EligibleObject
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import ListedPage, Listing, Stored
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
@@ -29,6 +28,10 @@ PLANNED: Final = "planned"
 DELETED: Final = "deleted"
 FAILED: Final = "failed"
 LEFT: Final = "left"
+
+SWEEP: Final = "sweep"
+VACUUM: Final = "vacuum"
+"""The commands whose runs are on record."""
 
 OBJECTS: Final = "objects"
 VERSIONS: Final = "versions"
@@ -53,8 +56,18 @@ class RecordSource(Protocol):
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]: ...
 
 
+class Removed(msgspec.Struct, frozen=True):
+    """So many objects, and their bytes."""
+
+    objects: int = 0
+    bytes: int = 0
+
+
 class RunSummary(msgspec.Struct, frozen=True):
-    """`run.json`, written when a run ends: its options, and what it did. Times are the store's."""
+    """`run.json`, written when a run ends: its options, and what it did. Times are the store's.
+
+    `kinds` is what a vacuum deleted of each kind; a sweep deletes L0 objects alone.
+    """
 
     run_id: str
     started_ms: int
@@ -74,6 +87,8 @@ class RunSummary(msgspec.Struct, frozen=True):
     failed: int = 0
     uploads_aborted: int = 0
     seconds: float = 0.0
+    command: str = SWEEP
+    kinds: dict[str, Removed] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +107,7 @@ class RecordedObject:
     deleted_ms: int = -1
 
 
-_SUMMARY: Final = msgspec.json.Decoder(RunSummary)
+_SUMMARY: Final = json_decoder(RunSummary)
 
 
 def folder(run_id: str) -> str:
@@ -102,24 +117,10 @@ def folder(run_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Objects that went on record together: where they are on record, and what does not change about them, as columns."""
+    """Objects that went on record together, and where they are on record."""
 
     key: str
-    columns: dict[str, pa.Array]
-    version_ids: list[str]
-
-    @classmethod
-    def of(cls, key: str, objects: Sequence[EligibleObject]) -> Segment:
-        """A segment of these objects."""
-        from l0gc.columns import integers, strings
-
-        columns = {
-            "key": strings([o.key for o in objects]),
-            "epoch": integers([o.epoch for o in objects]),
-            "size": integers([o.size for o in objects]),
-            "modified_ms": integers([o.modified_ms for o in objects]),
-        }
-        return cls(key, columns, [o.version_id for o in objects])
+    objects: Sequence[EligibleObject]
 
     def encode(self, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> bytes:
         """The segment as Parquet. See `RecordedObject` for what the columns mean; what is deleted was so by `now_ms`."""
@@ -129,8 +130,11 @@ class Segment:
         from l0gc.columns import integers, strings
 
         table = pa.table(
-            self.columns
-            | {
+            {
+                "key": strings([o.key for o in self.objects]),
+                "epoch": integers([o.epoch for o in self.objects]),
+                "size": integers([o.size for o in self.objects]),
+                "modified_ms": integers([o.modified_ms for o in self.objects]),
                 "version_id": strings(version_ids),
                 "status": strings(statuses),
                 "deleted_ms": integers([now_ms if s == DELETED else -1 for s in statuses]),
@@ -149,11 +153,12 @@ class RunRecord:
         self._sink = sink
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
+        self._encoding = threading.Lock()  # an encoder takes some MiB: one at a time
 
     def plan(self, objects: Sequence[EligibleObject]) -> Segment:
         """Write a segment before its objects are deleted."""
-        segment = Segment.of(f"{self._stem}-{next(self._numbers):05}.parquet", objects)
-        self.write(segment, [PLANNED] * len(objects), segment.version_ids, -1)
+        segment = Segment(f"{self._stem}-{next(self._numbers):05}.parquet", objects)
+        self.write(segment, [PLANNED] * len(objects), [o.version_id for o in objects], -1)
         return segment
 
     def write(self, segment: Segment, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> None:
@@ -163,7 +168,9 @@ class RunRecord:
             StoreError: it cannot be written. What is not on record is not deleted.
         """
         try:
-            self._sink.put_fast(segment.key, segment.encode(statuses, version_ids, now_ms))
+            with self._encoding:
+                body = segment.encode(statuses, version_ids, now_ms)
+            self._sink.put_fast(segment.key, body)
         except StoreError as e:
             raise type(e)(
                 f"{e}; the run record is written before anything is deleted: if the store takes no more writes, keep the "
@@ -198,5 +205,5 @@ def read_summary(records: RecordSource, run_id: str) -> RunSummary:
     body = records.get(summary_key(run_id)).body
     try:
         return _SUMMARY.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+    except UNDECODABLE as e:
         raise CorruptObjectError(f"{summary_key(run_id)} cannot be read: {e}") from e

@@ -12,9 +12,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from l0gc.collect.plan import SweepOptions
 from l0gc.collect.record import RecordSink
 from l0gc.errors import ObjectNotFoundError, StoreError, UsageError
 from l0gc.storage.objectstore import ListedPage, Listing, ObjectStore, Stored
@@ -22,8 +21,18 @@ from l0gc.storage.objectstore import ListedPage, Listing, ObjectStore, Stored
 _TEMPORARY: Final = ".partial"
 
 
-def sink_of(store: ObjectStore, options: SweepOptions) -> RecordSink:
-    """Where the record of a sweep goes.
+class RecordOptions(Protocol):
+    """What a caller says about the record of a run."""
+
+    @property
+    def record_dir(self) -> Path | None: ...
+
+    @property
+    def record(self) -> bool: ...
+
+
+def sink_of(store: ObjectStore, options: RecordOptions) -> RecordSink:
+    """Where the record of a run goes.
 
     Raises:
         UsageError: both a folder and no record are wanted, or the folder cannot be written to.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -18,6 +18,7 @@ from l0gc.collect.record import (
     DELETED,
     LEFT,
     PLANNED,
+    SWEEP,
     VERSIONS,
     RecordedObject,
     RecordSource,
@@ -64,10 +65,15 @@ class RunDetail:
 
 @dataclass
 class UndeleteResult:
-    """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed."""
+    """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed.
+
+    `already` were there before: an earlier undelete has brought them back. `command` made the run: a sweep or a vacuum.
+    """
 
     restored: int = 0
     gone: int = 0
+    already: int = 0
+    command: str = SWEEP
     failures: list[DeleteFailure] = field(default_factory=list)
 
 
@@ -77,7 +83,7 @@ def started_ms(run_id: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _run_of(key: str) -> str | None:
+def run_of(key: str) -> str | None:
     """The run whose record the object `key` belongs to; None if it belongs to none."""
     m = _RUN_KEY.fullmatch(key)
     if m is None:
@@ -115,7 +121,7 @@ def list_runs(
     ended: set[str] = set()
     for page in records.scan(RUNS, start_after):
         for key in page.keys:
-            run = _run_of(key)
+            run = run_of(key)
             if run is not None:
                 segments[run] += key.endswith(".parquet")
                 if key == summary_key(run):
@@ -127,13 +133,19 @@ def list_runs(
 
 
 def show_run(
-    cluster: ClusterHandle, run_id: str, sample: int = 10, *, records: RecordSource | None = None
+    cluster: ClusterHandle,
+    run_id: str,
+    sample: int = 10,
+    *,
+    records: RecordSource | None = None,
+    each: Callable[[RecordedObject], None] = lambda row: None,
 ) -> RunDetail:
     """What became of each object of a run.
 
     Args:
         sample: of so many objects all is said.
         records: where the record is; by default in the bucket.
+        each: called with every object, as it is read.
 
     Raises:
         UsageError: there can be no run of such a name.
@@ -145,6 +157,7 @@ def show_run(
     detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), _summary(records, run_id)))
     for rows in _settled(cluster, records, segments):
         for row in rows:
+            each(row)
             detail.by_status[row.status] += 1
             if row.status == DELETED:
                 detail.bytes += row.size
@@ -157,7 +170,7 @@ def show_run(
 
 def _segments(records: RecordSource, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
-    if _run_of(f"{folder(run_id)}x") is None:
+    if run_of(f"{folder(run_id)}x") is None:
         raise UsageError(f"{run_id!r} is no run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
     keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
@@ -233,6 +246,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
     if (summary is not None and summary.versioning == OFF) or store.history.versioning() == OFF:
         raise UsageError(f"run {run_id} deleted from a bucket that kept no versions: there is nothing to bring back")
     since_ms = started_ms(run_id)
+    result.command = summary.command if summary is not None else SWEEP
     done: set[VersionedKey] = set()
     for key in segments:
         rows = read_segment(records, key)
@@ -242,6 +256,12 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
         found = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
         markers = [m for m in (*known, *(m for of_key in found for m in of_key)) if m not in done]
         done |= {m for m in markers if m.key not in sure}
+        # Whose marker's id is known is looked up only here; a marker that is gone would be removed once more, and counted.
+        names = sorted(sure)
+        is_there = cluster.parallel.map(lambda k: k in store.list(k).modified_ms, names)
+        there = {name for name, back in zip(names, is_there, strict=True) if back}
+        result.already += len(there)
+        markers = [m for m in markers if m.key not in there]
         hidden = {m.key for of_key in found for m in of_key}
         lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
         result.gone += cluster.parallel.map(lambda k: k in store.list(k).modified_ms, lost).count(False)
@@ -275,11 +295,17 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
 # -- old records --------------------------------------------------------------------------------------------------------
 
 
+def old_runs(runs: Iterable[str], before_ms: int, keep: int) -> set[str]:
+    """The runs that began before `before_ms`, and all but the `keep` newest."""
+    newest_first = sorted(runs, reverse=True)
+    return {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms}
+
+
 def expire(store: ObjectStore, before_ms: int) -> int:
     """Remove the records of runs that began before `before_ms`; returns how many objects that were."""
     removed = 0
     for page in store.scan(RUNS):
-        runs = [(k, run) for k in page.keys if (run := _run_of(k)) is not None]
+        runs = [(k, run) for k in page.keys if (run := run_of(k)) is not None]
         old = [k for k, run in runs if started_ms(run) < before_ms]
         if old:
             removed += len(old) - len(store.delete(old))
@@ -293,10 +319,17 @@ def expire_before(store: ObjectStore, run_id: str, keep_runs_s: float) -> int:
     return expire(store, started_ms(run_id) - int(keep_runs_s * 1000))
 
 
-def deleted_on_record(cluster: ClusterHandle, run_id: str) -> tuple[int, int]:
-    """How many objects a run has deleted, and their bytes, by its record alone: where some workers did not return."""
+def deleted_on_record(
+    cluster: ClusterHandle, run_id: str, wanted: Callable[[str], bool] = lambda segment: True
+) -> tuple[int, int]:
+    """How many objects a run has deleted, and their bytes, by its record alone: where some workers did not return.
+
+    Args:
+        wanted: which segments count, by their keys.
+    """
     objects = size = 0
-    segments = [k for k in cluster.store.list(folder(run_id)).modified_ms if k.endswith(".parquet")]
+    keys = cluster.store.list(folder(run_id)).modified_ms
+    segments = [k for k in keys if k.endswith(".parquet") and wanted(k)]
     for rows in _settled(cluster, cluster.store, segments):
         objects += sum(r.status == DELETED for r in rows)
         size += sum(r.size for r in rows if r.status == DELETED)

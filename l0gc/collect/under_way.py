@@ -1,13 +1,14 @@
 """Which `gc` runs are under way: markers in the bucket, for people to know.
 
 They are no lock and nothing waits for them: two runs at once are safe, since each of their steps is. So a marker that
-cannot be written, read or removed is no reason to stop, and one that a killed run left behind is removed when it is a day
-old by the store's clock. A run writes its own marker before it looks for others, so of two at once at least one sees the
-other.
+cannot be written, read or removed is no reason to stop. A run writes its own marker before it looks for others, so of two
+at once at least one sees the other, and writes it again every minute while it lives. One that is older than a few minutes
+by the store's clock was left behind by a run that was killed: it no longer counts, and the next run that sees it removes it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -15,11 +16,15 @@ from typing import Annotated, Final
 
 import msgspec
 
-from l0gc.errors import ObjectNotFoundError, StoreError
+from l0gc.decoding import UNDECODABLE, json_decoder
+from l0gc.errors import BucketNotFoundError, ObjectNotFoundError, StoreError
 from l0gc.keys import GC_UNDER_WAY
 from l0gc.storage.objectstore import ObjectStore
 
-STALE_MS: Final = 24 * 3_600_000
+BEAT_S: Final = 60.0
+"""A run says so often that it is alive."""
+STALE_MS: Final = 5 * 60_000
+"""Far above that, for a store that does not answer for a while."""
 _LATEST_MS: Final = 253_402_300_799_999
 """The end of the year 9999: what is later cannot be printed as a date."""
 
@@ -32,7 +37,7 @@ class UnderWay(msgspec.Struct, frozen=True):
     since_ms: Annotated[int, msgspec.Meta(ge=0, le=_LATEST_MS)]
 
 
-_MARKER: Final = msgspec.json.Decoder(UnderWay)
+_MARKER: Final = json_decoder(UnderWay)
 
 
 @contextmanager
@@ -42,26 +47,44 @@ def announced(store: ObjectStore, me: UnderWay, *, quietly: bool = False) -> Ite
     Args:
         quietly: leave no marker, as a dry run does.
     """
-    mine = f"{GC_UNDER_WAY}{me.run_id}.json"
+    mine, ended = f"{GC_UNDER_WAY}{me.run_id}.json", threading.Event()
+
+    def write() -> None:
+        with suppress(StoreError, BucketNotFoundError):
+            store.put(mine, msgspec.json.encode(me))
+
+    def beat() -> None:
+        while not ended.wait(BEAT_S):
+            write()
+
+    if quietly:
+        yield _others(store, mine, quietly=True)
+        return
+    write()
+    heart = threading.Thread(target=beat, name="l0gc-under-way", daemon=True)
+    heart.start()
     try:
-        if not quietly:
-            with suppress(StoreError):
-                store.put(mine, msgspec.json.encode(me))
-        yield _others(store, mine, quietly=quietly)
+        yield _others(store, mine, quietly=False)
     finally:
-        if not quietly:
-            with suppress(StoreError):
-                store.delete([mine])
+        ended.set()
+        heart.join()  # what it may be writing must not come behind the removal
+        with suppress(StoreError):
+            store.delete([mine])
+
+
+def is_stale(modified_ms: int, now_ms: int) -> bool:
+    """Whether the run whose marker was written then is no more, by the store's clock."""
+    return now_ms - modified_ms > STALE_MS
 
 
 def _others(store: ObjectStore, mine: str, *, quietly: bool) -> list[UnderWay]:
     found: list[UnderWay] = []
     with suppress(StoreError):
         listing = store.list(GC_UNDER_WAY)
-        stale = [k for k, modified in listing.modified_ms.items() if listing.date_ms - modified > STALE_MS]
+        stale = [k for k, modified in listing.modified_ms.items() if is_stale(modified, listing.date_ms)]
         for key in listing.modified_ms.keys() - {mine} - set(stale):
             # It has ended since, or is foreign.
-            with suppress(ObjectNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            with suppress(ObjectNotFoundError, *UNDECODABLE):
                 found.append(_MARKER.decode(store.get(key).body))
         if stale and not quietly:
             store.delete(stale)

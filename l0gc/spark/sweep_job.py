@@ -1,8 +1,8 @@
 """sweep on Spark: each task sweeps a range of shards with `collect/sweeper.py`; the driver gets counts only.
 
 A task that is run again, because its executor died, scans its range anew; what the dead one deleted is gone from the
-listing, and on record. The driver counts that from the record, so the totals say what the run deleted, whoever did it.
-A run that is stopped is settled in the same way.
+listing, and on record. The driver counts that from the record, so the totals say what the run deleted, whichever task
+did it. A run that is stopped is settled in the same way.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pyspark.sql import SparkSession
 from l0gc.collect.local import SweepResult, finish_record
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan, needs_one_process
+from l0gc.collect.remover import Tally
 from l0gc.collect.runs import deleted_on_record
-from l0gc.collect.sweeper import Sweeper, Tally
+from l0gc.collect.sweeper import Sweeper
 from l0gc.collect.uploads import abort_uploads
+from l0gc.decoding import json_decoder
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import StoreError
 from l0gc.keys import RUNS
@@ -41,7 +43,7 @@ _DELETERS: Final = 4
 
 _LOOK_EVERY_S: Final = 1.0
 
-_TALLY: Final = msgspec.json.Decoder(Tally)
+_TALLY: Final = json_decoder(Tally)
 
 
 class SparkSweep:
@@ -167,7 +169,7 @@ def _settle(cluster: ClusterHandle, result: SweepResult, reported: set[str]) -> 
 
 
 @lru_cache(maxsize=1)
-def _pacer(run_id: str, max_rate: float | None) -> Pacer:
+def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
     """The pace of this executor's process, which does one task after another."""
     return Pacer(Runtime(), max_rate)
 
@@ -192,7 +194,7 @@ def _task(options: dict[str, str], plan: SweepPlan, ranges: list[tuple[int, int]
                     msgspec.structs.replace(plan, started_ms=store.now_ms()),
                     worker=f"{worker}-{n:05}",
                     deleters=deleters,
-                    pacer=_pacer(plan.run_id, plan.max_rate),
+                    pacer=pacer_of(plan.run_id, plan.max_rate),
                 )
                 tally.add(sweeper.run([ranges[n]], Inline()))
         yield pa.RecordBatch.from_pydict(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import l0gc.collect.remover
 import l0gc.collect.scan
-import l0gc.collect.sweeper
 from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions
 from l0gc.collect.record import DELETED, RecordedObject, read_segment, read_summary
@@ -105,7 +105,7 @@ def numbers(r: SweepResult) -> dict[str, object]:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(l0gc.collect.scan, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", 5)
+    monkeypatch.setattr(l0gc.collect.remover, "PAGE_SIZE", 5)
     return 5
 
 
@@ -441,7 +441,7 @@ def test_any_bucket_is_swept_of_its_garbage_and_of_nothing_else(
     before, garbage = level_zero(cluster), expected_garbage(cluster, watermark)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(l0gc.collect.scan, "PAGE_SIZE", page_size)
-        patch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", page_size)
+        patch.setattr(l0gc.collect.remover, "PAGE_SIZE", page_size)
         dry = sweep(cluster, ranges=ranges, dry_run=True, max_objects=max_objects)
         assert level_zero(cluster) == before
         result = sweep(cluster, ranges=ranges, max_objects=max_objects)

@@ -11,8 +11,8 @@ from l0gc.collect.local import LocalSweep
 from l0gc.collect.pause import Pause, clear_pause, describe, read_pause, set_pause
 from l0gc.collect.plan import SweepOptions
 from l0gc.collect.record import DELETED, LEFT
+from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
 from l0gc.collect.runs import list_runs
-from l0gc.collect.sweeper import _SEGMENTS_UNDER_WAY, Tally
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
@@ -174,7 +174,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     assert result.stopped
     assert len(gone) == result.deleted
     if threads:
-        assert 15 <= len(gone) <= 10 * (2 + _SEGMENTS_UNDER_WAY) < len(garbage)
+        assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_UNDER_WAY) < len(garbage)
     else:
         assert len(gone) == 20  # the segment in which it was set is done
     assert result.uploads.aborted == 0

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+import l0gc.collect.remover
 import l0gc.collect.scan
-import l0gc.collect.sweeper
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, RecordedObject, RunRecord, Segment, folder, read_segment
 from l0gc.collect.runs import expire, list_runs, show_run
@@ -32,8 +32,8 @@ class Killed(BaseException):
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(l0gc.collect.scan, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.collect.sweeper, "SEGMENT_OBJECTS", 13)
+    monkeypatch.setattr(l0gc.collect.remover, "PAGE_SIZE", 5)
+    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 13)
     return 5
 
 
@@ -99,7 +99,7 @@ def cluster_keys(cluster: Cluster) -> set[str]:
 def test_a_segment_keeps_everything_about_its_objects() -> None:
     store = MemoryStore()
     objects = [EligibleObject("a", 1, 2, 3), EligibleObject("b/ü", 10**17, 2**40, 5), EligibleObject("c", 0, 0, 0, "v")]
-    segment = Segment.of("segment", objects)
+    segment = Segment("segment", objects)
     store.put("segment", segment.encode([PLANNED, DELETED, FAILED], ["", "marker", "v"], 7))
     assert read_segment(store, "segment") == [
         RecordedObject("a", 1, 2, 3, "", PLANNED),

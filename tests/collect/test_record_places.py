@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import l0gc.collect.sweeper
+import l0gc.collect.remover
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import SweepOptions
 from l0gc.collect.record import DELETED, PLANNED, read_segment
@@ -69,7 +69,7 @@ def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
 def test_what_is_deleted_is_in_the_folder_before_and_the_bucket_shows_what_a_killed_run_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(l0gc.collect.sweeper, "SEGMENT_OBJECTS", 10)
+    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 10)
     cluster = a_full_cluster()
     full = store_of(cluster).fault
     records = FolderRecords(tmp_path)

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import l0gc.collect.remover
 import l0gc.collect.scan
-import l0gc.collect.sweeper
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import SweepOptions, make_plan
 from l0gc.collect.record import DELETED, FAILED, LEFT
-from l0gc.collect.sweeper import _SEGMENTS_UNDER_WAY, Progress, Sweeper, Tally
+from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
+from l0gc.collect.sweeper import Progress, Sweeper
 from l0gc.errors import StoreError
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Inline, Threads
@@ -38,8 +39,8 @@ from tests.support.memory_store import Call, MemoryStore
 
 def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int) -> None:
     patch.setattr(l0gc.collect.scan, "PAGE_SIZE", page)
-    patch.setattr(l0gc.collect.sweeper, "PAGE_SIZE", page)
-    patch.setattr(l0gc.collect.sweeper, "SEGMENT_OBJECTS", segment)
+    patch.setattr(l0gc.collect.remover, "PAGE_SIZE", page)
+    patch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", segment)
 
 
 class Unruly(Disordered):
@@ -166,7 +167,7 @@ def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytes
         result = LocalSweep(cluster).run(scanners, 4, deleters)
     assert result.deleted == 4 * 5 * 100
     # The segments under way, the one that is being filled, the one of a scanner that waits, and a page for each scanner.
-    assert most[0] <= (_SEGMENTS_UNDER_WAY + 2) * 10 + 4 * 2 * 5
+    assert most[0] <= (SEGMENTS_UNDER_WAY + 2) * 10 + 4 * 2 * 5
 
 
 def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
+import msgspec
 import pytest
 
-from l0gc.collect.under_way import STALE_MS, UnderWay, announced, describe
+import l0gc.collect.under_way
+from l0gc.collect.under_way import BEAT_S, STALE_MS, UnderWay, announced, describe
 from l0gc.errors import AccessDeniedError
 from l0gc.keys import GC_UNDER_WAY
 from tests.support.memory_store import Call, MemoryStore
@@ -38,10 +42,27 @@ def test_a_marker_goes_also_where_the_run_fails() -> None:
     assert markers(store) == []
 
 
-def test_what_a_killed_run_left_is_told_for_a_day_and_then_removed() -> None:
+def kill(store: MemoryStore) -> None:
+    """Leave the marker of a run that is no more."""
+    store.put(f"{GC_UNDER_WAY}killed.json", msgspec.json.encode(run("killed")))
+
+
+def test_a_run_that_lives_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.collect.under_way, "BEAT_S", 0.001)
+    store, beaten = MemoryStore(), threading.Event()
+    with announced(store, run("a")):
+        store.clock.ms += STALE_MS + 1
+        store.fault = lambda call: beaten.set() if (call.kind, call.when) == ("put", "after") else None
+        assert beaten.wait(30)
+        with announced(store, run("b"), quietly=True) as others:
+            assert others == [run("a")]
+    assert markers(store) == []
+
+
+def test_what_a_killed_run_left_is_told_for_some_minutes_and_then_removed() -> None:
+    assert STALE_MS > 3000 * BEAT_S
     store = MemoryStore()
-    killed = announced(store, run("killed"))
-    killed.__enter__()
+    kill(store)
     store.clock.ms += STALE_MS
     with announced(store, run("b")) as others:
         assert others == [run("killed")]

@@ -24,7 +24,7 @@ from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
 from tests.flows.test_sweep import end
 from tests.support.cli import l0gc, l0gc_process, start
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
 LINES = [f"record {n}" for n in range(400)]
 
@@ -69,8 +69,52 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
     assert l0gc("runs", "list")["runs"][0]["run_id"] == done["run_id"] == done["sweep"]["run_id"]
     for step, command in (("housekeep", "housekeep"), ("reconcile", "reconcile"), ("sweep", "sweep")):
         assert set(done[step]) == set(l0gc(command))
+    assert set(done["not_due"]) == {"merge", "expire", "vacuum"}
     assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
     assert loaded.list(GC_UNDER_WAY).modified_ms == {}
+
+
+def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 15.11."""
+    l0gc("gc", "--barrier")
+
+    def no_spark(*args: object, **kwargs: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("l0gc.cli.gc.open_spark", no_spark)
+    for _ in range(2):
+        done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, over nothing
+        assert done["housekeep"]["ticked"] is True
+        assert set(done["not_due"]) == {"reconcile", "merge", "expire", "compute_watermark", "sweep", "vacuum"}
+        assert {done[step] for step in done["not_due"]} == {None}
+    assert l0gc("status")["next"]
+
+
+def test_what_has_landed_since_makes_the_steps_due_again(loaded: S3Store, tmp_path: Path) -> None:
+    l0gc("gc", "--barrier", "--engine", "local")
+    upload(tmp_path, 1)
+    done = l0gc("gc", "--barrier", "--engine", "local")
+    assert (done["reconcile"]["records"], done["sweep"]["deleted"]) == (len(LINES), 1)
+    assert l0_objects(loaded) == {}
+
+
+def test_what_could_not_be_deleted_is_due_until_it_is(loaded: S3Store, tmp_path: Path) -> None:
+    l0gc("gc", "--barrier", "--engine", "local", "--min-age", "1d")
+    assert len(l0_objects(loaded)) == 1
+    done = l0gc("gc", "--engine", "local", "--min-age", "0s")
+    assert done["sweep"]["deleted"] == 1
+
+
+def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
+    l0gc("gc", "--barrier", "--engine", "local")
+    l0gc("topic", "delete", "events", "--yes")
+    assert "vacuum" in l0gc("gc", "--engine", "local")["not_due"]
+    for _ in range(2):
+        l0gc("epoch", "advance")
+    done = l0gc("gc", "--engine", "local", "--l1-grace", "0s")
+    assert done["vacuum"]["deleted"]["dropped_l1"]["objects"] == 1
+    assert not [k for k in everything(loaded) if k.startswith("level_one/")]
+    assert done["vacuum"]["run_id"] != done["run_id"]
 
 
 def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> None:
@@ -83,7 +127,8 @@ def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> Non
 
 def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
     options = ("--metrics-file", str(tmp_path / "all.prom"))
-    for command in (("upload", "events", str(tmp_path / "lines")), ("gc", "--barrier"), ("status",)):
+    lines = str(tmp_path / "lines")
+    for command in (("upload", "events", lines), ("gc", "--barrier"), ("merge",), ("vacuum",), ("status",)):
         l0gc(*command, *options)
     told = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
     assert set(told) == {(m.name, step) for m in METRICS for step in m.steps}
@@ -95,7 +140,8 @@ def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixtur
     assert everything(loaded) == before
     assert (done["housekeep"], done["reconcile"]) == (None, None)
     assert (done["compute_watermark"]["published"], done["sweep"]["dry_run"]) == (False, True)
-    assert "leaves housekeep and reconcile out" in capsys.readouterr().err
+    assert done["vacuum"]["dry_run"] is True
+    assert "leaves out what comes before compute-watermark" in capsys.readouterr().err
 
 
 def test_without_a_cluster_nothing_begins(store: S3Store) -> None:
@@ -112,9 +158,11 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
     l0gc("upload", "other", str(tmp_path / "lines"))
     loaded.put(f"{journal_log(1)}log/{0:020}", b"nonsense")
     done, error = failing_gc("--metrics-file", str(tmp_path / "gc.prom"))
-    assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("housekeep", 3), ("reconcile", 3)]
+    failed = ["housekeep", "reconcile", "merge", "vacuum"]
+    assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [(step, 3) for step in failed]
     assert done["reconcile"]["records"] == len(LINES)
-    assert (done["sweep"]["deleted"], error.exit_code) == (0, 3)
+    assert "sweep" in done["not_due"]
+    assert error.exit_code == 3
     assert isinstance(error, StepsFailedError)
     told = capsys.readouterr().err
     assert "l0gc: housekeep: housekeeping failed for 1 log" in told
@@ -133,8 +181,11 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
         assert f'{name}{{command="gc",step="{step}",url="{url}"}} {float(value)}\n' in text
 
 
-def test_where_m_is_refused_nothing_is_swept(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_m_is_refused_nothing_is_swept(
+    loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     l0gc("gc", "--barrier")
+    upload(tmp_path, 0)
     loaded.put(LAYOUT.format(0, 4711, "5d224ad2-0a58-418f-afde-bc2fe7c35589"), b"from the future")
     before = l0_objects(loaded)
     done, error = failing_gc("--barrier")
@@ -146,7 +197,7 @@ def test_where_m_is_refused_nothing_is_swept(loaded: S3Store, capsys: pytest.Cap
 
 def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
     l0gc("pause", "--why", "disk audit")
-    done, error = failing_gc()
+    done, error = failing_gc("--barrier")
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("sweep", 4)]
     assert (done["compute_watermark"]["published"], error.exit_code) == (True, 4)
 
@@ -192,6 +243,7 @@ def begun_with_spark(*args: str) -> tuple[subprocess.Popen[bytes], list[dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_ctrl_c_while_spark_works_ends_the_run_and_leaves_no_marker(loaded: S3Store) -> None:
     process, events = begun_with_spark("--no-reconcile")
     process.send_signal(signal.SIGINT)
@@ -213,6 +265,7 @@ def java_of(process: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(loaded: S3Store) -> None:
     process, _ = begun_with_spark("--barrier")
     os.kill(java_of(process), signal.SIGKILL)

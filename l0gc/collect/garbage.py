@@ -1,0 +1,157 @@
+"""What a vacuum asks of the writers: which objects they have dropped, and which they may still need.
+
+The collector knows no journal. It knows a `GarbageSource`, in units (a journal), and what it finds in a listing it shows to
+a `Look`, which says of each key what its own unit said behind the fence. What may be deleted is decided in `dropped.py`,
+`orphans.py` and `notes.py`, a module for each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from l0gc.collect.scan import EligibleObject
+from l0gc.storage.objectstore import ObjectStore
+
+DROPPED_L1: Final = "dropped_l1"
+DROPPED_INDEX: Final = "dropped_index"
+ORPHANED_L1: Final = "orphaned_l1"
+ORPHANED_INDEX: Final = "orphaned_index"
+RUN_RECORDS: Final = "run_records"
+SCAN_SNAPSHOTS: Final = "scan_snapshots"
+ATTEMPTS: Final = "attempts"
+GC_MARKS: Final = "gc_marks"
+DATA_KINDS: Final = (DROPPED_L1, DROPPED_INDEX, ORPHANED_L1, ORPHANED_INDEX)
+"""Objects that held data: what is deleted of them is on record."""
+KINDS: Final = (*DATA_KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, ATTEMPTS, GC_MARKS)
+"""All that a vacuum deletes, in the order in which it does."""
+
+
+class Lot(NamedTuple):
+    """Dropped objects of one kind. The next lot may go when this one is gone.
+
+    `listed`: the unit lists them one by one, so it is told which are gone; else it lists what leads to them.
+    """
+
+    kind: str
+    objects: list[EligibleObject]
+    listed: bool = True
+
+
+class Fact(NamedTuple):
+    """What is known of a key in a listing: the epoch that it is stamped with, -1 if it is no such key; the fence of its
+    unit, below which nothing is named any more; and whether its unit names it, or has it among what it dropped."""
+
+    epoch: int
+    fence: int
+    needed: bool
+
+
+class Amounts(NamedTuple):
+    """L1 and index objects and their bytes: those that are named, and those that were dropped and are still there.
+
+    `oldest_dropped_ms` is when the oldest of these was dropped; None if there is none.
+    """
+
+    live_objects: int = 0
+    live_bytes: int = 0
+    dropped_objects: int = 0
+    dropped_bytes: int = 0
+    oldest_dropped_ms: int | None = None
+
+
+class Look(Protocol):
+    """What the units of a part of the listing said, at or behind their fences."""
+
+    def facts(self, keys: Sequence[str]) -> list[Fact]:
+        """What is known of each key.
+
+        Raises:
+            EpochRegressionError: the controller should know its topic, or its epoch, and does not (hazard 10).
+        """
+        ...
+
+
+class Part(Protocol):
+    """A part of a listing: the keys below `prefix` behind `start` up to `end`, itself included; without an end, to the last.
+
+    It holds no secret and can be sent to executors.
+    """
+
+    @property
+    def prefix(self) -> str: ...
+
+    @property
+    def start(self) -> str: ...
+
+    @property
+    def end(self) -> str | None: ...
+
+
+LookAt = Callable[[ObjectStore, Part], Look]
+"""Looks at the units of a part; not before the fences are in their logs."""
+
+
+class GarbageSource(Protocol):
+    """The writers' side of what a vacuum deletes. Nothing is cached from before `look`."""
+
+    @property
+    def broken(self) -> Sequence[str]:
+        """The units that cannot be read, each with its error; nothing of theirs is garbage."""
+        ...
+
+    @property
+    def objects(self) -> int:
+        """About how many objects the units name."""
+        ...
+
+    def look(self) -> None:
+        """Read all units.
+
+        Raises:
+            EpochRegressionError: a unit knows what the controller does not (hazard 10).
+        """
+        ...
+
+    def units(self) -> Sequence[int]:
+        """The units that can be read."""
+        ...
+
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
+        """What a unit dropped at `before_ms` or before, by the store's clock, and when no epoch above `epoch` was known."""
+        ...
+
+    def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
+        """Those dropped objects are gone."""
+        ...
+
+    def amounts(self) -> Amounts:
+        """What there is of L1, as the units have it now."""
+        ...
+
+    def fence(self, before_ms: int, *, dry_run: bool) -> int:
+        """Append a fence against what was stamped before `before_ms` to all units; returns its epoch, 0 if there is none.
+
+        A unit that does not take it is broken from then on. A dry run appends nothing, and assumes what it would append.
+        """
+        ...
+
+    def scan_due(self, before_ms: int) -> bool:
+        """Whether the fences are older than `before_ms`: so long nobody has looked for orphans."""
+        ...
+
+    def parts(self, prefix: str, count: int) -> Sequence[Part]:
+        """The listing below `prefix` in about `count` parts, which together are all of it."""
+        ...
+
+    def looker(self, *, remote: bool) -> LookAt:
+        """How a part is looked at; `remote` where that is done in another process."""
+        ...
+
+    def prefixes(self) -> dict[str, str]:
+        """Where objects of each kind that can be orphaned lie."""
+        ...
+
+    def scanned(self, fence: int) -> None:
+        """No object below the fence is left that is not needed: what was kept only to find them may be forgotten."""
+        ...

@@ -1,0 +1,325 @@
+"""Removing what is handed over: into segments, on record, then deleted; what every run that deletes has in common.
+
+The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then its
+batches go to the deleters. Few segments are under way at once, and the caller waits for a place, with no more than
+the batch in its hands, so memory does not grow with the bucket. An operator's pause is looked for before each segment is put
+on record; it ends the run as a stop does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from l0gc.collect.deleter import DeleteOutcome, Deleter
+from l0gc.collect.pacing import Pacer
+from l0gc.collect.pause import describe, read_pause
+from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordSink, RunRecord, Segment
+from l0gc.collect.scan import EligibleObject, ScanCounts
+from l0gc.events import event
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+
+_log: Final = logging.getLogger(__name__)
+
+FAILURES_KEPT: Final = 20
+SEGMENTS_UNDER_WAY: Final = 3
+"""Enough for all deleters to be busy, `DELETERS` requests of `PAGE_SIZE` objects; each costs a MiB and a half."""
+
+
+class RemovalPlan(Protocol):
+    """What a remover needs to know of a run; a sweep's plan is one, and a vacuum's."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def started_ms(self) -> int: ...
+
+    @property
+    def dry_run(self) -> bool: ...
+
+    @property
+    def max_rate(self) -> float | None: ...
+
+    @property
+    def limit(self) -> int | None: ...
+
+    @property
+    def keeps_history(self) -> bool: ...
+
+    @property
+    def by_version(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done.
+
+    `limited`: more was eligible than the run was allowed to delete; `paused` is the pause that ended it.
+    """
+
+    counts: ScanCounts = field(default_factory=ScanCounts)
+    deleted: int = 0
+    bytes: int = 0
+    failed: int = 0
+    highest_deleted_epoch: int = -1
+    delete_requests: int = 0
+    delete_errors: int = 0
+    throttled: int = 0
+    backpressure_s: float = 0.0
+    limited: bool = False
+    paused: str = ""
+    failures: list[DeleteFailure] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Add what another worker did."""
+        self.counts.add(other.counts)
+        for name in ("deleted", "bytes", "failed", "delete_requests", "delete_errors", "throttled", "backpressure_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.highest_deleted_epoch = max(self.highest_deleted_epoch, other.highest_deleted_epoch)
+        self.limited = self.limited or other.limited
+        self.paused = self.paused or other.paused
+        self.failures += other.failures[: max(0, FAILURES_KEPT - len(self.failures))]
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many objects may still be claimed; None for no limit. Removers that work one after another may share one."""
+
+    left: int | None = None
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A segment whose objects are being deleted; `left` are the batches that have not ended."""
+
+    segment: Segment
+    objects: list[EligibleObject]
+    left: int
+    outcomes: list[DeleteOutcome] = field(default_factory=list)
+
+
+class Remover:
+    """Removes for one worker; safe for several threads that hand over.
+
+    Args:
+        plan: its `started_ms` is now; the times on record count from there.
+        worker: what this worker's segments are called.
+        deleters: where the DELETE requests run.
+        records: where the run record goes; by default into the bucket.
+        stop: set to end the run: what is under way is finished and recorded, the rest is left.
+        pacer: the process's pace, made with `stop`; by default one of this worker's own.
+        progress: called behind every DELETE request.
+        budget: how many objects may go; by default as many as the plan's limit says.
+
+    Attributes:
+        full: no more is wanted: the limit is reached.
+        gone: called with what a batch has removed, or would remove in a dry run.
+        shown, shown_bytes: how many objects are gone, and their bytes, request by request.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        runtime: Runtime,
+        plan: RemovalPlan,
+        *,
+        worker: str,
+        deleters: Executor,
+        records: RecordSink | None = None,
+        stop: threading.Event | None = None,
+        pacer: Pacer | None = None,
+        progress: Callable[[], None] = lambda: None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._store, self._runtime, self._plan, self._deleters = store, runtime, plan, deleters
+        self.stop = stop or threading.Event()
+        self._progress = progress
+        self.gone: Callable[[Sequence[EligibleObject]], None] = lambda objects: None
+        self._budget = budget or Budget(plan.limit)
+        self.pacer = pacer or Pacer(runtime, plan.max_rate, self.stop)
+        self._throttled, self._backpressure_s = self.pacer.throttled, self.pacer.backpressure_s
+        self._deleter = Deleter(store, runtime, self.pacer, self.stop, keep_history=plan.keeps_history)
+        self._record = RunRecord(records or store, plan.run_id, worker, purge=plan.by_version)
+        self.lock = threading.Lock()
+        self._feeding = threading.Lock()
+        self._places = threading.Semaphore(SEGMENTS_UNDER_WAY)
+        self._tally = Tally()
+        self._waiting: list[EligibleObject] = []
+        self.full = False
+        self.error: BaseException | None = None
+        self._began = runtime.clock.monotonic()
+        self.shown = self.shown_bytes = 0
+
+    @property
+    def tally(self) -> Tally:
+        """What was done so far."""
+        self._tally.throttled = self.pacer.throttled - self._throttled
+        self._tally.backpressure_s = self.pacer.backpressure_s - self._backpressure_s
+        return self._tally
+
+    def begin_again(self) -> None:
+        """Count anew, for a scan that begins again. What was deleted is not listed any more, so it stays in the numbers."""
+        gone, requests = self._tally.deleted, self._tally.counts.requests
+        if self._plan.dry_run:
+            self._tally = Tally(ScanCounts(requests=requests))
+            gone = self.shown = self.shown_bytes = 0
+        self._tally.counts = ScanCounts(listed=gone, eligible=gone, requests=requests)
+        self._tally.failed, self._tally.failures, self._tally.limited = 0, [], False
+        self._budget.left = None if self._plan.limit is None else self._plan.limit - gone
+        self.full = False
+
+    # -- handing over -------------------------------------------------------------------------------------------------
+
+    def take(self, batch: list[EligibleObject]) -> None:
+        """Claim what the limit leaves of a batch, and send off whole segments."""
+        budget = self._budget
+        while batch:
+            with self._feeding:
+                if budget.left is not None and len(batch) > budget.left:
+                    batch = batch[: budget.left]
+                    self._tally.limited = self.full = True
+                taken, batch = batch[:SEGMENT_OBJECTS], batch[SEGMENT_OBJECTS:]
+                if budget.left is not None:
+                    budget.left -= len(taken)
+                self._waiting += taken
+                if len(self._waiting) < SEGMENT_OBJECTS:
+                    continue
+                # The next caller waits for this one, and this one for a place under way.
+                self._places.acquire()
+                objects, self._waiting = self._waiting[:SEGMENT_OBJECTS], self._waiting[SEGMENT_OBJECTS:]
+            self._send(objects)
+
+    def drain(self) -> None:
+        """Send off what is waiting, and wait for everything that is under way."""
+        objects, self._waiting = self._waiting, []
+        if objects and not self.stop.is_set():
+            self._places.acquire()
+            self._send(objects)
+        for _ in range(SEGMENTS_UNDER_WAY):
+            self._places.acquire()
+        for _ in range(SEGMENTS_UNDER_WAY):
+            self._places.release()
+
+    def _send(self, objects: list[EligibleObject]) -> None:
+        """Put a segment on record, then its batches to the deleters; its place under way is free when all have ended."""
+        batches = [objects[i : i + PAGE_SIZE] for i in range(0, len(objects), PAGE_SIZE)]
+        if self._plan.dry_run:
+            self._places.release()
+            with self.lock:
+                self._show(objects)
+                self._add(DeleteOutcome(objects, requests=len(batches)))
+            return
+        under_way = None
+        try:
+            if not self._paused():
+                under_way = _UnderWay(self._record.plan(objects), objects, len(batches))
+        finally:
+            if under_way is None:
+                self._places.release()
+        if under_way is None:
+            return
+        for number, batch in enumerate(batches):
+            try:
+                self._deleters.submit(self._delete, under_way, batch)
+            except RuntimeError:  # no thread could be started: the rest of the segment stays planned
+                with self.lock:
+                    under_way.left -= len(batches) - number
+                    last = under_way.left == 0
+                if last:
+                    self._places.release()
+                raise
+
+    def _paused(self) -> bool:
+        """Whether deletions are paused, which ends the run; it does not go on, though the pause may be gone again."""
+        pause = read_pause(self._store)
+        if pause is None:
+            return False
+        with self.lock:
+            self._tally.paused = describe(pause)
+        self.stop.set()
+        _log.info("a pause ends the run: %s", describe(pause), extra=event("pause_seen"))
+        return True
+
+    # -- deleting -----------------------------------------------------------------------------------------------------
+
+    def _delete(self, under_way: _UnderWay, batch: list[EligibleObject]) -> None:
+        try:
+            outcome = self._deleter.delete(batch, self._requested)
+        except BaseException as e:  # raised in the caller's thread, since nothing catches it here
+            self._fail(e)
+            if not isinstance(
+                e, Exception
+            ):  # a kill, or a panic of obstore's Rust: write no more, and release those who wait
+                self._places.release()
+                raise
+            outcome = DeleteOutcome()
+        if outcome.error is not None:
+            self._fail(outcome.error)
+        with self.lock:
+            self._add(outcome)
+            under_way.outcomes.append(outcome)
+            under_way.left -= 1
+            last = under_way.left == 0
+        if last:
+            self._finish(under_way)
+
+    def _requested(self, gone: Sequence[EligibleObject]) -> None:
+        with self.lock:
+            self._show(gone)
+        self._progress()
+
+    def _show(self, gone: Sequence[EligibleObject]) -> None:
+        self.shown += len(gone)
+        self.shown_bytes += sum(o.size for o in gone)
+
+    def _fail(self, error: BaseException) -> None:
+        with self.lock:
+            self.error = self.error or error
+        self.stop.set()
+
+    def _finish(self, under_way: _UnderWay) -> None:
+        """Put on record what became of a segment."""
+        passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
+        statuses, version_ids = outcomes_of(under_way.objects, under_way.outcomes)
+        try:
+            self._record.write(under_way.segment, statuses, version_ids, self._plan.started_ms + passed_ms)
+        except Exception as e:  # noqa: BLE001 - the record still says `planned`, which is true
+            self._fail(e)
+        finally:
+            self._places.release()
+
+    def _add(self, outcome: DeleteOutcome) -> None:
+        t = self._tally
+        t.delete_requests += outcome.requests
+        t.delete_errors += outcome.errors
+        t.deleted += len(outcome.deleted)
+        t.bytes += sum(o.size for o in outcome.deleted)
+        t.highest_deleted_epoch = max([t.highest_deleted_epoch, *(o.epoch for o in outcome.deleted)])
+        t.failed += len(outcome.failures)
+        t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
+        self.gone(outcome.deleted)
+
+
+def outcomes_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
+    """What became of each object of a segment, and the id of the version that went or of the marker that hides it.
+
+    One of which nothing is known is still planned.
+    """
+    nothing_odd = not any(o.failures or o.left or o.markers for o in outcomes)
+    if nothing_odd and sum(len(o.deleted) for o in outcomes) == len(objects):
+        return [DELETED] * len(objects), [o.version_id for o in objects]
+    status: dict[tuple[str, str], str] = {}
+    markers: dict[str, str] = {}
+    for outcome in outcomes:
+        markers |= outcome.markers
+        status |= {(o.key, o.version_id): DELETED for o in outcome.deleted}
+        status |= {(o.key, o.version_id): LEFT for o in outcome.left}
+        status |= {(f.key, f.version_id): FAILED for f in outcome.failures}
+    statuses = [status.get((o.key, o.version_id), status.get((o.key, ""), PLANNED)) for o in objects]
+    return statuses, [o.version_id or markers.get(o.key, "") for o in objects]

@@ -1,0 +1,427 @@
+"""A vacuum: everything that goes but L0, a kind after the other, each by the rule of its own module.
+
+What has been dropped goes first, since no listing is needed for it; then the orphans, behind the fences; then old notes. A
+dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
+that follows deletes. The pause, the run record, the pace and the limits are those of a sweep, by the same code.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from l0gc.collect.dropped import DroppedRemoval
+from l0gc.collect.garbage import (
+    ATTEMPTS,
+    DATA_KINDS,
+    GC_MARKS,
+    KINDS,
+    RUN_RECORDS,
+    SCAN_SNAPSHOTS,
+    Amounts,
+    GarbageSource,
+    LookAt,
+    Part,
+)
+from l0gc.collect.notes import KEEP_RUNS, KEEP_SCANS, old_attempts, old_run_records, old_scan_snapshots, stale_marks
+from l0gc.collect.orphans import OrphanCounts, OrphanScan
+from l0gc.collect.pacing import Pacer
+from l0gc.collect.pause import describe, read_pause, refusal
+from l0gc.collect.plan import run_id, versioning_of
+from l0gc.collect.record import VACUUM, Removed, RunSummary, write_summary
+from l0gc.collect.record_places import NoRecords, sink_of
+from l0gc.collect.remover import Budget, Remover, Tally
+from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import L0gcError, PartialFailureError, StoreError
+from l0gc.formatting import count
+from l0gc.storage.objectstore import OFF, PAGE_SIZE
+from l0gc.storage.parallel import InlineExecutor, Parallel
+from l0gc.watermark.publication import refuse_if_behind, watermark_of
+from l0gc.watermark.source import ClusterHandle
+
+L1_GRACE_MS: Final = 3_600_000
+"""How long dropped objects stay for readers by default."""
+ORPHAN_AGE_MS: Final = 24 * 3_600_000
+"""Runs that stamped an object so long ago are refused by default, if they have not committed it yet."""
+SCANNERS: Final = 8
+
+
+@dataclass(frozen=True)
+class VacuumOptions:
+    """What the caller wants.
+
+    Attributes:
+        l1_grace_ms: dropped objects stay so long for readers.
+        orphan_age_ms: objects stamped so long ago that no journal names are orphans.
+        orphans: False to leave out the listing that finds orphans.
+        keep_runs_ms: the records of runs are kept so long.
+        keep_scans: so many scan snapshots are kept at the most.
+        max_objects: delete no more than this many.
+        max_rate: delete no more than this many a second.
+        run_id: the run's name, see `plan.run_id`; by default a new one.
+        record_dir: a folder of this machine that the run record goes to.
+        record: False for no run record at all.
+    """
+
+    dry_run: bool = False
+    l1_grace_ms: int = L1_GRACE_MS
+    orphan_age_ms: int = ORPHAN_AGE_MS
+    orphans: bool = True
+    keep_runs_ms: int = KEEP_RUNS_S * 1000
+    keep_scans: int = KEEP_SCANS
+    max_objects: int | None = None
+    max_rate: float | None = None
+    run_id: str | None = None
+    record_dir: Path | None = None
+    record: bool = True
+
+
+class VacuumPlan(msgspec.Struct, frozen=True):
+    """What every worker needs to know; holds no secret. `watermark` is what was published when the run began."""
+
+    run_id: str
+    watermark: int
+    cluster_epoch: int
+    started_ms: int
+    dry_run: bool
+    versioning: str
+    external_log: bool = False
+    max_objects: int | None = None
+    max_rate: float | None = None
+    paused: str = ""
+
+    @property
+    def by_version(self) -> bool:
+        """Versions stay, for `l0gc undelete`."""
+        return False
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_objects
+
+    @property
+    def keeps_history(self) -> bool:
+        return self.versioning != OFF
+
+
+def make_vacuum_plan(cluster: ClusterHandle, options: VacuumOptions) -> VacuumPlan:
+    """Look at the cluster.
+
+    Raises:
+        NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
+        PausedError: an operator has paused deletions, and this is no dry run.
+    """
+    identity, published = refuse_if_behind(cluster)
+    pause = read_pause(cluster.store)
+    if pause is not None and not options.dry_run:
+        raise refusal(describe(pause))
+    now_ms = cluster.store.now_ms()
+    return VacuumPlan(
+        run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
+        watermark=watermark_of(published),
+        cluster_epoch=identity.cluster_epoch,
+        started_ms=now_ms,
+        dry_run=options.dry_run,
+        versioning=versioning_of(cluster.store),
+        external_log=identity.external_log,
+        max_objects=options.max_objects,
+        max_rate=options.max_rate,
+        paused=describe(pause) if pause is not None else "",
+    )
+
+
+@dataclass
+class VacuumResult:
+    """What a vacuum did, or would do. `stopped`: the caller or a pause ended it.
+
+    `fence` is the epoch below which orphans went, -1 if they were not looked for; `broken` are units that cannot be read.
+    """
+
+    plan: VacuumPlan
+    engine: str = "local"
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    scanned: OrphanCounts = field(default_factory=OrphanCounts)
+    fence: int = -1
+    amounts: Amounts = field(default_factory=Amounts)
+    broken: Sequence[str] = ()
+    stopped: bool = False
+    throttled: int = 0
+    backpressure_s: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def run_id(self) -> str:
+        return self.plan.run_id
+
+    @property
+    def dry_run(self) -> bool:
+        return self.plan.dry_run
+
+    @property
+    def deleted(self) -> dict[str, Removed]:
+        """Of each kind how many objects went, and their bytes."""
+        tallies = {kind: self.tallies.get(kind, Tally()) for kind in KINDS}
+        return {kind: Removed(t.deleted, t.bytes) for kind, t in tallies.items()}
+
+    @property
+    def tally(self) -> Tally:
+        """The sum over all kinds."""
+        total = Tally()
+        for t in self.tallies.values():
+            total.add(t)
+        return total
+
+    @property
+    def oldest_dropped_age_s(self) -> float | None:
+        """How long ago the oldest object was dropped that is still there."""
+        if self.amounts.oldest_dropped_ms is None:
+            return None
+        return max(0, self.plan.started_ms - self.amounts.oldest_dropped_ms) / 1000
+
+    @property
+    def paused(self) -> str | None:
+        return self.plan.paused or self.tally.paused or None
+
+    @property
+    def problem(self) -> L0gcError | None:
+        """What kept the run from deleting all that it was to delete."""
+        t = self.tally
+        if t.paused:
+            return refusal(t.paused)
+        if t.failed:
+            first = t.failures[0]
+            return PartialFailureError(
+                f"{count(t.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
+                f"{first.code} {first.message}. Run l0gc vacuum again"
+            )
+        if self.broken:
+            return PartialFailureError(
+                f"{count(len(self.broken), 'journal')} could not be read, and nothing of theirs was deleted; the rest is "
+                f"done: {self.broken[0]}"
+            )
+        return None
+
+
+class ScansElsewhere(Protocol):
+    """An engine that looks for orphans, and removes them, in other processes."""
+
+    @property
+    def slots(self) -> int:
+        """Into how many parts a listing is best cut."""
+        ...
+
+    def run(
+        self, plan: VacuumPlan, kind: str, parts: Sequence[Part], look_at: LookAt
+    ) -> tuple[Tally, OrphanCounts]: ...
+
+
+class Vacuum:
+    """One run.
+
+    Args:
+        source: the writers; None where they keep an external log, and only notes are to go.
+        elsewhere: looks for orphans on Spark; by default this process does.
+        progress: called behind every request, with the kind, and how many objects of all kinds are gone and their bytes.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterHandle,
+        source: GarbageSource | None,
+        options: VacuumOptions | None = None,
+        *,
+        elsewhere: ScansElsewhere | None = None,
+        progress: Callable[[str, int, int], None] = lambda kind, objects, size: None,
+    ) -> None:
+        self._cluster, self._source = cluster, source
+        self._options = options or VacuumOptions()
+        self._elsewhere, self._progress = elsewhere, progress
+        self._records = sink_of(cluster.store, self._options)
+        self.stop = threading.Event()
+        """Set it, and the run finishes what is under way, records it, and returns."""
+        self.result: VacuumResult | None = None
+        """What was done so far, also by a run that failed; None before there is a plan."""
+        self._removers: dict[str, Remover] = {}
+
+    def run(self, scanners: Parallel, deleters: Executor | None = None) -> VacuumResult:
+        """Vacuum.
+
+        Raises:
+            What `make_vacuum_plan` raises: nothing was deleted.
+            EpochRegressionError: a journal or a key knows what the controller does not (hazard 10).
+            StoreError: the store failed; what was deleted until then is on record.
+        """
+        clock = self._cluster.runtime.clock
+        began = clock.monotonic()
+        plan = make_vacuum_plan(self._cluster, self._options)
+        result = self.result = VacuumResult(plan, "local" if self._elsewhere is None else "spark")
+        self._pacer, self._budget = Pacer(self._cluster.runtime, plan.max_rate, self.stop), Budget(plan.max_objects)
+        self._deleters = deleters or InlineExecutor()
+        outcome = "failed"
+        try:
+            if self._source is not None and not plan.external_log:
+                self._vacuum_data(self._source, result, scanners)
+            self._vacuum_notes(result)
+            outcome = "stopped" if self.stop.is_set() else "done"
+        except Exception:
+            self.stop.set()
+            raise
+        finally:
+            result.tallies |= {kind: remover.tally for kind, remover in self._removers.items()}
+            result.throttled, result.backpressure_s = self._pacer.throttled, self._pacer.backpressure_s
+            result.stopped = outcome == "stopped"
+            result.seconds = clock.monotonic() - began
+            if outcome == "failed":
+                with suppress(StoreError):  # the error that ended the run is the one to report
+                    self._finish(result, outcome)
+            else:
+                self._finish(result, outcome)
+        return result
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    def _vacuum_data(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
+        plan, options = result.plan, self._options
+        source.look()
+        removal = DroppedRemoval(source, self._of_kind, self.stop, dry_run=plan.dry_run)
+        removal.run(plan.started_ms, options.l1_grace_ms, plan.cluster_epoch)
+        result.amounts = source.amounts()
+        if options.orphans and not self._ended:
+            self._vacuum_orphans(source, result, scanners)
+        result.broken = source.broken
+
+    def _vacuum_orphans(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
+        plan = result.plan
+        fence = source.fence(plan.started_ms - self._options.orphan_age_ms, dry_run=plan.dry_run)
+        if fence <= 0:
+            return  # nothing is stamped below it
+        result.fence = fence
+        for kind, prefix in source.prefixes().items():
+            if self._elsewhere is None:
+                parts = source.parts(prefix, max(1, min(SCANNERS, source.objects // PAGE_SIZE)))
+                self._scan(kind, parts, source.looker(remote=False), result, scanners)
+            else:
+                parts = source.parts(prefix, self._elsewhere.slots)
+                tally, counts = self._elsewhere.run(plan, kind, parts, source.looker(remote=True))
+                result.tallies[kind] = tally
+                result.scanned.add(counts)
+                if tally.paused:
+                    self.stop.set()
+            if self._ended:
+                return
+        failed = any(t.failed for t in result.tallies.values()) or any(r.tally.failed for r in self._removers.values())
+        if not plan.dry_run and not failed:
+            source.scanned(fence)
+
+    def _scan(
+        self, kind: str, parts: Sequence[Part], look_at: LookAt, result: VacuumResult, scanners: Parallel
+    ) -> None:
+        remover = self._of_kind(kind)
+
+        def one(part: Part) -> OrphanCounts:
+            scan = OrphanScan(self._cluster.store, part, look_at)
+            for batch in scan.batches():
+                remover.take(batch)
+                if remover.full or self.stop.is_set():
+                    break
+            return scan.counts
+
+        for counts in scanners.map(one, parts):
+            result.scanned.add(counts)
+        _drained(remover)
+
+    # -- notes --------------------------------------------------------------------------------------------------------
+
+    def _vacuum_notes(self, result: VacuumResult) -> None:
+        store, now_ms = self._cluster.store, result.plan.started_ms
+        before_ms = now_ms - self._options.keep_runs_ms
+        for kind, batches in (
+            (RUN_RECORDS, old_run_records(store, before_ms, KEEP_RUNS, result.run_id)),
+            (SCAN_SNAPSHOTS, old_scan_snapshots(store, now_ms, self._options.keep_scans)),
+            (ATTEMPTS, old_attempts(store, before_ms)),
+            (GC_MARKS, stale_marks(store, now_ms)),
+        ):
+            if not self._ended:
+                self._take(kind, batches)
+
+    def _take(self, kind: str, batches: Iterable[list[EligibleObject]]) -> None:
+        remover = self._of_kind(kind)
+        for batch in batches:
+            remover.take(batch)
+            if remover.full or self.stop.is_set():
+                break
+        _drained(remover)
+
+    # -- removers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nothing more is to be deleted."""
+        return self.stop.is_set() or any(r.full for r in self._removers.values())
+
+    def _of_kind(self, kind: str) -> Remover:
+        """The remover of a kind. They share pace and limit; what holds no data is not on record."""
+        assert self.result is not None
+        if kind not in self._removers:
+            self._removers[kind] = Remover(
+                self._cluster.store,
+                self._cluster.runtime,
+                self.result.plan,
+                worker=kind,
+                deleters=self._deleters,
+                records=self._records if kind in DATA_KINDS else NoRecords(),
+                stop=self.stop,
+                pacer=self._pacer,
+                progress=lambda: self._report(kind),
+                budget=self._budget,
+            )
+        return self._removers[kind]
+
+    def _report(self, kind: str) -> None:
+        removers = list(self._removers.values())
+        self._progress(kind, sum(r.shown for r in removers), sum(r.shown_bytes for r in removers))
+
+    def _finish(self, result: VacuumResult, outcome: str) -> None:
+        """Write the run's `run.json`; a run that deleted no data and met no trouble leaves none."""
+        plan, t = result.plan, result.tally
+        of_data = any(removed.objects for kind, removed in result.deleted.items() if kind in DATA_KINDS)
+        if plan.dry_run or (outcome == "done" and not of_data and not t.failed):
+            return
+        write_summary(
+            self._records,
+            RunSummary(
+                run_id=plan.run_id,
+                started_ms=plan.started_ms,
+                watermark=plan.watermark,
+                cluster_epoch=plan.cluster_epoch,
+                engine=result.engine,
+                versioning=plan.versioning,
+                purge_versions=False,
+                first_shard=0,
+                end_shard=0,
+                ended_ms=self._cluster.store.now_ms(),
+                outcome=outcome,
+                listed=result.scanned.listed,
+                deleted=t.deleted,
+                bytes=t.bytes,
+                failed=t.failed,
+                seconds=round(result.seconds, 3),
+                command=VACUUM,
+                kinds=result.deleted,
+            ),
+        )
+
+
+def _drained(remover: Remover) -> None:
+    """Wait for what is under way. Raises what ended it."""
+    remover.drain()
+    if remover.error is not None:
+        raise remover.error

@@ -1,0 +1,287 @@
+"""The stream log's garbage, as a vacuum asks for it: what journals dropped, and what they know of a key in a listing.
+
+Each journal is read once, and again behind its fence. What a vacuum is told of a key comes from the state of the one journal
+that its partition lies in, behind the fence there: the names in that state, and those that its index objects list. In doubt
+a key is needed: where an index object cannot be read, where the journal cannot, where the fence is not in its log.
+
+A controller log that was restored from a backup is found out here (hazard 10): a journal is above the cluster epoch, holds a
+topic that the controller does not know, or a key has such a revision. A topic that the controller has forgotten, because
+all of it was deleted, is known to the journals: they remember what they closed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from l0gc.collect.dropped import GRACE_EPOCHS
+from l0gc.collect.garbage import (
+    DROPPED_INDEX,
+    DROPPED_L1,
+    ORPHANED_INDEX,
+    ORPHANED_L1,
+    Amounts,
+    Look,
+    LookAt,
+    Lot,
+    Part,
+)
+from l0gc.collect.scan import EligibleObject
+from l0gc.errors import (
+    CorruptObjectError,
+    EpochRegressionError,
+    ObjectNotFoundError,
+    ProtocolError,
+    StoreError,
+    StoreUnreachableError,
+)
+from l0gc.keys import PartitionId, level_one
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.garbage_look import L1_DATA, L1_INDEX, JournalLook, JournalPart, PartTopic, look_at, parse_key
+from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, name_bytes, name_text
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.index import index_key, l1_key, read_dropped
+
+LOT: Final = 16 * PAGE_SIZE
+"""Dropped objects that are deleted before their journal is told."""
+_OF_ONE_JOURNAL: Final = (CorruptObjectError, StoreError, ProtocolError)
+_FORGOTTEN: Final = (
+    "the controller log looks restored from a backup that is older than the topic; nothing more was deleted. Restore the "
+    "newer controller log, or see docs/operations.md"
+)
+
+
+class JournalGarbage:
+    """See `GarbageSource`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._states: dict[int, JournalState] = {}
+        self._fences: dict[int, int] = {}
+        self._broken: dict[int, str] = {}
+        self._assumed = False
+        self._state = ControllerState()
+
+    @property
+    def broken(self) -> list[str]:
+        return [f"journal {j}: {error}" for j, error in sorted(self._broken.items())]
+
+    @property
+    def objects(self) -> int:
+        return sum(s.totals(r).l1_objects for s in self._states.values() for r in s.topics)
+
+    def look(self) -> None:
+        self._state = self._cluster.controller.snapshot()
+        self._states, self._fences, self._broken = {}, {}, {}
+        self._cluster.parallel.map(self._read, range(self._state.journals))
+        for journal, state in sorted(self._states.items()):
+            self._check(journal, state)
+
+    def _read(self, journal: int) -> None:
+        try:
+            self._states[journal] = self._cluster.journal(journal).catch_up()
+        except StoreUnreachableError:
+            raise
+        except _OF_ONE_JOURNAL as e:
+            self._broken[journal] = str(e)
+
+    def _check(self, journal: int, state: JournalState) -> None:
+        """Refuse what a controller log that was not set back would know (hazard 10)."""
+        newest = max(state.max_applied_epoch, state.l1_fence)
+        epoch = self._cluster.controller.epoch(at_least=newest)
+        if newest > epoch:
+            raise EpochRegressionError(
+                f"journal {journal} has seen epoch {newest}, above the cluster epoch {epoch}: {_FORGOTTEN}"
+            )
+        for t in state.topics.values():
+            if t.revision <= self._state.epoch and not self._state.knows(t.revision, t.topic_id):
+                raise EpochRegressionError(
+                    f"journal {journal} holds a topic with revision {t.revision} and id {t.topic_id}, which the controller "
+                    f"does not know: {_FORGOTTEN}"
+                )
+
+    def units(self) -> list[int]:
+        return sorted(self._states)
+
+    # -- what was dropped ---------------------------------------------------------------------------------------------
+
+    def amounts(self) -> Amounts:
+        """See `GarbageSource.amounts`. An index object that was dropped with all that it lists counts with that."""
+        live, dropped, oldest = np.zeros(2, np.int64), np.zeros(2, np.int64), []
+        for state in self._now().values():
+            for t in state.topics.values():
+                totals = t.totals()
+                live += (totals.l1_objects + len(t.index), totals.l1_bytes + int(t.index["size"].sum()))
+            rows = state.dropped
+            trees = rows[rows["kind"] == INDEX_TREE]
+            dropped += (len(rows) + int(trees["rows"].sum()), int(rows["bytes"].sum() + trees["row_bytes"].sum()))
+            oldest += [int(rows["dropped_ms"].min())] if len(rows) else []
+        return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
+
+    def _now(self) -> dict[int, JournalState]:
+        """The states with what this run has told the journals since."""
+        return {j: self._cluster.journal(j).state for j in self._states}
+
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
+        rows = self._states[unit].dropped_before(before_ms, epoch).copy()
+        names = {t.revision: t.name for t in self._topics()}
+        # A topic that was closed because the controller does not know it has no name; its objects stay.
+        rows = rows[np.isin(rows["revision"], list(names))]
+        for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
+            some = rows[rows["kind"] == of]
+            for at in range(0, len(some), LOT):
+                yield Lot(kind, [_dropped(names, row) for row in some[at : at + LOT]])
+        yield from self._trees(unit, names, rows[rows["kind"] == INDEX_TREE])
+
+    def is_due(self, before_ms: int) -> bool:
+        """Whether anything that was dropped before then may go."""
+        epoch = self._state.epoch - GRACE_EPOCHS
+        names = [t.revision for t in self._topics()]
+        return any(np.isin(s.dropped_before(before_ms, epoch)["revision"], names).any() for s in self._states.values())
+
+    def _trees(self, unit: int, names: Mapping[int, str], trees: Rows) -> Iterator[Lot]:
+        """Index objects with all that they list, which goes first."""
+        at = 0
+        while at < len(trees):
+            end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), LOT))
+            some, at = trees[at:end], end
+            listed = self._cluster.parallel.map(functools.partial(self._listed, unit, names), some)
+            objects = [o for of_tree in listed if of_tree is not None for o in of_tree]
+            if objects:
+                yield Lot(DROPPED_L1, objects, listed=False)
+            readable = [_dropped(names, row) for row, of_tree in zip(some, listed, strict=True) if of_tree is not None]
+            if readable:
+                yield Lot(DROPPED_INDEX, readable)
+
+    def _listed(self, unit: int, names: Mapping[int, str], tree: Rows) -> list[EligibleObject] | None:
+        """What a dropped index object lists; None if that cannot be known."""
+        p = _partition(names, tree)
+        try:
+            rows = read_dropped(self._cluster.store, p, tree)
+        except ObjectNotFoundError:
+            return []  # it went behind all that it listed, and its journal was not told
+        except CorruptObjectError as e:
+            self._broken[unit] = str(e)
+            return None
+        dropped_ms = int(tree["dropped_ms"])
+        files = map(l1_file, rows)
+        return [EligibleObject(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
+
+    def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
+        names = [name_bytes(key.name) for o in objects if (key := parse_key(o.key)) is not None]
+        self._cluster.journal(unit).purge(names)
+
+    # -- orphans ------------------------------------------------------------------------------------------------------
+
+    def prefixes(self) -> dict[str, str]:
+        return {ORPHANED_L1: L1_DATA, ORPHANED_INDEX: L1_INDEX}
+
+    def fence(self, before_ms: int, *, dry_run: bool) -> int:
+        epoch, self._assumed = self._state.epoch_before(before_ms), dry_run
+
+        def raise_fence(journal: int) -> None:
+            try:
+                handle = self._cluster.journal(journal)
+                fence = self._states[journal].l1_fence
+                if epoch > fence and not dry_run:
+                    fence = handle.fence_l1(epoch)
+                self._fences[journal] = max(fence, epoch)
+                self._states[journal] = handle.state
+            except StoreUnreachableError:
+                raise
+            except _OF_ONE_JOURNAL as e:
+                self._broken[journal] = str(e)
+
+        self._cluster.parallel.map(raise_fence, [j for j in self._states if j not in self._broken])
+        return min(self._fences.values(), default=0)
+
+    def scan_due(self, before_ms: int) -> bool:
+        epoch = self._state.epoch_before(before_ms)
+        return any(epoch > s.l1_fence for s in self._states.values() if s.topics or len(s.closed_revisions))
+
+    def parts(self, prefix: str, count: int) -> list[JournalPart]:
+        """See `GarbageSource.parts`. Cut between partitions, so that each part has about as many objects that are named."""
+        topics = sorted(self._topics(), key=lambda t: f"{t.name}-{t.revision}/")
+        weights = np.cumsum([1 + self._objects_of(t.revision) for t in topics], dtype=np.float64)
+        cuts = []
+        for i in range(1, count if topics else 1):
+            at = weights[-1] * i / count
+            n = int(np.searchsorted(weights, at, "right"))
+            before = float(weights[n - 1]) if n else 0.0
+            partition = int((at - before) / (float(weights[n]) - before) * topics[n].partitions)
+            # '~' sorts behind all that follows a partition's number, and is no "directory" name (hazard 12).
+            cuts.append(f"{prefix}{topics[n].name}-{topics[n].revision}/{partition:05}~")
+        cuts = sorted(set(cuts))
+        forgotten = sorted(
+            {int(r) for s in self._states.values() for r in s.closed_revisions} - {t.revision for t in topics}
+        )
+        return [
+            JournalPart(
+                prefix, start, end, [_part_topic(t) for t in topics if _overlaps(prefix, t, start, end)],
+                self._state.epoch, dict(self._fences), forgotten, self._assumed,
+            )
+            for start, end in zip(["", *cuts], [*cuts, None], strict=True)
+        ]  # fmt: skip
+
+    def _topics(self) -> list[Topic]:
+        """Those that the controller knows, the deleted ones, too."""
+        return [*self._state.topics.values(), *(d.topic for d in self._state.deleted)]
+
+    def _objects_of(self, revision: int) -> int:
+        return sum(s.totals(revision).l1_objects for s in self._states.values())
+
+    def looker(self, *, remote: bool) -> LookAt:
+        """See `GarbageSource.looker`."""
+        return look_at if remote else self._look_here
+
+    def _look_here(self, store: ObjectStore, part: Part) -> Look:
+        assert isinstance(part, JournalPart)
+        return JournalLook(store, part, self._states.__getitem__)
+
+    def scanned(self, fence: int) -> None:
+        """Have the controller forget the topics of which nothing is left, and nothing can come any more.
+
+        A run that stamps at the fence or above has seen that the topic was deleted.
+        """
+        now = self._now()
+        done = [
+            d.topic.revision
+            for d in self._state.deleted
+            if d.deleted_epoch < fence
+            and all(j in now and j not in self._broken for j in d.topic.journals)
+            and all(
+                now[j].closed(d.topic.revision) and not now[j].has_dropped(d.topic.revision) for j in d.topic.journals
+            )
+        ]
+        if done:
+            self._cluster.controller.forget_topics(done)
+
+
+def _part_topic(t: Topic) -> PartTopic:
+    return PartTopic(t.name, t.revision, t.partitions, t.journals)
+
+
+def _overlaps(prefix: str, t: Topic, start: str, end: str | None) -> bool:
+    folder = f"{prefix}{t.name}-{t.revision}/"
+    return f"{folder}~" > start and (end is None or folder <= end)
+
+
+def _partition(names: Mapping[int, str], row: Rows) -> PartitionId:
+    revision = int(row["revision"])
+    return PartitionId(names[revision], revision, int(row["partition"]))
+
+
+def _dropped(names: Mapping[int, str], row: Rows) -> EligibleObject:
+    p = _partition(names, row)
+    if row["kind"] == L1_OBJECT:
+        base, last = int(row["base"]), int(row["last"])
+        key = level_one(p, int(row["epoch"]), base, last, name_text(row["name"]))
+    else:
+        key = index_key(p, row)
+    return EligibleObject(key, int(row["epoch"]), int(row["bytes"]), int(row["dropped_ms"]))

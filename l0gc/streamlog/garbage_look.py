@@ -1,0 +1,260 @@
+"""What journals know of keys in a listing, wherever that is asked: in this process, or by an executor that replays them.
+
+A part of the listing takes with it which topics lie in it, in which journals, and the epochs of the fences. A look reads the
+states of these journals, which must be behind those fences, and keeps of them the names of the objects, sorted, 16 bytes
+each. What an index object lists is read when a key of its records is met; the listing is in order, so few are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from l0gc.collect.garbage import Fact, Part
+from l0gc.errors import CorruptObjectError, EpochRegressionError, ObjectNotFoundError, StoreError
+from l0gc.keys import PartitionId, journal_log
+from l0gc.runtime import Runtime
+from l0gc.storage.log import SharedLog
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.replica import Replica
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.l1 import index_rows
+from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, name_bytes, of_partition
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one.index import read_index
+
+L1_DATA: Final = "level_one/data/"
+L1_INDEX: Final = "level_one/index/"
+_UUID: Final = "([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
+_KEY: Final = re.compile(
+    rf"level_one/(?:data|index)/([A-Za-z0-9._-]{{1,200}})-([0-9]{{1,19}})/([0-9]{{5,7}})/([0-9]{{18}})/"
+    rf"(?:(?<=/)([0-9]{{20}})-([0-9]{{20}})-{_UUID}\.parquet|{_UUID})"
+)
+_IN_ORDER: Final = 100_000
+"""So many partitions have numbers of five digits, which sort as the numbers do."""
+_INDEXES_KEPT: Final = 16
+"""Lists of index objects that are held: at most 4,096 names each."""
+_NAME: Final = np.dtype("S16")
+"""A UUID as numpy sorts it; all are of the same length, so the zeros at an end make no difference."""
+
+
+class L1Key(NamedTuple):
+    """What the key of an L1 object says; that of an index object has no records, so `base` and `last` are -1."""
+
+    topic: str
+    revision: int
+    partition: int
+    epoch: int
+    base: int
+    last: int
+    name: str
+
+
+def parse_key(key: str) -> L1Key | None:
+    """What `key` says, None if it is no L1 or index key."""
+    m = _KEY.fullmatch(key)
+    if m is None or (m[7] is not None) != key.startswith(L1_DATA):
+        return None
+    partition = int(m[3])
+    if m[3] != f"{partition:05}" or m[2] != str(int(m[2])):
+        return None
+    records = (int(m[5]), int(m[6])) if m[7] is not None else (-1, -1)
+    return L1Key(m[1], int(m[2]), partition, int(m[4]), *records, m[7] or m[8])
+
+
+def _cut_in(folder: str, cut: str) -> int | None:
+    """The partition behind which a listing is cut, if that is in this folder."""
+    return int(cut[len(folder) : -1]) if cut.startswith(folder) else None
+
+
+class PartTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic of which keys may lie in a part, and its journals."""
+
+    name: str
+    revision: int
+    partitions: int
+    journals: tuple[int, ...]
+
+    def journal_of(self, partition: int) -> int:
+        return Topic(self.name, self.revision, self.partitions, self.journals, "").journal_of(partition)
+
+
+class Span(NamedTuple):
+    """The partitions of a topic whose keys may lie in a part, both ends included."""
+
+    first: int
+    last: int
+
+    def holds(self, rows: Rows) -> Rows:
+        """Those of some rows that are of these partitions."""
+        found: Rows = rows[(rows["partition"] >= self.first) & (rows["partition"] <= self.last)]
+        return found
+
+
+class JournalPart(msgspec.Struct, frozen=True, array_like=True):
+    """See `collect.garbage.Part`.
+
+    Attributes:
+        epoch: the cluster epoch as of which the topics are known.
+        fences: the L1 fence of each journal; one that is not among them cannot be read, and nothing of it goes.
+        forgotten: revisions of topics that journals have closed and the controller has forgotten, ascending.
+        assumed: the fences are not in the logs, since the run is a dry run.
+    """
+
+    prefix: str
+    start: str
+    end: str | None
+    topics: list[PartTopic]
+    epoch: int
+    fences: dict[int, int]
+    forgotten: list[int]
+    assumed: bool = False
+
+    def span(self, t: PartTopic) -> Span:
+        """Which of a topic's partitions may lie in the part, as it is cut between partitions."""
+        folder, last = f"{self.prefix}{t.name}-{t.revision}/", t.partitions - 1
+        if t.partitions > _IN_ORDER:
+            return Span(0, last)  # their keys are not in the order of their numbers
+        start, end = (_cut_in(folder, cut) for cut in (self.start, self.end or ""))
+        return Span(0 if start is None else start + 1, last if end is None else end)
+
+
+def look_at(store: ObjectStore, part: Part) -> JournalLook:
+    """Replay the journals of a part. Raises `StoreError` if a fence is not where it should be."""
+    assert isinstance(part, JournalPart)
+    runtime = Runtime()
+
+    def replayed(journal: int) -> JournalState:
+        log = SharedLog(store, journal_log(journal), runtime)
+        return Replica(log, JournalMachine(journal), runtime).catch_up()
+
+    return JournalLook(store, part, replayed)
+
+
+class JournalLook:
+    """See `collect.garbage.Look`.
+
+    Args:
+        state_of: gives the state of a journal, behind its fence.
+    """
+
+    def __init__(self, store: ObjectStore, part: JournalPart, state_of: Callable[[int], JournalState]) -> None:
+        self._store, self._part = store, part
+        self._topics = {(t.name, t.revision): t for t in part.topics}
+        self._spans = {t.revision: part.span(t) for t in part.topics}
+        self._names: dict[tuple[int, int], Rows] = {}
+        self._indexes: dict[tuple[int, int], Rows] = {}
+        self._listed: OrderedDict[bytes, Rows | None] = OrderedDict()
+        self._lowest = min(part.fences.values(), default=-1)
+        for journal in sorted({j for t in part.topics for j in t.journals} & part.fences.keys()):
+            self._keep(journal, state_of(journal))
+
+    def _keep(self, journal: int, state: JournalState) -> None:
+        """Keep the names that a journal has of the part's topics."""
+        if state.l1_fence < self._part.fences[journal] and not self._part.assumed:
+            raise StoreError(
+                f"journal {journal} was read with its L1 fence at {state.l1_fence}, though {self._part.fences[journal]} has "
+                "landed: the store does not show what was written last"
+            )
+        for t in self._part.topics:
+            if journal in t.journals:
+                at = t.revision, journal
+                span, topic = self._spans[t.revision], state.topics.get(t.revision)
+                dropped = span.holds(state.dropped_of(t.revision))
+                names, indexes = [dropped["name"]], [index_rows(dropped[dropped["kind"] == INDEX_TREE])]
+                if topic is not None:
+                    index = span.holds(topic.index)
+                    names += [span.holds(topic.l1)["name"], index["name"]]
+                    indexes.append(index)
+                self._names[at] = _sorted(np.concatenate(names))
+                rows = np.concatenate(indexes)
+                self._indexes[at] = rows[np.argsort(rows["partition"], kind="stable")]
+
+    def facts(self, keys: Sequence[str]) -> list[Fact]:
+        facts: list[Fact] = []
+        by_journal: dict[tuple[int, int], list[tuple[int, L1Key]]] = {}
+        for i, key in enumerate(keys):
+            k = parse_key(key)
+            if k is None:
+                facts.append(Fact(-1, -1, True))
+                continue
+            topic = self._topics.get((k.topic, k.revision))
+            if topic is None:
+                facts.append(Fact(k.epoch, self._fence_of_forgotten(key, k), needed=False))
+                continue
+            if k.partition >= topic.partitions:
+                facts.append(Fact(-1, -1, True))
+                continue
+            journal = topic.journal_of(k.partition)
+            fence = self._part.fences.get(journal, -1)
+            facts.append(Fact(k.epoch, fence, needed=True))
+            span = self._spans[k.revision]
+            if k.epoch < fence and span.first <= k.partition <= span.last:
+                by_journal.setdefault((k.revision, journal), []).append((i, k))
+        for at, some in by_journal.items():
+            for (i, _), needed in zip(some, self._needed(at, [k for _, k in some]), strict=True):
+                facts[i] = facts[i]._replace(needed=needed)
+        return facts
+
+    def _fence_of_forgotten(self, key: str, k: L1Key) -> int:
+        """The fence for a key of a topic that the controller does not have; -1 for one that is younger than the look."""
+        at = int(np.searchsorted(self._part.forgotten, k.revision))
+        if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
+            return self._lowest
+        if k.revision > self._part.epoch:
+            return -1
+        raise EpochRegressionError(
+            f"object {key} belongs to a topic {k.topic!r} of revision {k.revision}, which neither the controller nor a "
+            "journal knows: the controller log looks restored from an old backup, or the object is foreign; no orphan was "
+            "deleted behind it. Restore the newer controller log, or remove that object if it is not l0gc's"
+        )
+
+    def _needed(self, at: tuple[int, int], keys: Sequence[L1Key]) -> list[bool]:
+        names = np.frombuffer(b"".join(name_bytes(k.name) for k in keys), _NAME)
+        found = _among(self._names[at], names)
+        asked: dict[int, list[int]] = {}
+        for i, k in enumerate(keys):
+            if not found[i] and k.base >= 0:
+                asked.setdefault(k.partition, []).append(i)
+        for partition, some in asked.items():
+            k, places = keys[some[0]], np.array(some)
+            bases, lasts = (np.array([getattr(keys[i], end) for i in some]) for end in ("base", "last"))
+            for index in of_partition(self._indexes[at], partition):
+                inside = places[(bases >= index["base"]) & (lasts <= index["last"])]
+                if len(inside):
+                    found[inside] |= self._listed_by(PartitionId(k.topic, k.revision, partition), index, names[inside])
+        answers: list[bool] = found.tolist()
+        return answers
+
+    def _listed_by(self, p: PartitionId, index: Any, names: Rows) -> Rows:
+        """Which of the names an index object lists; all of them if that cannot be known."""
+        which = bytes(index["name"])
+        if which not in self._listed:
+            try:
+                self._listed[which] = _sorted(read_index(self._store, p, index.reshape(1))["name"])
+            except (CorruptObjectError, ObjectNotFoundError):
+                self._listed[which] = None
+            if len(self._listed) > _INDEXES_KEPT:
+                self._listed.popitem(last=False)
+        listed = self._listed[which]
+        return np.ones(len(names), bool) if listed is None else _among(listed, names)
+
+
+def _sorted(names: Rows) -> Rows:
+    return np.sort(np.frombuffer(names.tobytes(), _NAME))
+
+
+def _among(names: Rows, wanted: Rows) -> Rows:
+    """Which of the wanted names are among `names`, which are sorted."""
+    if not len(names):
+        return np.zeros(len(wanted), bool)
+    at = np.searchsorted(names, wanted)
+    at[at == len(names)] = 0
+    found: Rows = names[at] == wanted
+    return found

@@ -1,0 +1,43 @@
+"""Where the journals stand, for finding out cheaply whether M could move: a process that has read them asks what is new.
+
+Nothing is decided by it but whether it is worth to look: M is computed from journals that are read for that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+import msgspec
+
+from l0gc.errors import L0gcError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.epoch_source import TopicRun, summary_of
+
+
+class Standing(NamedTuple):
+    """`lowest` is where M could be, None if a journal cannot be read. `landed` stands for all that has landed so far."""
+
+    lowest: int | None
+    landed: int
+
+
+def standing(cluster: Cluster) -> Standing:
+    """As of now: other processes, executors among them, may have appended since this one looked."""
+    state = cluster.controller.snapshot()
+    try:
+        cluster.parallel.map(lambda journal: cluster.journal(journal).catch_up(), state.journals_in_use())
+    except L0gcError:
+        return Standing(None, -1)
+    epochs: list[int] = [state.epoch]
+    landed: list[tuple[int, int]] = []
+    for journal in state.journals_in_use():
+        runs = [TopicRun(t.name, t.revision, r.first, r.count) for t, r in state.topics_of(journal)]
+        handle = cluster.journal(journal)
+        with handle.replica.lock:
+            known = handle.state
+            summary = summary_of(journal, runs, known)
+            landed += [(r.revision, known.totals(r.revision).records) for r in runs]
+        if summary.gc_epoch is not None:
+            epochs.append(summary.gc_epoch)
+    return Standing(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))

@@ -1,0 +1,356 @@
+"""Vacuum: each kind of garbage goes by its own rule, a dry run says exactly what, and what a sweep obeys a vacuum does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import l0gc.collect.remover
+from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
+from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, Fact, Lot
+from l0gc.collect.notes import old_run_records
+from l0gc.collect.orphans import is_orphan
+from l0gc.collect.pause import set_pause
+from l0gc.collect.plan import run_id
+from l0gc.collect.record import VACUUM, read_summary
+from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
+from l0gc.collect.scan import EligibleObject
+from l0gc.collect.under_way import STALE_MS
+from l0gc.collect.vacuum import Vacuum, VacuumOptions, VacuumResult
+from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoreError
+from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, RUNS, SCANS
+from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.scans import KEEP_DAYS
+from tests.support.garbage import DATA, INDEX, FakeGarbage, key_of
+from tests.support.l0_buckets import Backwards
+from tests.support.memory_store import MemoryStore, memory_cluster
+
+HOUR_MS = 3_600_000
+
+
+def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Cluster, MemoryStore]:
+    store = store or MemoryStore()
+    cluster = memory_cluster(store)
+    while cluster.controller.snapshot().epoch < epoch:
+        cluster.controller.advance()
+    return cluster, store
+
+
+def vacuum(cluster: Cluster, source: FakeGarbage | None, options: VacuumOptions | None = None) -> VacuumResult:
+    return Vacuum(cluster, source, options).run(Inline())
+
+
+def counts(result: VacuumResult) -> dict[str, int]:
+    return {kind: removed.objects for kind, removed in result.deleted.items() if removed.objects}
+
+
+def put(store: MemoryStore, *keys: str) -> list[EligibleObject]:
+    for key in keys:
+        store.put(key, b"x" * 10)
+    return [EligibleObject(key, 1, 10) for key in keys]
+
+
+def planted(store: MemoryStore) -> FakeGarbage:
+    """Every kind of garbage, and beside each what must stay."""
+    source = FakeGarbage(fence_at=10)
+    now = store.clock.ms
+    old = put(store, "l1/dropped/a", "l1/dropped/b")
+    source.drop(0, now - 2 * HOUR_MS, 3, Lot(DROPPED_L1, old))
+    source.drop(0, now - 2 * HOUR_MS, 3, Lot(DROPPED_INDEX, put(store, "l1/dropped/index")))
+    source.drop(1, now - HOUR_MS // 2, 3, Lot(DROPPED_L1, put(store, "l1/dropped/young")))
+    source.drop(1, now - 2 * HOUR_MS, 19, Lot(DROPPED_L1, put(store, "l1/dropped/of-this-epoch")))
+    put(store, *(key_of(e, f"orphan-{e}") for e in (1, 9, 10, 15)))
+    put(store, key_of(2, "orphan", INDEX), f"{INDEX}foreign", f"{DATA}foreign")
+    source.named = {key_of(3, "named"), key_of(4, "named", INDEX)}
+    put(store, *source.named)
+    for days in (1, 31):
+        run = run_id(now - days * 86_400_000, "0123abcd")
+        put(store, f"{RUNS}{run}/run.json", f"{RUNS}{run}/objects-local-00000.parquet")
+        put(store, f"{SCANS}{now - 3 * days * 86_400_000:015}-01234567-0000-4000-8000-000000000000.parquet")
+    assert KEEP_DAYS < 3 * 31
+    write_attempt(store, Attempt("sweep", 0, ""))
+    put(store, attempt_key("a-job-of-long-ago"), f"{GC_UNDER_WAY}killed.json")
+    for key in (attempt_key("a-job-of-long-ago"), attempt_key("sweep")):
+        store.objects[key].modified_ms -= KEEP_RUNS_S * 1000 + 1
+    store.objects[f"{GC_UNDER_WAY}killed.json"].modified_ms -= STALE_MS + 1
+    put(store, f"{GC_UNDER_WAY}alive.json")
+    return source
+
+
+EVERY_KIND = {
+    "dropped_l1": 2, "dropped_index": 1, "orphaned_l1": 2, "orphaned_index": 1,
+    "run_records": 2, "scan_snapshots": 1, "attempts": 1, "gc_marks": 1,
+}  # fmt: skip
+
+
+def test_a_dry_run_says_of_every_kind_what_the_run_that_follows_deletes() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    before = dict(store.objects)
+    dry = vacuum(cluster, source, VacuumOptions(dry_run=True))
+    assert store.objects == before
+    assert (source.fences, source.told) == ([], [])
+    done = vacuum(cluster, source)
+    assert counts(dry) == counts(done) == EVERY_KIND
+    assert set(EVERY_KIND) == set(KINDS)
+    assert dry.deleted == done.deleted
+    gone = before.keys() - store.objects.keys()
+    assert len(gone) == sum(EVERY_KIND.values())
+    assert {k for k in gone if k.startswith((DATA, INDEX))} == {
+        key_of(1, "orphan-1"), key_of(9, "orphan-9"), key_of(2, "orphan", INDEX),
+    }  # fmt: skip
+    assert source.told == ["l1/dropped/a", "l1/dropped/b", "l1/dropped/index"]
+    assert (done.scanned.unparsable, sorted(done.scanned.samples)) == (2, [f"{DATA}foreign", f"{INDEX}foreign"])
+    assert source.fences == [10]
+
+
+def test_a_second_run_finds_nothing_and_leaves_no_record() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    vacuum(cluster, source)
+    source.lots.clear()
+    there = dict(store.objects)
+    again = vacuum(cluster, source)
+    assert (counts(again), store.objects) == ({}, there)
+
+
+def test_what_was_deleted_is_on_record_by_kind_but_for_notes() -> None:
+    cluster, store = a_cluster()
+    done = vacuum(cluster, planted(store))
+    summary = read_summary(store, done.run_id)
+    assert (summary.command, summary.kinds) == (VACUUM, done.deleted)
+    detail = show_run(cluster, done.run_id, sample=100)
+    assert detail.by_status == {"deleted": 6}
+    assert not [r for r in detail.sample if r.key.startswith("l0gc/")]
+    assert list_runs(store, 1)[0][0].run_id == done.run_id
+
+
+@pytest.mark.parametrize(
+    ("fact", "goes"),
+    [
+        (Fact(9, 10, needed=False), True),
+        (Fact(10, 10, needed=False), False),
+        (Fact(9, 10, needed=True), False),
+        (Fact(-1, 10, needed=False), False),
+        (Fact(0, -1, needed=False), False),
+    ],
+)
+def test_an_orphan_is_below_the_fence_and_not_needed(fact: Fact, goes: bool) -> None:
+    assert is_orphan(fact) is goes
+
+
+def test_the_order_is_fence_then_look_then_list() -> None:
+    class Telling(MemoryStore):
+        def scan(self, prefix: str, start_after: str = "") -> Iterator[object]:  # type: ignore[override]
+            if prefix in (DATA, INDEX):
+                source.events.append("list")
+            yield from super().scan(prefix, start_after)
+
+    cluster, store = a_cluster(Telling())
+    source = FakeGarbage(fence_at=10)
+    put(store, key_of(1, "orphan"))
+    vacuum(cluster, source)
+    assert source.events == ["look", "fence", *["look at a part", "list"] * 2, "scanned"]
+
+
+def test_without_a_fence_nothing_is_listed() -> None:
+    cluster, store = a_cluster()
+    put(store, key_of(0, "x"))
+    source = FakeGarbage(fence_at=0)
+    done = vacuum(cluster, source)
+    assert (done.fence, done.scanned.listed, source.events) == (-1, 0, ["look", "fence"])
+
+
+@given(
+    epochs=st.lists(st.integers(0, 12), max_size=40),
+    named=st.sets(st.integers(0, 39)),
+    cuts=st.sets(st.integers(0, 12), max_size=4),
+    page=st.integers(1, 7),
+    backwards=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
+    epochs: list[int], named: set[int], cuts: set[int], page: int, backwards: bool
+) -> None:
+    cluster, store = a_cluster(Backwards() if backwards else MemoryStore())
+    keys = [key_of(e, f"{i:04}") for i, e in enumerate(epochs)]
+    put(store, *keys)
+    store.page_size = max(page, 2) if backwards else page  # a page of one key has no order
+    source = FakeGarbage(fence_at=7, named={k for i, k in enumerate(keys) if i in named})
+    source.cuts = tuple(f"{DATA}{c:03}~" for c in sorted(cuts))
+    done = vacuum(cluster, source)
+    left = {k for k in keys if k in source.named or int(k[len(DATA) :][:3]) >= 7}
+    assert {k for k in store.objects if k.startswith(DATA)} == left
+    assert (done.scanned.listed, counts(done).get(ORPHANED_L1, 0)) == (len(keys), len(keys) - len(left))
+
+
+def test_a_regression_that_the_listing_shows_ends_the_run() -> None:
+    class Strange(FakeGarbage):
+        def looker(self, *, remote: bool) -> object:  # type: ignore[override]
+            class Look:
+                def facts(self, keys: Sequence[str]) -> list[Fact]:
+                    raise EpochRegressionError("an unknown topic")
+
+            return lambda store, part: Look()
+
+    cluster, store = a_cluster()
+    put(store, key_of(1, "x"))
+    with pytest.raises(EpochRegressionError):
+        vacuum(cluster, Strange(fence_at=9))
+    assert key_of(1, "x") in store.objects
+
+
+def test_where_the_controller_went_back_nothing_is_deleted() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    publish(store, cluster.runtime, PublishedWatermark(cluster.identity().cluster_id, 30, 30, 0))
+    before = dict(store.objects)
+    with pytest.raises(EpochRegressionError):
+        vacuum(cluster, source)
+    assert store.objects == before
+
+
+# -- dropped ----------------------------------------------------------------------------------------------------------
+
+
+class Stubborn(MemoryStore):
+    """Keeps some keys."""
+
+    kept: frozenset[str] = frozenset()
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        super().delete([k for k in keys if k not in self.kept])
+        return [DeleteFailure(k, "AccessDenied", "locked") for k in keys if k in self.kept]
+
+
+def test_what_could_not_be_deleted_is_not_purged_and_what_leads_to_it_stays() -> None:
+    store = Stubborn()
+    cluster, _ = a_cluster(store)
+    source = FakeGarbage()
+    source.drop(0, 0, 0, Lot(DROPPED_L1, put(store, "a", "b"), listed=False))
+    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "index")))
+    source.drop(1, 0, 0, Lot(DROPPED_L1, put(store, "c", "d")))
+    store.kept = frozenset({"b", "d"})
+    done = vacuum(cluster, source)
+    assert isinstance(done.problem, PartialFailureError)
+    assert {"b", "index", "d"} <= store.objects.keys()
+    assert source.told == ["c"]
+    assert counts(done) == {DROPPED_L1: 2}
+
+
+def test_units_that_cannot_be_read_are_told_behind_the_rest() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    source.broken = ["journal 3: damaged"]
+    done = vacuum(cluster, source)
+    assert counts(done) == EVERY_KIND
+    assert "journal 3: damaged" in str(done.problem)
+
+
+# -- what a sweep obeys -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
+def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    dry = vacuum(cluster, source, VacuumOptions(dry_run=True, max_objects=most))
+    before = len(store.objects)
+    done = vacuum(cluster, source, VacuumOptions(max_objects=most, record=False))
+    assert dry.deleted == done.deleted
+    assert before - len(store.objects) == sum(counts(done).values()) == most
+    assert ("scanned" in source.events) == (most > 6)
+
+
+def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    set_pause(store, "audit", "ann")
+    before = dict(store.objects)
+    with pytest.raises(PausedError):
+        vacuum(cluster, source)
+    dry = vacuum(cluster, source, VacuumOptions(dry_run=True))
+    assert (store.objects, counts(dry)) == (before, EVERY_KIND)
+    assert dry.paused is not None
+
+
+def test_a_pause_that_comes_meanwhile_ends_the_run_before_the_next_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
+    cluster, store = a_cluster()
+    source = FakeGarbage()
+    source.drop(0, 0, 0, Lot(DROPPED_L1, put(store, *(f"x{i}" for i in range(10)))))
+
+    def pause(kind: str, objects: int, size: int) -> None:
+        set_pause(store, "audit", "ann")
+
+    done = Vacuum(cluster, source, progress=pause).run(Inline())
+    assert (len(source.told), done.stopped, isinstance(done.problem, PausedError)) == (1, True, True)
+    assert sum(k.startswith("x") for k in store.objects) == 9
+
+
+def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
+    cluster, store = a_cluster()
+    source = planted(store)
+    run = Vacuum(cluster, source, progress=lambda *args: run.stop.set())
+    done = run.run(Inline())
+    assert (done.stopped, counts(done), source.told) == (True, {DROPPED_L1: 1}, ["l1/dropped/a"])
+    assert read_summary(store, done.run_id).outcome == "stopped"
+
+
+def test_a_run_that_fails_says_on_record_what_it_did() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+
+    def purged(unit: int, objects: Sequence[EligibleObject]) -> None:
+        raise StoreError("the store is gone")
+
+    source.purged = purged  # type: ignore[method-assign]
+    run = Vacuum(cluster, source)
+    with pytest.raises(StoreError):
+        run.run(Inline())
+    assert run.result is not None
+    summary = read_summary(store, run.result.run_id)
+    assert (summary.outcome, summary.kinds[DROPPED_L1].objects) == ("failed", 2)
+
+
+def test_an_external_log_has_notes_alone() -> None:
+    cluster, store = a_cluster()
+    planted(store)
+    done = vacuum(cluster, None)
+    assert counts(done) == {k: n for k, n in EVERY_KIND.items() if not k.startswith(("dropped", "orphaned"))}
+    assert ORPHANED_INDEX not in counts(done)
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def test_run_records_go_by_age_and_by_number_and_never_those_of_this_run() -> None:
+    store = MemoryStore()
+    runs = [run_id(1_700_000_000_000 + 1000 * i, f"{i:08x}") for i in range(6)]
+    for run in runs:
+        put(store, f"{RUNS}{run}/run.json")
+    put(store, f"{RUNS}foreign")
+
+    def old(before: int, keep: int, this: str = "") -> list[str]:
+        batches = old_run_records(store, 1_700_000_000_000 + 1000 * before, keep, this)
+        return [o.key.split("/")[2] for batch in batches for o in batch]
+
+    assert old(2, 100) == runs[:2]
+    assert old(0, 2) == runs[:4]
+    assert old(6, 100, runs[3]) == [r for r in runs if r != runs[3]]
+    assert old(0, 100) == []
+
+
+def test_attempts_of_known_jobs_stay_however_old() -> None:
+    cluster, store = a_cluster()
+    write_attempt(store, Attempt("sweep", 0, ""))
+    store.clock.ms += 10 * KEEP_RUNS_S * 1000
+    assert counts(vacuum(cluster, None)) == {}
+    assert f"{ATTEMPTS}sweep.json" in store.objects

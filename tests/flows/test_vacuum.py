@@ -1,0 +1,134 @@
+"""`l0gc vacuum` on a real server: what it prints, how it is stopped, what its record says, and how it is taken back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from l0gc.errors import PausedError, UsageError
+from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, PartitionId, level_one, level_one_index
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.reconcile import reconcile
+from tests.flows.test_sweep import end
+from tests.support.cli import l0gc, l0gc_process, start
+
+pytestmark = pytest.mark.weed
+
+NOW = ("--l1-grace", "0s", "--orphan-age", "0s")
+
+
+def name_of(n: int) -> str:
+    return f"{n:08x}-0000-4000-8000-000000000000"
+
+
+def lift(store: S3Store, times: int) -> None:
+    """Reconcile so many uploads of ten records each."""
+    cluster = Cluster(store)
+    for n in range(times):
+        done = l0gc_process("upload", "events", "-", stdin=b"".join(b"%d.%d\n" % (n, i) for i in range(10)))
+        assert done.code == 0, done.stderr
+        assert not reconcile(cluster).errors
+
+
+def records() -> list[bytes]:
+    return l0gc_process("read", "events").stdout.split()
+
+
+@pytest.fixture
+def planted(store: S3Store) -> S3Store:
+    """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old notes; all behind two ticks."""
+    l0gc("init", "--create-bucket", "--shards", "4")
+    l0gc("topic", "create", "events", "--partitions", "2")
+    l0gc("topic", "create", "gone", "--partitions", "1")
+    l0gc_process("upload", "gone", "-", stdin=b"x\ny\n")
+    lift(store, 4)
+    cluster = Cluster(store)
+    assert merge(cluster).objects_after == 2
+    cluster.controller.delete_topic("gone")
+    l0gc("housekeep")
+    p = PartitionId("events", 1, 0)
+    store.put(level_one(p, 1, 0, 9, name_of(1)), b"orphan")
+    store.put(level_one_index(p, 1, name_of(2)), b"orphan")
+    store.put("level_one/data/README", b"foreign")
+    for _ in range(3):
+        cluster.controller.advance()
+    return store
+
+
+def everything(store: S3Store) -> set[str]:
+    return {k for page in store.scan("") for k in page.keys}
+
+
+def counts(done: dict[str, Any]) -> dict[str, int]:
+    return {kind: d["objects"] for kind, d in done["deleted"].items() if d["objects"]}
+
+
+def test_the_run_deletes_what_the_dry_run_says_and_the_topic_is_whole(planted: S3Store) -> None:
+    there, before = records(), everything(planted)
+    dry = l0gc("vacuum", "--dry-run", *NOW)
+    assert everything(planted) == before
+    done = l0gc("vacuum", *NOW)
+    assert dry["deleted"] == done["deleted"]
+    assert counts(done) == {"dropped_l1": 9, "orphaned_l1": 1, "orphaned_index": 1}
+    assert done["unparsable"] == 1
+    assert len({k for k in everything(planted) if k.startswith("level_one/")}) == 3
+    assert records() == there
+    (run,) = l0gc("runs", "list")["runs"]
+    assert (run["run_id"], run["command"], run["kinds"]) == (done["run_id"], "vacuum", done["deleted"])
+    assert l0gc("runs", "show", run["run_id"])["by_status"] == {"deleted": 11}
+    assert counts(l0gc("vacuum", *NOW)) == {}
+    assert f"{ATTEMPTS}vacuum.json" in everything(planted)
+
+
+def test_the_grace_and_the_age_are_waited_for(planted: S3Store) -> None:
+    assert counts(l0gc("vacuum")) == {}
+    assert counts(l0gc("vacuum", "--l1-grace", "0s")) == {"dropped_l1": 9}
+    assert counts(l0gc("vacuum", "--orphan-age", "0s")) == {"orphaned_l1": 1, "orphaned_index": 1}
+
+
+def test_a_pause_and_a_record_elsewhere_are_obeyed(planted: S3Store, tmp_path: Path) -> None:
+    l0gc("pause", "--why", "audit")
+    with pytest.raises(PausedError):
+        l0gc("vacuum", *NOW)
+    l0gc("resume")
+    done = l0gc("vacuum", *NOW, "--record-dir", str(tmp_path), "--max-objects", "3")
+    assert (counts(done), l0gc("runs", "list")["runs"]) == ({"dropped_l1": 3}, [])
+    shown = l0gc("runs", "show", done["run_id"], "--record-dir", str(tmp_path))
+    assert shown["by_status"] == {"deleted": 3}
+    with pytest.raises(UsageError):
+        l0gc("vacuum", "--engine", "spark", "--max-objects", "3")
+
+
+def test_a_signal_ends_a_vacuum_in_good_order_and_another_one_goes_on(planted: S3Store) -> None:
+    process = start(["vacuum", "--json", *NOW, "--max-rate", "1"])
+    before = len(everything(planted))
+    while len(everything(planted)) >= before:  # its record is written first
+        before = max(before, len(everything(planted)))
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    ended = end(process)
+    assert (ended.code, ended.data["stopped"]) == (143, True)
+    first = ended.data["deleted"]["dropped_l1"]["objects"]
+    assert 0 < first < 9
+    assert counts(l0gc("vacuum", *NOW))["dropped_l1"] == 9 - first
+
+
+def test_the_metrics_of_a_vacuum_have_every_kind(planted: S3Store, tmp_path: Path) -> None:
+    l0gc("vacuum", *NOW, "--metrics-file", str(tmp_path / "m.prom"))
+    text = (tmp_path / "m.prom").read_text()
+    for name, value in (("dropped_l1", 9), ("orphaned_l1", 1), ("orphaned_index", 1), ("run_records", 0)):
+        assert f'l0gc_vacuumed_{name}_objects_total{{command="vacuum",step="vacuum"' in text
+        assert f"}} {float(value)}\n" in text
+
+
+def test_a_mark_of_a_killed_gc_goes_when_it_is_old(planted: S3Store) -> None:
+    planted.put(f"{GC_UNDER_WAY}20260101T000000Z-01234567.json", b"{}")
+    assert counts(l0gc("vacuum")) == {}
+    assert f"{GC_UNDER_WAY}20260101T000000Z-01234567.json" in everything(planted)

@@ -1,0 +1,366 @@
+"""What the stream log tells a vacuum: orphans by the fence, dropped objects by their journal, and nothing that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import l0gc.streamlog.level_one.index
+from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
+from l0gc.collect.vacuum import Vacuum, VacuumOptions, VacuumResult
+from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
+from l0gc.keys import PartitionId, journal_log, level_one, level_one_index
+from l0gc.storage.fan_out import LocalFanOut
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog import topics
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.garbage_look import JournalPart, look_at, parse_key
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reconcile import begin, lifted, named, put, reconcile
+
+UUID = "01234567-89ab-4cde-8f01-23456789abcd"
+NOW = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)
+HOUR_MS = 3_600_000
+
+
+class World:
+    """A cluster with a topic, whose uploads, reconciles and merges go step by step."""
+
+    def __init__(self, partitions: int = 2, journals: int = 1) -> None:
+        self.store = MemoryStore()
+        self.cluster = memory_cluster(self.store)
+        self.values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
+        self.create(partitions, journals)
+
+    def create(self, partitions: int = 2, journals: int = 1) -> None:
+        topics.create_topic(self.cluster, "events", partitions, journals)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.store.clock.ms += 60_000
+            self.cluster.controller.advance()
+        housekeep(self.cluster)
+
+    def upload(self, records: int = 3) -> None:
+        for p, there in self.values.items():
+            new = [f"{p}:{len(there) + i}".encode() for i in range(records)]
+            put(self.cluster, "events", {p: new})
+            there.extend(new)
+
+    def lift(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.upload()
+            self.tick()
+            reconcile(self.cluster)
+
+    def merge(self) -> None:
+        result = merge(self.cluster, None, MergeRule(fan_in=2))
+        assert not result.errors
+        assert result.objects_after
+
+    def l1(self, prefix: str = "level_one/") -> set[str]:
+        return {k for k in self.store.objects if k.startswith(prefix)}
+
+    def vacuum(self, options: VacuumOptions = NOW, cluster: Cluster | None = None) -> VacuumResult:
+        cluster = cluster or self.cluster
+        return Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
+
+    def whole(self) -> None:
+        """Every record is there, in order."""
+        for p, there in self.values.items():
+            assert lifted(self.cluster, "events", p) == there
+
+
+def counts(result: VacuumResult) -> dict[str, int]:
+    return {kind: d.objects for kind, d in result.deleted.items() if d.objects}
+
+
+# -- orphans ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_named_ones_stay() -> None:
+    w = World()
+    w.lift()
+    w.upload()
+    killed = begin(w.cluster)
+    assert counts(w.vacuum()) == {}  # its epoch is the newest one
+    w.tick()
+    assert killed.keys <= w.l1()
+    dry = w.vacuum(VacuumOptions(dry_run=True, l1_grace_ms=0, orphan_age_ms=0))
+    assert killed.keys <= w.l1()
+    done = w.vacuum()
+    assert counts(dry) == counts(done) == {ORPHANED_L1: 2}
+    assert dry.deleted == done.deleted
+    assert w.l1() == named(w.cluster, "events")
+    reconcile(w.cluster)
+    w.whole()
+
+
+def test_a_run_that_slept_through_a_vacuum_is_refused_and_its_next_round_is_not() -> None:
+    w = World()
+    w.upload()
+    sleeping = begin(memory_cluster(w.store, seed=7, bootstrap=False))
+    w.tick()
+    w.vacuum()
+    assert not sleeping.keys & w.l1()
+    committed = sleeping.commit()
+    assert [c.records for c in committed] == [0]
+    assert all("fenced off" in c.errors[0] for c in committed)
+    reconcile(w.cluster)
+    w.whole()
+
+
+def test_without_the_fence_in_the_log_a_look_is_refused() -> None:
+    w = World()
+    w.lift()
+    source = JournalGarbage(w.cluster)
+    source.look()
+    epoch = w.cluster.controller.snapshot().epoch
+    source.fence(w.store.clock.ms, dry_run=False)
+    (part,) = source.parts("level_one/data/", 1)
+    assert set(part.fences.values()) == {epoch}
+    other = JournalPart(part.prefix, part.start, part.end, part.topics, epoch, {0: epoch + 1}, [])
+    assert look_at(w.store, part).facts(sorted(w.l1()))[0].needed
+    with pytest.raises(StoreError, match="its L1 fence at"):
+        look_at(w.store, other)
+
+
+def test_the_age_of_orphans_is_that_of_their_epoch() -> None:
+    w = World()
+    w.upload()
+    killed = begin(w.cluster)
+    w.tick(3)
+    age = VacuumOptions(orphan_age_ms=2 * HOUR_MS)
+    assert counts(w.vacuum(age)) == {}
+    w.store.clock.ms += 3 * HOUR_MS
+    assert counts(w.vacuum(age)) == {ORPHANED_L1: len(killed.keys)}
+
+
+def test_keys_that_do_not_parse_stay_and_are_counted() -> None:
+    w = World()
+    w.lift()
+    w.tick()
+    p = w.cluster.controller.snapshot().topic("events").id(0)
+    strange = [
+        "level_one/data/README",
+        level_one(p, 0, 0, 1, UUID) + ".tmp",
+        level_one(p, 0, 0, 1, UUID.upper()),
+        level_one(PartitionId("events", p.revision, 7), 0, 0, 1, UUID),  # the topic has two partitions
+        level_one_index(p, 0, UUID) + ".parquet",
+    ]
+    for key in strange:
+        w.store.put(key, b"x")
+    orphans = [level_one(p, 0, 0, 1, UUID), level_one_index(p, 0, UUID)]
+    for key in orphans:
+        w.store.put(key, b"x")
+    done = w.vacuum()
+    assert counts(done) == {ORPHANED_L1: 1, ORPHANED_INDEX: 1}
+    assert (done.scanned.unparsable, set(strange) <= w.l1()) == (len(strange), True)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "level_one/data/a-1/00000/000000000000000000/x.parquet",
+        "level_one/data/a-01/00000/000000000000000000/00000000000000000000-00000000000000000001-" + UUID + ".parquet",
+        "level_one/data/a-1/0000/000000000000000000/00000000000000000000-00000000000000000001-" + UUID + ".parquet",
+        "level_one/data/a-1/000001/000000000000000000/00000000000000000000-00000000000000000001-" + UUID + ".parquet",
+        "level_one/data/a-1/00000/000000000000000000/" + UUID,
+        "level_one/index/a-1/00000/000000000000000000/00000000000000000000-00000000000000000001-" + UUID + ".parquet",
+        "level_one/data/a-1/00000/000000000000000000/00000000000000000000-00000000000000000001-" + UUID + ".parquet\n",
+    ],
+)
+def test_what_is_not_written_as_l0gc_writes_it_is_no_l1_key(key: str) -> None:
+    assert parse_key(key) is None
+
+
+@pytest.mark.parametrize("partition", [0, 99_999, 100_000])
+def test_keys_say_what_they_were_made_of(partition: int) -> None:
+    p = PartitionId("a.b-7", 12, partition)
+    assert parse_key(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID)
+    assert parse_key(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
+
+
+# -- what is needed -----------------------------------------------------------------------------------------------------
+
+
+def test_what_index_objects_list_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
+    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    w = World(1)
+    w.lift(9)
+    w.tick(2)
+    assert len(w.l1("level_one/index/")) > 1
+    done = w.vacuum()
+    assert set(counts(done)) <= {"dropped_index"}  # the index objects that grew were replaced
+    assert named(w.cluster, "events") == w.l1("level_one/data/")
+    w.whole()
+
+
+def test_an_index_object_that_cannot_be_read_keeps_what_it_may_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
+    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    w = World(1)
+    w.lift(6)
+    w.tick(2)
+    w.vacuum()
+    there = w.l1("level_one/data/")
+    for key in w.l1("level_one/index/"):
+        w.store.put(key, b"damaged")
+    assert (counts(w.vacuum()), w.l1("level_one/data/")) == ({}, there)
+
+
+def test_a_journal_that_cannot_be_read_keeps_its_topics_objects_and_the_rest_goes() -> None:
+    w = World(2, journals=2)
+    w.upload()
+    killed = begin(w.cluster)
+    w.tick()
+    assert len(killed.keys) == 2
+    w.store.put(f"{journal_log(1)}log/{0:020}", b"nonsense")
+    fresh = memory_cluster(w.store, seed=3, bootstrap=False)
+    done = w.vacuum(cluster=fresh)
+    assert counts(done) == {ORPHANED_L1: 1}
+    assert isinstance(done.problem, PartialFailureError)
+    assert "journal 1" in str(done.problem)
+
+
+# -- merged, and deleted topics -----------------------------------------------------------------------------------------
+
+
+def test_merged_objects_go_after_the_grace_and_two_epochs() -> None:
+    w = World()
+    w.lift(4)
+    before = w.l1()
+    w.merge()
+    merged = w.l1() - before
+    grace = VacuumOptions(l1_grace_ms=HOUR_MS)
+    w.store.clock.ms += HOUR_MS + 1
+    assert counts(w.vacuum(grace)) == {}  # no two epochs later
+    w.tick(2)
+    done = w.vacuum(grace)
+    assert counts(done) == {"dropped_l1": len(before)}
+    assert w.l1() == merged == named(w.cluster, "events")
+    assert counts(w.vacuum(grace)) == {}
+    w.whole()
+    w.lift(4)
+    w.merge()
+    w.tick(3)
+    assert counts(w.vacuum(VacuumOptions(l1_grace_ms=HOUR_MS))) == {}  # no hour later
+
+
+def test_a_run_killed_before_its_journal_was_told_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = World()
+    w.lift(4)
+    w.merge()
+    w.tick(3)
+
+    def dies(self: JournalGarbage, unit: int, objects: Sequence[object]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalGarbage, "purged", dies)
+        with pytest.raises(KeyboardInterrupt):
+            w.vacuum()
+    assert counts(w.vacuum()) == {"dropped_l1": 8}
+    assert counts(w.vacuum()) == {}
+    w.whole()
+
+
+def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
+    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    w = World(2, journals=2)
+    w.lift(6)
+    w.upload()
+    begin(w.cluster)
+    assert w.l1("level_one/index/")
+    topics.delete_topic(w.cluster, "events")
+    w.create()
+    w.tick(3)
+    done = w.vacuum()
+    assert w.l1() == set()
+    assert {"dropped_l1", "dropped_index", "orphaned_l1"} <= set(counts(done))
+    state = w.cluster.controller.snapshot()
+    assert state.deleted == []
+    assert set(state.topics) == {"events"}
+    w.values = {0: [], 1: []}
+    w.lift()
+    w.whole()
+    assert counts(w.vacuum()) == {}
+
+
+def test_what_comes_behind_a_forgotten_topic_is_still_an_orphan() -> None:
+    w = World()
+    w.lift()
+    p = w.cluster.controller.snapshot().topic("events").id(0)
+    topics.delete_topic(w.cluster, "events")
+    w.tick(3)
+    w.vacuum()
+    w.store.put(level_one(p, 1, 0, 1, UUID), b"late")
+    assert counts(w.vacuum()) == {ORPHANED_L1: 1}
+
+
+def test_a_topic_that_nobody_knows_ends_the_run() -> None:
+    w = World()
+    w.lift()
+    w.tick()
+    key = level_one(PartitionId("stranger", 0, 0), 0, 0, 1, UUID)
+    w.store.put(key, b"x")
+    with pytest.raises(EpochRegressionError, match="neither the controller nor a journal"):
+        w.vacuum()
+    assert key in w.store.objects
+
+
+def test_a_journal_with_a_topic_that_the_controller_lost_ends_the_run_before_anything_goes() -> None:
+    w = World()
+    before = dict(w.store.objects)
+    w.tick(5)
+    w.create()
+    topics.create_topic(w.cluster, "lost", 1)
+    put(w.cluster, "lost", {0: [b"x"]})
+    w.upload()
+    begin(w.cluster)
+    for key in [k for k in w.store.objects if k.startswith("l0gc/controller/")]:
+        del w.store.objects[key]
+    w.store.objects |= {k: o for k, o in before.items() if k.startswith("l0gc/controller/")}
+    restored = memory_cluster(w.store, seed=5, bootstrap=False)
+    there = w.l1()
+    with pytest.raises(EpochRegressionError):
+        w.vacuum(cluster=restored)
+    assert w.l1() == there
+
+
+# -- parts --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_parts_are_all_of_the_listing_and_a_part_elsewhere_says_the_same(count: int) -> None:
+    w = World(5, journals=3)
+    w.lift(3)
+    topics.create_topic(w.cluster, "events-2", 1)
+    put(w.cluster, "events-2", {0: [b"x"]})
+    reconcile(w.cluster)
+    w.upload()
+    begin(w.cluster)
+    w.tick()
+    source = JournalGarbage(w.cluster)
+    source.look()
+    source.fence(w.store.clock.ms, dry_run=False)
+    parts = source.parts("level_one/data/", count)
+    assert [p.start for p in parts] == ["", *(p.end for p in parts[:-1])]
+    assert parts[-1].end is None
+    assert len(parts) <= count
+    keys = sorted(w.l1("level_one/data/"))
+    for part in LocalFanOut(w.store, Inline()).map(lambda store, p: p, parts):
+        inside = [k for k in keys if k > part.start and (part.end is None or k <= part.end)]
+        here, there = (source.looker(remote=remote)(w.store, part) for remote in (False, True))
+        assert here.facts(inside) == there.facts(inside)
+        assert all(f.fence > 0 for f in here.facts(inside))

@@ -1,0 +1,160 @@
+"""Reconcilers, mergers and vacuums killed at each of their requests: a vacuum leaves what is named, and nothing else.
+
+Readers are under way all the while, with no grace for them: each gives every record once, and none reports a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from l0gc.collect.vacuum import Vacuum
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog import topics
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.reader import Record, read_topic
+from tests.streamlog.test_garbage import NOW, World
+from tests.support.memory_store import Call, memory_cluster
+from tests.support.reconcile import named
+
+Work = Callable[[Cluster], object]
+
+
+class KilledError(BaseException):
+    """The process is no more: nothing that it would do about it reaches the store."""
+
+
+def scene() -> World:
+    """Objects to merge, records to lift, dropped objects, orphans, and a deleted topic."""
+    w = World(2, journals=2)
+    topics.create_topic(w.cluster, "deleted", 1)
+    w.lift(4)
+    w.merge()
+    w.lift(4)
+    w.upload()
+    topics.delete_topic(w.cluster, "deleted")
+    w.tick(3)
+    return w
+
+
+def vacuum(cluster: Cluster) -> object:
+    return Vacuum(cluster, JournalGarbage(cluster), NOW).run(Inline())
+
+
+def merge_twice(cluster: Cluster) -> object:
+    return merge(cluster), reconcile(cluster), merge(cluster)
+
+
+def a_process(w: World, seed: int) -> Cluster:
+    return memory_cluster(w.store, seed=seed, bootstrap=False)
+
+
+def killed_at(w: World, work: Work, n: int, *, after: bool) -> bool:
+    """Do the work in a process that dies at its n-th request; whether it has so many."""
+    seen, dead = 0, False
+
+    def fault(call: Call) -> None:
+        nonlocal seen, dead
+        if dead:
+            raise KilledError
+        seen += call.when == "before"
+        if seen == n and (call.when == "after") == after:
+            dead = True
+            raise KilledError
+
+    process = a_process(w, 100 + n)
+    w.store.fault = fault
+    try:
+        work(process)
+    except KilledError:
+        pass
+    finally:
+        w.store.fault = lambda call: None
+    return seen >= n
+
+
+def readers(w: World) -> list[Iterator[Record]]:
+    """Readers in two processes: one that has not begun, and one in the middle."""
+    found = []
+    for seed in (200, 201):
+        cluster = a_process(w, seed)
+        found.append(read_topic(cluster, cluster.controller.snapshot().topic("events")))
+    return found
+
+
+def check_read(w: World, begun: list[Record], rest: Iterator[Record]) -> None:
+    values: dict[int, list[bytes]] = {p: [] for p in w.values}
+    for r in (*begun, *rest):
+        assert r.offset == len(values[r.partition])
+        values[r.partition].append(r.value)
+    assert values == w.values
+
+
+STEPS = [pytest.param(9, id="a sample"), pytest.param(1, id="all", marks=[pytest.mark.thorough, pytest.mark.slow])]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("work", [reconcile, merge_twice, vacuum], ids=["reconcile", "merge", "vacuum"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_whoever_is_killed_wherever_a_vacuum_leaves_what_is_named_and_readers_lose_nothing(
+    work: Work, after: bool, step: int
+) -> None:
+    points = 1 - step
+    while True:
+        w = scene()
+        fresh, begun = readers(w)
+        seen = [next(begun) for _ in range(5)]
+        points += step
+        if not killed_at(w, work, points, after=after):
+            break
+        seen += [next(begun) for _ in range(5)]
+        w.tick(3)
+        other = a_process(w, 300)
+        w.vacuum(cluster=other)
+        seen += [next(begun) for _ in range(5)]
+        w.tick(3)
+        w.vacuum(cluster=other)
+        assert w.l1("level_one/data/") == named(other, "events")
+        check_read(w, seen, begun)
+        check_read(w, [], fresh)
+        reconcile(other)
+        w.whole()
+    assert points > 15
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_only_slept_goes_on_behind_the_vacuum_and_loses_nothing(step: int) -> None:
+    """A merger and a reconciler, with another reconciler and a vacuum between two of their requests."""
+    points = 1 - step
+    while True:
+        w = scene()
+        seen, vacuumed = 0, False
+        process, other = a_process(w, 7), a_process(w, 8)
+        points += step
+        at = points
+
+        def fault(call: Call) -> None:
+            nonlocal seen, vacuumed
+            seen += call.when == "before"
+            if seen == at and not vacuumed:  # noqa: B023 - of this turn
+                vacuumed = True
+                w.store.fault = lambda call: None  # noqa: B023
+                w.tick(3)  # noqa: B023
+                reconcile(other)  # noqa: B023
+                w.vacuum(cluster=other)  # noqa: B023
+
+        w.store.fault = fault
+        merge_twice(process)
+        w.store.fault = lambda call: None
+        if not vacuumed:
+            break
+        w.tick(3)
+        w.vacuum(cluster=other)
+        assert w.l1("level_one/data/") == named(other, "events")
+        reconcile(other)
+        w.whole()
+    assert points > 15

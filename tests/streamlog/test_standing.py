@@ -1,0 +1,47 @@
+"""Where the journals stand: M could move as soon as anybody has let it, and what lands shows."""
+
+from __future__ import annotations
+
+from l0gc.keys import journal_log
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.standing import standing
+from tests.support.memory_store import memory_cluster
+from tests.support.merge import a_cluster, store_of
+from tests.support.reconcile import put, reconcile
+
+
+def test_what_another_process_has_reconciled_no_longer_holds_m() -> None:
+    """As executors do, while `gc` goes on in the driver."""
+    cluster = a_cluster()
+    put(cluster, "events", {0: [b"x"]})
+    held = cluster.controller.snapshot().epoch - 1
+    for _ in range(3):
+        cluster.controller.advance()
+    housekeep(cluster, barrier=True)
+    before = standing(cluster)
+    assert before.lowest == held
+    reconcile(memory_cluster(store_of(cluster), seed=9, bootstrap=False))
+    after = standing(cluster)
+    assert after.lowest is not None
+    assert after.lowest > held
+    assert after.landed == before.landed
+
+
+def test_what_has_landed_shows_and_an_idle_tick_does_not() -> None:
+    cluster = a_cluster()
+    put(cluster, "events", {0: [b"x"]})
+    first = standing(cluster)
+    cluster.controller.advance()
+    housekeep(cluster)
+    assert standing(cluster).landed == first.landed
+    put(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "events", {3: [b"x"]})
+    assert standing(cluster).landed != first.landed
+
+
+def test_a_journal_that_cannot_be_read_leaves_it_open() -> None:
+    cluster = a_cluster()
+    put(cluster, "events", {0: [b"x"]})
+    store = store_of(cluster)
+    for key in [k for k in store.objects if k.startswith(f"{journal_log(0)}log/")]:
+        store.put(key, b"damaged")
+    assert standing(memory_cluster(store, seed=9, bootstrap=False)).lowest is None

@@ -1,0 +1,103 @@
+"""Writers whose garbage a test decides, as `collect.garbage.GarbageSource` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1, Amounts, Fact, Look, LookAt, Lot, Part
+from l0gc.collect.scan import EligibleObject
+from l0gc.storage.objectstore import ObjectStore
+
+DATA = "l1/data/"
+INDEX = "l1/index/"
+
+
+def key_of(epoch: int, name: str, prefix: str = DATA) -> str:
+    return f"{prefix}{epoch:03}/{name}"
+
+
+@dataclass(frozen=True)
+class FakePart:
+    prefix: str
+    start: str = ""
+    end: str | None = None
+
+
+@dataclass(frozen=True)
+class FakeLook:
+    """What the writers named when it was made."""
+
+    named: frozenset[str]
+    fence: int
+
+    def facts(self, keys: Sequence[str]) -> list[Fact]:
+        facts = []
+        for key in keys:
+            epoch = key.removeprefix(DATA).removeprefix(INDEX)[:3]
+            facts.append(Fact(int(epoch) if epoch.isdigit() else -1, self.fence, key in self.named))
+        return facts
+
+
+@dataclass
+class FakeGarbage:
+    """Two units; `events` tells the order in which it was asked, with what the store held where it matters."""
+
+    lots: dict[int, list[tuple[int, int, Lot]]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    fence_at: int = 0
+    cuts: tuple[str, ...] = ()
+    broken: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    fences: list[int] = field(default_factory=list)
+
+    @property
+    def objects(self) -> int:
+        return len(self.named)
+
+    def look(self) -> None:
+        self.events.append("look")
+
+    def units(self) -> Sequence[int]:
+        return sorted(self.lots)
+
+    def drop(self, unit: int, at_ms: int, epoch: int, lot: Lot) -> None:
+        self.lots.setdefault(unit, []).append((at_ms, epoch, lot))
+
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
+        for at_ms, at_epoch, lot in self.lots.get(unit, []):
+            if at_ms <= before_ms and at_epoch <= epoch:
+                yield lot
+
+    def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
+        self.told += [o.key for o in objects]
+
+    def amounts(self) -> Amounts:
+        return Amounts()
+
+    def fence(self, before_ms: int, *, dry_run: bool) -> int:
+        self.events.append("fence")
+        if not dry_run:
+            self.fences.append(self.fence_at)
+        return self.fence_at
+
+    def scan_due(self, before_ms: int) -> bool:
+        return True
+
+    def parts(self, prefix: str, count: int) -> Sequence[Part]:
+        cuts = [c for c in self.cuts if c.startswith(prefix)]
+        return [FakePart(prefix, start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
+
+    def looker(self, *, remote: bool) -> LookAt:
+        def look_at(store: ObjectStore, part: Part) -> Look:
+            self.events.append("look at a part")
+            return FakeLook(frozenset(self.named), self.fence_at)
+
+        return look_at
+
+    def prefixes(self) -> dict[str, str]:
+        return {ORPHANED_L1: DATA, ORPHANED_INDEX: INDEX}
+
+    def scanned(self, fence: int) -> None:
+        self.events.append("scanned")
