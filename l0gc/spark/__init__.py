@@ -1,1 +1,40 @@
-"""The Spark jobs. What they decide is decided in `watermark/`, `reconcile/` and `sweep/`; here it is spread out."""
+"""The Spark jobs, which spread out what is decided elsewhere; and `format("l0gc")`, by which a Spark program reads and
+writes topics: `l0gc.spark.register(spark)` makes it known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession, *, profile: str | None = None, send_credentials: bool | None = None) -> None:
+    """Make `format("l0gc")` known to a session, as a source and a sink, and a cluster's executors fit for it.
+
+    Executors of a cluster are sent l0gc itself, and the driver's credentials where these do not come with the machine.
+
+    Args:
+        profile: the AWS profile whose credentials are sent.
+        send_credentials: whether to send them; by default only those that an executor cannot have by itself.
+
+    Raises:
+        UsageError: this Spark is older than 4.2.
+        ExecutorsUnfitError: the executors' Python cannot run l0gc.
+        AccessDeniedError: credentials are to be sent, and there are none.
+    """
+    from l0gc.errors import UsageError
+    from l0gc.spark.credentials import for_executors
+    from l0gc.spark.ship import make_ready
+
+    try:
+        from l0gc.spark.source.source import L0gcDataSource
+    except ImportError as e:
+        raise UsageError(f'format("l0gc") needs Spark 4.2 or newer, and this is {spark.version} ({e})') from e
+    from l0gc.storage.config import StoreConfig
+    from l0gc.storage.s3 import S3Store
+
+    make_ready(spark, lambda: for_executors(S3Store(StoreConfig("", profile=profile)), send_credentials))
+    spark.dataSource.register(L0gcDataSource)

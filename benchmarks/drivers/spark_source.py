@@ -1,0 +1,107 @@
+"""`format("l0gc")` and plain Parquet in Spark, the job timed apart from the session's start.
+
+Usage: spark_source.py JOB ARGUMENT... with the name of one of the functions below; the cluster is named by the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import l0gc
+import l0gc.spark
+from l0gc.spark.session import get_session
+from l0gc.storage.s3 import S3Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STORED = "offset bigint, timestamp timestamp, key binary, value binary, epoch bigint"
+"""The columns that L1 objects have."""
+
+
+def fill(spark: SparkSession, topic: str, records: str, folder: str) -> int:
+    """That many records of about 100 bytes in L1, and a copy of the L1 objects in a folder."""
+    text = "concat('record ', id, ' with a text that is about as long as a line of a log: ', md5(CAST(id AS STRING)))"
+    _write(spark.range(int(records)).selectExpr("CAST(id AS STRING) AS key", f"{text} AS value"), topic)
+    with l0gc.open(os.environ["L0GC_URL"]) as cluster:
+        lifted = cluster.reconcile(spark).records
+        store = cluster.handles().store
+        assert isinstance(store, S3Store)
+        for page in store.scan("level_one/data/"):
+            for key in page.keys:
+                (Path(folder) / key.replace("/", "_")).write_bytes(store.get(key).body)
+    return lifted
+
+
+def read(spark: SparkSession, topic: str) -> int:
+    """Every record of L1, with every column that is stored."""
+    frame = spark.read.format("l0gc").schema(STORED).options(url=os.environ["L0GC_URL"], topic=topic)
+    return _nowhere(frame.load())
+
+
+def read_parquet(spark: SparkSession, folder: str) -> int:
+    """The same of the same files on the local disk, by Spark's own reader, which checks nothing."""
+    return _nowhere(spark.read.parquet(folder))
+
+
+def write(spark: SparkSession, topic: str, field: str, file: str) -> Callable[[], int]:
+    """The lines of a file, by a field as their key, into a topic."""
+    _write(_keyed(spark, field, file), topic)
+
+    def written() -> int:
+        with l0gc.open(os.environ["L0GC_URL"]) as cluster:
+            return sum(1 for _ in cluster.read(topic))
+
+    return written
+
+
+def write_parquet(spark: SparkSession, folder: str, field: str, file: str) -> Callable[[], int]:
+    """The same into Parquet files on the local disk."""
+    _keyed(spark, field, file).write.option("compression", "zstd").parquet(folder)
+    return lambda: int(spark.read.parquet(folder).count())
+
+
+def _keyed(spark: SparkSession, field: str, file: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return spark.read.text(file).select(F.get_json_object("value", f"$.{field}").alias("key"), "value")
+
+
+def _write(rows: DataFrame, topic: str) -> None:
+    rows.write.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic).mode("append").save()
+
+
+def _nowhere(frame: DataFrame) -> int:
+    """Compute all of a frame; how many rows that were."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    seen = Observation()
+    frame.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
+
+
+def main(job: str, *arguments: str) -> dict[str, Any]:
+    """Run a job."""
+    jobs: dict[str, Callable[..., int | Callable[[], int]]] = {
+        f.__name__: f for f in (fill, read, read_parquet, write, write_parquet)
+    }
+    started = time.monotonic()
+    spark = get_session(job)
+    l0gc.spark.register(spark)
+    ready = time.monotonic()
+    found = jobs[job](spark, *arguments)
+    done = time.monotonic()
+    records = found if isinstance(found, int) else found()  # counted when the clock has stopped
+    spark.stop()
+    return {"job_seconds": done - ready, "session_seconds": ready - started, "records": records}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

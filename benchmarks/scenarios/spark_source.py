@@ -1,0 +1,86 @@
+"""`format("l0gc")` beside plain Parquet, in Spark with a local master: the jobs, without the session's start."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import Goal, Result, Sample, Spread
+from benchmarks.measure import interleave as in_turn
+from benchmarks.scenarios.basic import check
+from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Setting
+from benchmarks.support.goals import ratio
+
+READ_GOAL: Final = 1.5
+WRITE_GOAL: Final = 2.0
+OURS: Final = 'format("l0gc")'
+PLAIN: Final = "parquet"
+
+
+def _run(setting: Setting, prefix: str, job: str, *arguments: str | Path) -> Sample:
+    command = [sys.executable, BENCHMARKS / "drivers" / "spark_source.py", job, *arguments]
+    return setting.bench.run(command, {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
+
+
+def read(setting: Setting) -> Result:
+    """Reading 10,000,000 records of L1 beside Spark's own reader of the same files."""
+    records = 200_000 if setting.quick else 10_000_000
+    prefix, copy = setting.new_cluster(), setting.bench.scratch / "l1-copy"
+    copy.mkdir()
+    check("the reconcile", _run(setting, prefix, "fill", "flights", str(records), copy), records)
+
+    def ours(_: int) -> Sample:
+        sample = _run(setting, prefix, "read", "flights")
+        check(OURS, sample, records)
+        return sample
+
+    def plain(_: int) -> Sample:
+        sample = _run(setting, prefix, "read_parquet", copy)
+        check(PLAIN, sample, records)
+        return sample
+
+    samples = in_turn({OURS: ours, PLAIN: plain}, setting.runs)
+    size = sum(f.stat().st_size for f in copy.iterdir()) / (1 << 20)
+    found = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
+    goal = Goal("l0gc / Parquet, job", found.of_medians, READ_GOAL, found.text())
+    title = f"{records:,} records, {size:.0f} MiB of L1 in {PARTITIONS} partitions, every stored column to nowhere"
+    return Result("spark-read", title, samples, [goal], [_jobs(samples)])
+
+
+def write(setting: Setting) -> Result:
+    """Writing the flights into a topic beside writing them as Parquet and copying that to the same server."""
+    file, records = setting.flights_file()
+    endpoint = setting.bench.environment["AWS_ENDPOINT_URL_S3"]
+
+    def ours(_: int) -> Sample:
+        sample = _run(setting, setting.new_cluster(), "write", "flights", KEY_FIELD, file)
+        check(OURS, sample, records)
+        return sample
+
+    def plain(number: int) -> Sample:
+        folder = setting.bench.scratch / f"parquet-{number}"
+        sample = _run(setting, setting.new_prefix(), "write_parquet", folder, KEY_FIELD, file)
+        check(PLAIN, sample, records)
+        target = f"s3://{BUCKET}/{setting.new_prefix()}/"
+        copied = setting.bench.run([setting.program("s5cmd"), "--endpoint-url", endpoint, "cp", f"{folder}/", target])
+        shutil.rmtree(folder)
+        return Sample(
+            sample.wall + copied.wall,
+            sample.cpu + copied.cpu,
+            sample.rss_mib,
+            (sample.job or 0.0) + copied.wall,
+            sample.output,
+        )
+
+    samples = in_turn({OURS: ours, PLAIN: plain}, setting.runs)
+    found = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
+    goal = Goal("l0gc / Parquet and its copy, job", found.of_medians, WRITE_GOAL, found.text())
+    title = f"{records:,} flights by {KEY_FIELD}, into a topic of {PARTITIONS} partitions"
+    return Result("spark-write", title, samples, [goal], [_jobs(samples)])
+
+
+def _jobs(samples: dict[str, list[Sample]]) -> str:
+    told = (f"{name} {Spread.of([s.job or 0.0 for s in runs]).text(2)}" for name, runs in samples.items())
+    return f"jobs, s (min / median / max): {', '.join(told)}"

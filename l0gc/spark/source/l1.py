@@ -1,0 +1,245 @@
+"""Parts of L1 objects: which row groups hold what is wanted, and those alone, fetched ahead of their decoding.
+
+An object's footer is read first. It says where each row group lies, and between which timestamps its records are, so what
+a filter excludes is never fetched. What is decoded is believed only as far as `level_one/parquet.py` would: the object's own
+key and columns, a checksum for each page, and consecutive offsets from the first record to the last.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc import columns
+from l0gc.errors import CorruptObjectError
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.ingest.extents import fetch
+from l0gc.streamlog.journal.topic import L1File
+from l0gc.streamlog.level_one.parquet import check_l1
+
+WHOLE_BYTES: Final = 64 << 10
+"""An object that is no larger is fetched at once: its footer alone would cost a request as well."""
+CHUNK_BYTES: Final = 8 << 20
+"""About so much of neighbouring row groups is fetched with one request."""
+_LEAST_TAIL: Final = 8 << 10
+_TAIL_SHARE: Final = 8192
+"""A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
+_MAGIC: Final = 8
+"""Bytes behind a footer: its length, and Parquet's name."""
+_1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Timestamps from `first` to `last`, both included, in milliseconds since 1970."""
+
+    first: int = -(2**62)
+    last: int = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFile:
+    """An L1 object, and the offsets from `start` on, up to but without `end`, that are wanted of it."""
+
+    key: str
+    file: L1File
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: its number, the offset of its first record, and its records."""
+
+    number: int
+    base: int
+    records: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.records
+
+
+@dataclass(slots=True)
+class Opened:
+    """An L1 object whose footer was read; `body` is all of it if that was fetched with it."""
+
+    wanted: WantedFile
+    metadata: Any
+    body: bytes | None
+    groups: list[RowGroup] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Neighbouring row groups of an object, and the bytes of it that were fetched for them, by where they begin."""
+
+    opened: Opened
+    groups: list[RowGroup]
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class _Sparse(io.RawIOBase):
+    """An object of which only some pieces are here; nothing else of it is asked for."""
+
+    def __init__(self, size: int, pieces: Sequence[tuple[int, bytes]]) -> None:
+        self._size, self._pieces, self._at = size, pieces, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        for start, body in self._pieces:
+            first = self._at - start
+            if first >= 0 and first + size <= len(body):
+                self._at += size
+                return body[first : first + size]
+        raise OSError(f"bytes {self._at} to {self._at + size} belong to no row group that its footer names")
+
+
+def open_l1(store: ObjectStore, wanted: WantedFile, times: Times | None = None) -> Opened:
+    """Read an object's footer, on any thread; not where the journal says that all its records are older than `times`.
+
+    Raises:
+        CorruptObjectError: it is no L1 object, or another one.
+        ObjectNotFoundError: it is gone.
+    """
+    key, size = wanted.key, wanted.file.bytes
+    if times is not None and wanted.file.max_timestamp < times.first:
+        return Opened(wanted, None, None)
+    tail_bytes = size if size <= WHOLE_BYTES else max(_LEAST_TAIL, size // _TAIL_SHARE)
+    tail = fetch(store, key, [(size - tail_bytes, tail_bytes)])[0]
+    footer = int.from_bytes(tail[-_MAGIC : -_MAGIC + 4], "little") + _MAGIC
+    if footer > size:
+        raise CorruptObjectError(f"{key} ends in no footer of Parquet; restore that object from a version")
+    if footer > len(tail):
+        tail = fetch(store, key, [(size - footer, footer - len(tail))])[0] + tail
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        with pq.ParquetFile(_Sparse(size, []), metadata=metadata) as parquet:
+            check_l1(parquet, key)
+    except _BROKEN as e:
+        raise _broken(key, e) from e
+    opened = Opened(wanted, metadata, tail if len(tail) == size else None)
+    at = wanted.file.base_offset
+    for number in range(metadata.num_row_groups):
+        opened.groups.append(RowGroup(number, at, metadata.row_group(number).num_rows))
+        at = opened.groups[-1].end
+    if at != wanted.file.last_offset + 1:
+        raise CorruptObjectError(f"{key} ends at record {at - 1}, not {wanted.file.last_offset}")
+    return opened
+
+
+def _broken(key: str, e: Exception) -> CorruptObjectError:
+    return CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version")
+
+
+def wanted_groups(opened: Opened, times: Times | None) -> list[RowGroup]:
+    """The row groups that may hold something wanted."""
+    w = opened.wanted
+    return [
+        g
+        for g in opened.groups
+        if g.end > w.start and g.base < w.end and (times is None or _overlaps(opened.metadata, g.number, times))
+    ]
+
+
+def _overlaps(metadata: Any, number: int, times: Times) -> bool:
+    column = next(c for c in _columns(metadata, number) if c.path_in_schema == "timestamp")
+    found = column.statistics
+    if found is None or not found.has_min_max:
+        return True
+    return bool(_ms(found.max) >= times.first and _ms(found.min) <= times.last)
+
+
+def _ms(time: datetime) -> int:
+    return (time - _1970) // _MS
+
+
+def _columns(metadata: Any, number: int) -> list[Any]:
+    group = metadata.row_group(number)
+    return [group.column(i) for i in range(group.num_columns)]
+
+
+def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[Chunk]:
+    """The row groups, as many together as are fetched at once."""
+    chunk = Chunk(opened, [])
+    size = 0
+    for g in groups:
+        weight = opened.metadata.row_group(g.number).total_byte_size
+        if chunk.groups and (size + weight > CHUNK_BYTES or chunk.groups[-1].end != g.base):
+            yield chunk
+            chunk, size = Chunk(opened, []), 0
+        chunk.groups.append(g)
+        size += weight
+    if chunk.groups:
+        yield chunk
+
+
+def fetch_chunk(store: ObjectStore, chunk: Chunk, names: Sequence[str]) -> Chunk:
+    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    opened = chunk.opened
+    if opened.body is not None:
+        chunk.pieces = [(0, opened.body)]
+        return chunk
+    ranges: list[tuple[int, int]] = []
+    for g in chunk.groups:
+        for c in _columns(opened.metadata, g.number):
+            if c.path_in_schema not in names:
+                continue
+            start = c.data_page_offset if c.dictionary_page_offset is None else c.dictionary_page_offset
+            start = min(start, c.data_page_offset)
+            if ranges and sum(ranges[-1]) == start:
+                ranges[-1] = ranges[-1][0], ranges[-1][1] + c.total_compressed_size
+            else:
+                ranges.append((start, c.total_compressed_size))
+    bodies = fetch(store, opened.wanted.key, ranges)
+    chunk.pieces = [(start, body) for (start, _), body in zip(ranges, bodies, strict=True)]
+    return chunk
+
+
+def decode(chunk: Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them.
+
+    Raises:
+        CorruptObjectError: they are not those that the journal says.
+    """
+    key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
+    try:
+        sparse = _Sparse(f.bytes, chunk.pieces)
+        parquet = pq.ParquetFile(
+            sparse, metadata=chunk.opened.metadata, pre_buffer=False, page_checksum_verification=True
+        )
+        table = parquet.read_row_groups([g.number for g in chunk.groups], columns=list(names), use_threads=False)
+        batches = table.to_batches()
+    except _BROKEN as e:
+        raise _broken(key, e) from e
+    at = chunk.groups[0].base
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        offsets = memoryview(columns.raw(batch.column("offset"))).cast("q")
+        if (offsets[0], offsets[-1]) != (at, at + batch.num_rows - 1):
+            raise CorruptObjectError(f"{key} does not hold the records {f.base_offset} to {f.last_offset}")
+        yield at, batch
+        at += batch.num_rows
+    if at != chunk.groups[-1].end:
+        raise CorruptObjectError(f"{key} ends at record {at - 1} of {chunk.groups[-1].end - 1}")

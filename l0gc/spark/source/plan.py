@@ -1,0 +1,310 @@
+"""What a query reads, fixed when it is planned.
+
+A plan is offsets: for each partition from which record on, up to which. What was fixed does not change, whatever is
+uploaded, reconciled or merged behind it, so a query that is read twice gives the same records. Where they lie is for each
+task to ask (`read.py`).
+
+Journals are gone through one after another, and of each are kept a few numbers for a partition, from which the tasks are
+cut (`split.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+import numpy as np
+
+from l0gc import columns
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.spark.source.filters import Wanted
+from l0gc.spark.source.l1 import Times, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
+from l0gc.spark.source.offsets import Extent, Ranges
+from l0gc.spark.source.options import EARLIEST, LATEST, Bound
+from l0gc.spark.source.split import Part, Weight
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.ingest.extents import decode_block, fetch
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
+from l0gc.streamlog.level_one.index import files_of, l1_key
+
+Found = TypeVar("Found")
+
+_FILE_BYTES: Final = 16 << 10
+"""What it counts to open an L1 object, however small it is."""
+_LOOKS: Final = 5
+"""How often a journal is looked at again, because something that it named was gone."""
+
+Journals = Callable[[int], JournalHandle]
+"""Gives the handle on a journal."""
+
+
+class Look:
+    """One journal's view of a topic, as of now."""
+
+    def __init__(self, cluster: Cluster, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
+        self._store, self._topic, self.run, self._handle = cluster.store, topic, run, handle
+        handle.catch_up()
+        with handle.replica.lock:
+            state = handle.state
+            if state.closed(topic.revision):
+                raise PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted")
+            known = state.topics.get(topic.revision, TopicState(topic.revision, ""))
+            self._known = replace(known, objects=list(known.objects))
+            views = [known.view(p) for p in range(run.first, run.first + run.count)]
+        self.next = np.array([v.next_offset for v in views], np.int64)
+        self.log_start = np.array([v.log_start_offset for v in views], np.int64)
+        self.reconciled = np.array([v.last_reconciled_offset for v in views], np.int64)
+
+    def files(self, partition: int, start: int) -> list[L1File]:
+        """The L1 objects of a partition with records from `start` on. Raises `ObjectNotFoundError`: look again."""
+        state = JournalState(topics={self._topic.revision: self._known})
+        listed = files_of(self._store, self._topic.id(partition), state, start)
+        return [f for f in listed if f.last_offset >= start]
+
+    def weigh(self, starts: Rows, ends: Rows) -> Weight:
+        """What these ranges weigh; they have a row for each partition of the run."""
+        weight = np.zeros(self.run.count)
+        for o in self._known.objects:
+            rows = o.extents[(o.extents["partition"] >= self.run.first)]
+            at = rows["partition"] - self.run.first
+            rows, at = rows[at < self.run.count], at[at < self.run.count]
+            first = np.maximum(rows["base"], starts[at])
+            some = np.maximum(np.minimum(rows["base"] + rows["records"], ends[at]) - first, 0)
+            in_block = np.ones(len(o.blocks))
+            np.maximum.at(in_block, rows["block"], rows["row"].astype(np.int64) + rows["records"])
+            weight[at] += some / in_block[rows["block"]] * o.blocks["length"][rows["block"]]
+        result = Weight(self.run, weight)
+        for n in np.flatnonzero((starts < ends) & (starts <= self.reconciled)).tolist():
+            self._weigh_l1(result, n, int(starts[n]), int(ends[n]))
+        return result
+
+    def _weigh_l1(self, result: Weight, at: int, start: int, end: int) -> None:
+        cuts, total = [], 0.0
+        for f in self.files(self.run.first + at, start):
+            if f.base_offset >= end:
+                break
+            records = min(end, f.last_offset + 1) - max(start, f.base_offset)
+            total += _FILE_BYTES + f.bytes * records / (f.last_offset + 1 - f.base_offset)
+            cuts.append((min(end, f.last_offset + 1), total))
+        result.bytes[at] += total
+        if len(cuts) > 1:
+            result.cuts[at] = cuts
+
+    def at_time(self, timestamp_ms: int) -> Rows:
+        """For each partition the first record that is not older, as far as its objects are in the order of their times; the
+        next offset where there is none. Raises `ObjectNotFoundError`: look again."""
+        objects = self._known.objects
+        low, high = 0, len(objects)
+        while low < high:  # an object's records have one timestamp: when they came together
+            middle = (low + high) // 2
+            if self._time_of(objects[middle]) >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        found = self.next.copy()
+        for o in reversed(objects[low:]):
+            at = o.extents["partition"] - self.run.first
+            inside = (at >= 0) & (at < self.run.count)
+            found[at[inside]] = o.extents["base"][inside]
+        for n in np.flatnonzero(self.reconciled >= self.log_start).tolist():
+            in_l1 = self._in_l1_at(self.run.first + n, int(self.log_start[n]), timestamp_ms)
+            found[n] = found[n] if in_l1 is None else in_l1
+        return np.maximum(found, self.log_start)
+
+    def _time_of(self, o: UnreconciledObject) -> int:
+        number = int(np.argmin(o.blocks["length"]))
+        block = o.block(number)
+        body = fetch(self._store, o.key, [(block.start, block.length)])[0]
+        return memoryview(columns.raw(decode_block(body, o.key, block).column(0))).cast("q")[0]
+
+    def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> int | None:
+        names = ("offset", "timestamp")
+        for f in self.files(partition, start):
+            if f.max_timestamp < timestamp_ms:
+                continue
+            wanted = WantedFile(l1_key(self._topic.id(partition), f), f, start, f.last_offset + 1)
+            opened = open_l1(self._store, wanted)
+            for chunk in chunks(opened, wanted_groups(opened, Times(first=timestamp_ms))):
+                for base, batch in decode(fetch_chunk(self._store, chunk, names), names):
+                    times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
+                    late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
+                    if len(late):
+                        return base + int(late[0])
+        return None
+
+
+def look_at(
+    cluster: Cluster, names: Sequence[str], journals: Journals, assigned: Mapping[str, frozenset[int]]
+) -> dict[str, Extent]:
+    """What some topics have now; a partition that is not read counts as one that is empty.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        PartitionClosedError: it was deleted just now.
+    """
+    state = cluster.controller.snapshot()
+    extents = {}
+    for name in names:
+        topic = state.topic(name)
+
+        def ends(run: JournalRun, topic: Topic = topic) -> tuple[Rows, Rows]:
+            look = Look(cluster, journals(run.journal), topic, run)
+            return look.log_start, look.next
+
+        looks = cluster.parallel.map(ends, topic.runs())
+        read = is_assigned(topic, assigned)
+        extents[name] = Extent(topic, *(np.where(read, np.concatenate(c), 0) for c in zip(*looks, strict=True)))
+    return extents
+
+
+def positions_of(look: Look, topic: str, bound: Bound, what: str) -> Rows:
+    """Where reading begins or ends in the partitions of a run.
+
+    Args:
+        what: the option that says so, for messages.
+
+    Raises:
+        OffsetOutOfRangeError: an offset is behind the newest record.
+        ObjectNotFoundError: look again.
+    """
+    if bound.timestamp_ms is not None:
+        return look.at_time(bound.timestamp_ms)
+    found = (look.log_start if bound.everywhere == EARLIEST else look.next).copy()
+    for partition, offset in (bound.offsets or {}).get(topic, {}).items():
+        at = partition - look.run.first
+        if not 0 <= at < look.run.count:
+            continue
+        if offset > look.next[at]:
+            raise OffsetOutOfRangeError(
+                f"option {what} asks for record {offset} of partition {topic}/{partition}, whose next one will be "
+                f"{look.next[at]}"
+            )
+        found[at] = {EARLIEST: look.log_start[at], LATEST: look.next[at]}.get(offset, offset)
+    return found
+
+
+def check_partitions(
+    bounds: Mapping[str, Bound], assigned: Mapping[str, frozenset[int]], topics: Mapping[str, Topic]
+) -> None:
+    """Raises `UsageError` if an option names a partition that its topic does not have."""
+    named: dict[str, Mapping[str, Iterable[int]]] = {what: bound.offsets or {} for what, bound in bounds.items()}
+    for what, of_topics in {**named, "assign": assigned}.items():
+        for name, of_topic in of_topics.items():
+            for partition in of_topic:
+                if not 0 <= partition < topics[name].partitions:
+                    raise UsageError(
+                        f"option {what} names partition {partition} of topic {name!r}, which has {topics[name].partitions}"
+                    )
+
+
+def looking(look: Callable[[], Found]) -> Found:
+    """What `look` finds; asked again if something that its journal named was replaced meanwhile."""
+    for _ in range(_LOOKS - 1):
+        try:
+            return look()
+        except ObjectNotFoundError:
+            continue
+    try:
+        return look()
+    except ObjectNotFoundError as e:
+        raise CorruptObjectError(f"{e}, though a journal needs it; restore that object from a version") from e
+
+
+def plan_batch(
+    cluster: Cluster,
+    names: Sequence[str],
+    starting: Bound,
+    ending: Bound,
+    wanted: Wanted,
+    journals: Journals,
+    *,
+    assigned: Mapping[str, frozenset[int]] = MappingProxyType({}),
+    fail_on_data_loss: bool = True,
+) -> list[Part]:
+    """What a batch reads, a journal after another.
+
+    Args:
+        wanted: what the query's filters leave.
+        assigned: of some topics the only partitions that are read.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        OffsetOutOfRangeError: records below a log start offset were asked for, or records that are not there yet.
+        CorruptObjectError: an object that a journal needs is not what it should be.
+    """
+    state = cluster.controller.snapshot()
+    topics = {name: state.topic(name) for name in names}
+    check_partitions({"startingOffsets": starting, "endingOffsets": ending}, assigned, topics)
+    parts = []
+    for topic in topics.values():
+        for run in topic.runs() if wanted.has(topic.name) else []:
+            handle = journals(run.journal)
+
+            def plan(topic: Topic = topic, run: JournalRun = run, handle: JournalHandle = handle) -> Part:
+                look = Look(cluster, handle, topic, run)
+                starts = positions_of(look, topic.name, starting, "startingOffsets")
+                ends = positions_of(look, topic.name, ending, "endingOffsets")
+                ends = np.where(is_assigned(topic, assigned)[run.first : run.first + run.count], ends, starts)
+                starts, ends = _left(wanted, run, starts, ends)
+                check_log_start(topic.name, run.first, starts, ends, look.log_start, fail_on_data_loss)
+                starts = np.maximum(starts, look.log_start)
+                return Part(topic, starts, ends, look.weigh(starts, ends))
+
+            parts.append(looking(plan))
+    return parts
+
+
+def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) -> list[Part]:
+    """The parts that these ranges are, weighed. Raises as `plan_batch`."""
+    parts = []
+    for r in ranges:
+        for run in r.topic.runs():
+            starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
+            if (starts >= ends).all():
+                continue
+
+            def plan(r: Ranges = r, run: JournalRun = run, starts: Rows = starts, ends: Rows = ends) -> Part:
+                look = Look(cluster, journals(run.journal), r.topic, run)
+                return Part(r.topic, starts, ends, look.weigh(starts, ends))
+
+            parts.append(looking(plan))
+    return parts
+
+
+def check_log_start(topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows, fail_on_data_loss: bool) -> None:
+    """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and whoever reads wants to know.
+
+    Args:
+        first: the partition of the first row.
+    """
+    if not fail_on_data_loss:
+        return
+    for at in np.flatnonzero((starts < log_start) & (starts < ends)).tolist():
+        raise OffsetOutOfRangeError(
+            f"record {starts[at]} of partition {topic}/{first + at} was deleted; the first one that is there has offset "
+            f"{log_start[at]}. With option failOnDataLoss=false what was deleted is left out"
+        )
+
+
+def is_assigned(topic: Topic, assigned: Mapping[str, frozenset[int]]) -> Rows:
+    """For each partition of a topic whether it is read."""
+    if topic.name not in assigned:
+        return np.ones(topic.partitions, np.bool_)
+    return np.isin(np.arange(topic.partitions), sorted(assigned[topic.name]))
+
+
+def _left(wanted: Wanted, run: JournalRun, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
+    """What filters leave of a run's ranges."""
+    partitions = np.arange(run.first, run.first + run.count)
+    out = (partitions < wanted.partition_span[0]) | (partitions > wanted.partition_span[1])
+    if wanted.partitions is not None:
+        out |= ~np.isin(partitions, sorted(wanted.partitions))
+    starts = np.maximum(starts, min(wanted.offsets[0], 2**62))
+    ends = np.minimum(ends, wanted.offsets[1] + 1)
+    return starts, np.where(out, starts, ends)

@@ -1,0 +1,101 @@
+"""How what a query reads is split over tasks (pure).
+
+A task gets neighbouring partitions of one journal, which share the blocks of L0 objects, up to about `SLICE_BYTES` as they
+are stored; a partition that has more is cut where its L1 objects end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from pyspark.sql.datasource import InputPartition
+
+from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
+
+SLICE_BYTES: Final = 32 << 20
+"""About how many bytes, as stored, a task reads."""
+
+
+@dataclass(frozen=True)
+class Slice(InputPartition):
+    """What a task reads: of some partitions of a topic in one journal a range each, packed as rows of `RANGE`."""
+
+    topic: Topic
+    journal: int
+    rows: bytes
+
+    def ranges(self) -> Rows:
+        return unpack(self.rows, RANGE)
+
+
+@dataclass(slots=True)
+class Weight:
+    """What the ranges of one run weigh: bytes by partition, and of large ones where their L1 objects end, as (offset behind
+    it, bytes up to there)."""
+
+    run: JournalRun
+    bytes: Rows
+    cuts: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Part:
+    """The ranges of one run, and what they weigh."""
+
+    topic: Topic
+    starts: Rows
+    ends: Rows
+    weight: Weight
+
+
+def split(parts: Sequence[Part], min_partitions: int = 1, slice_bytes: int = SLICE_BYTES) -> list[Slice]:
+    """The tasks. Those of one partition stand in the order of their offsets."""
+    total = sum(float(p.weight.bytes[p.starts < p.ends].sum()) for p in parts)
+    target = min(float(slice_bytes), max(total / min_partitions, 1.0))
+    return [s for part in parts for s in _slices(part, target)]
+
+
+def _slices(part: Part, target: float) -> Iterator[Slice]:
+    held: list[tuple[int, int, int]] = []
+    size = 0.0
+    first, journal = part.weight.run.first, part.weight.run.journal
+
+    def slice_of(rows: list[tuple[int, int, int]]) -> Slice:
+        return Slice(part.topic, journal, pack(np.array(rows, RANGE)))
+
+    for at in np.flatnonzero(part.starts < part.ends).tolist():
+        start, end, weight = int(part.starts[at]), int(part.ends[at]), max(float(part.weight.bytes[at]), 1.0)
+        pieces = min(round(weight / target), end - start)
+        if held and (size + weight > target or pieces > 1):
+            yield slice_of(held)
+            held, size = [], 0.0
+        if pieces <= 1:
+            held.append((first + at, start, end - 1))
+            size += weight
+            continue
+        ends = _cut(start, end, weight, part.weight.cuts.get(at, []), pieces)
+        for base, last in zip([start, *ends], [*ends, end], strict=False):
+            yield slice_of([(first + at, base, last - 1)])
+    if held:
+        yield slice_of(held)
+
+
+def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]], pieces: int) -> list[int]:
+    """Where a range is cut into about so many pieces: where an L1 object ends if one does nearby, else between."""
+    behind = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
+    bytes_at = np.array([0.0, *(size for _, size in cuts), weight])
+    found: list[int] = []
+    for n in range(1, pieces):
+        at = n * weight / pieces
+        near = int(np.argmin(np.abs(bytes_at - at)))
+        if abs(bytes_at[near] - at) <= weight / pieces / 2:
+            offset = int(behind[near])
+        else:
+            offset = int(np.interp(at, bytes_at, behind))
+        if offset > (found[-1] if found else start) and offset < end:
+            found.append(offset)
+    return found

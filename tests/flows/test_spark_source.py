@@ -1,0 +1,295 @@
+"""`format("l0gc")` in Spark: a data frame is what `read` gives, and a stream that is killed copies every record once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import l0gc
+import l0gc.spark
+from l0gc.errors import L0gcError
+from l0gc.storage.config import StoreConfig
+from tests.support import stream_copy
+from tests.support.proxy import Proxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def spark(one_spark: SparkSession) -> SparkSession:
+    l0gc.spark.register(one_spark)
+    return one_spark
+
+
+@pytest.fixture
+def cluster(bucket: StoreConfig) -> Iterator[l0gc.Cluster]:
+    with l0gc.open(bucket.url) as opened:
+        opened.init(create_bucket=True, shards=4)
+        yield opened
+
+
+def load(spark: SparkSession, bucket: StoreConfig, **options: str) -> DataFrame:
+    return spark.read.format("l0gc").options(url=bucket.url, endpointUrl=bucket.endpoint_url or "", **options).load()
+
+
+def save(rows: DataFrame, bucket: StoreConfig, topic: str, **options: str) -> None:
+    place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or "", "topic": topic}
+    rows.write.format("l0gc").options(**place, **options).mode("append").save()
+
+
+def lines(first: int, end: int) -> list[bytes]:
+    return [b'{"n":"%d","text":"%s"}' % (n, b"x" * (n % 50)) for n in range(first, end)]
+
+
+def of_frame(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows of a topic, by partition and offset."""
+    rows = frame.selectExpr("partition", "offset", "unix_millis(timestamp) AS ms", "key", "value").collect()
+    return sorted(
+        (r["partition"], r["offset"], r["ms"], None if r["key"] is None else bytes(r["key"]), bytes(r["value"]))
+        for r in rows
+    )
+
+
+def of_read(cluster: l0gc.Cluster, topic: str) -> list[tuple[Any, ...]]:
+    return [(r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in cluster.read(topic)]
+
+
+@contextmanager
+def collecting(bucket: StoreConfig) -> Iterator[Counter[str]]:
+    """Meanwhile everything is reconciled, merged and swept, again and again."""
+    done: Counter[str] = Counter()
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def loop() -> None:
+        try:
+            with l0gc.open(bucket.url, endpoint_url=bucket.endpoint_url, epoch_interval_s=0.001) as cluster:
+                while not stop.is_set():
+                    cluster.housekeep()
+                    with suppress(L0gcError):
+                        done["reconciled"] += cluster.reconcile().records
+                    done["merged"] += cluster.merge(fan_in=2).objects_before
+                    cluster.compute_watermark(scan=False)
+                    done["swept"] += cluster.sweep().deleted
+                    done["vacuumed"] += sum(t.deleted for t in cluster.vacuum(l1_grace_s=0).tallies.values())
+        except BaseException as e:
+            errors.append(e)
+            raise
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        thread.join()
+        assert not errors
+
+
+def test_a_data_frame_is_what_read_gives_while_everything_is_reconciled_merged_and_swept(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
+) -> None:
+    cluster.topics.create("events", partitions=6, journals=2)
+    cluster.upload("events", lines(0, 2000), key_field="n")
+    cluster.reconcile()
+    for n in range(1, 4):
+        for part in range(4):
+            first = 2000 * n + 500 * part
+            cluster.upload("events", lines(first, first + 500), key_field="n")
+        with collecting(bucket) as done:
+            frame = load(spark, bucket, topic="events", minPartitions="6")
+            assert of_frame(frame) == of_read(cluster, "events")
+            assert of_frame(frame) == of_read(cluster, "events")
+        assert frame.count() == 2000 * (n + 1)
+        assert done["swept"] + done["reconciled"] > 0
+
+
+def test_columns_types_and_a_schema_of_fewer_columns(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
+) -> None:
+    cluster.topics.create("events", partitions=2)
+    cluster.upload("events", lines(0, 10), key_field="n")
+    frame = load(spark, bucket, topic="events")
+    assert frame.dtypes == [
+        ("key", "binary"), ("value", "binary"), ("topic", "string"), ("partition", "int"), ("offset", "bigint"),
+        ("timestamp", "timestamp"), ("epoch", "bigint"),
+    ]  # fmt: skip
+    assert frame.selectExpr("count(DISTINCT topic)", "min(epoch) > 0").collect() == [(1, True)]
+    some = spark.read.format("l0gc").schema("value binary, offset bigint")
+    some = some.options(url=bucket.url, endpointUrl=bucket.endpoint_url or "", topic="events")
+    assert some.load().selectExpr("max(offset)").collect()[0][0] > 0
+    assert load(spark, bucket, assign='{"events":[1]}').select("partition").distinct().collect() == [(1,)]
+
+
+def test_filters_are_pushed_where_they_are_asked_for_and_a_frame_is_never_missing_rows_where_not(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
+) -> None:
+    """Spark 4.3 gives one query the plan that another one's filters have made, if both begin at one data frame."""
+    cluster.topics.create("events", partitions=8)
+    cluster.upload("events", lines(0, 800), key_field="n")
+    cluster.reconcile()
+    shared = load(spark, bucket, topic="events")
+    both = shared.filter("partition = 1").unionAll(shared.filter("partition = 2")).groupBy("partition").count()
+    assert {r["partition"] for r in both.collect()} == {1, 2}
+    assert shared.count() == 800
+    name = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "true")
+    try:
+        with Proxy(bucket.endpoint_url or "") as proxy:
+            frame = spark.read.format("l0gc").options(
+                url=bucket.url, endpointUrl=proxy.endpoint_url, topic="events", pushFilters="true"
+            )
+            one = frame.load().filter("partition = 3 AND offset >= 10 AND timestamp > '2020-01-01'").collect()
+            assert [r["offset"] for r in sorted(one, key=lambda r: r["offset"])] == list(range(10, 10 + len(one)))
+            assert one
+            assert len({r["partition"] for r in one}) == 1
+            proxy.settle()
+            read = {r.key for r in proxy.requests if "/level_one/data/" in r.key}
+        assert read
+        assert all("/00003/" in key for key in read)
+    finally:
+        spark.conf.set(name, before or "false")
+
+
+def test_a_wrong_option_is_told_in_one_sentence(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
+) -> None:
+    cluster.topics.create("events", partitions=1)
+    with pytest.raises(Exception, match="UsageError: option startingOffsets must be earliest, latest, or JSON"):
+        load(spark, bucket, topic="events", startingOffsets="first").collect()
+    with pytest.raises(Exception, match="there is no topic 'evenst'; did you mean 'events'"):
+        load(spark, bucket, topic="evenst").collect()
+
+
+def test_a_batch_is_written_by_key_and_again_only_under_another_id(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
+) -> None:
+    cluster.topics.create("events", partitions=6, journals=2)
+    rows = spark.range(3000).selectExpr("CAST(id % 97 AS STRING) AS key", "CAST(id AS STRING) AS value").repartition(4)
+    for batch_id in ("1", "1", "2"):
+        save(rows, bucket, "events", producerName="job", batchId=batch_id)
+    found = list(cluster.read("events"))
+    assert Counter(r.value for r in found) == {b"%d" % n: 2 for n in range(3000)}
+    places: dict[bytes | None, set[int]] = {}
+    for r in found:
+        places.setdefault(r.key, set()).add(r.partition)
+    assert all(len(p) == 1 for p in places.values())
+    cluster.upload("events", lines(0, 97), key_field="n")  # the same keys by the command go to the same partitions
+    for r in cluster.read("events"):
+        places[r.key].add(r.partition)
+    assert all(len(p) == 1 for p in places.values())
+
+
+def test_a_write_that_fails_lands_nothing(spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig) -> None:
+    cluster.topics.create("events", partitions=2)
+    rows = spark.range(0, 1000, 1, 4).selectExpr("IF(id = 999, NULL, CAST(id AS STRING)) AS value")
+    with pytest.raises(Exception, match="has no value"):
+        save(rows, bucket, "events")
+    assert list(cluster.read("events")) == []
+
+
+def test_each_batch_of_a_stream_is_written_once_with_for_each_batch(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
+) -> None:
+    cluster.topics.create("events", partitions=3)
+    cluster.topics.create("copy", partitions=3)
+    cluster.upload("events", lines(0, 300), key_field="n")
+    place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        for _ in range(2):  # as if the driver had died behind the first
+            save(rows.select("key", "value"), bucket, "copy", producerName="each", batchId=str(batch_id))
+
+    stream = spark.readStream.format("l0gc").options(
+        topic="events", startingOffsets="earliest", maxOffsetsPerTrigger="100", **place
+    )
+    query = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "cp"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(r.value for r in cluster.read("copy")) == sorted(lines(0, 300))
+
+
+# -- a driver that is killed ----------------------------------------------------------------------------------------------
+
+
+def driver(url: str, checkpoint: Path, *flags: str) -> subprocess.Popen[bytes]:
+    """A query from `from` to `to`, in a process and a group of its own, Java and workers and all."""
+    return subprocess.Popen(
+        [sys.executable, stream_copy.__file__, url, "from", "to", checkpoint.as_uri(), *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def batches(checkpoint: Path) -> int:
+    """How many micro-batches were begun."""
+    folder = checkpoint / "offsets"
+    return sum(f.name.isdecimal() for f in folder.iterdir()) if folder.is_dir() else 0
+
+
+@pytest.mark.timeout(1800)
+def test_a_stream_whose_driver_is_killed_ten_times_copies_every_record_once_and_in_order(
+    cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
+) -> None:
+    chance = random.Random(16)
+    cluster.topics.create("from", partitions=4)
+    cluster.topics.create("to", partitions=4, journals=2)
+    checkpoint = tmp_path / "checkpoint"
+    total = 0
+    for _ in range(10):
+        cluster.upload("from", lines(total, total + 1000), key_field="n")
+        total += 1000
+        before = batches(checkpoint)
+        process = driver(bucket.url, checkpoint)
+        try:
+            while batches(checkpoint) < before + 2 and process.poll() is None:
+                time.sleep(0.02)
+            assert process.poll() is None, process.stderr.read()[-3000:] if process.stderr else b""
+            time.sleep(chance.random() * 1.5)
+        finally:
+            kill(process)
+        if chance.random() < 0.5:
+            cluster.reconcile()
+            cluster.housekeep()
+            cluster.compute_watermark(scan=False)
+            cluster.sweep()
+    last = driver(bucket.url, checkpoint, "--available-now")
+    try:
+        _, stderr = last.communicate(timeout=600)
+    finally:
+        kill(last)
+    assert last.returncode == 0, stderr[-3000:]
+    copied, original = ([(r.partition, r.key, r.value) for r in cluster.read(name)] for name in ("to", "from"))
+    assert len(original) == total
+    assert copied == original
+    ends = json.loads(
+        sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda f: int(f.name))[-1].read_text().split("\n")[-1]
+    )
+    assert sum(v for k, v in ends["from"].items() if k != "revision") == total

@@ -1,0 +1,119 @@
+"""`format("l0gc")` without Spark: its readers and writers on a cluster in memory, task after task in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+from unittest import mock
+
+import pyarrow as pa
+from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from l0gc.spark.source import source
+from l0gc.spark.source.commit import Committed
+from l0gc.spark.source.options import write_options
+from l0gc.spark.source.source import SCHEMA, BatchReader, L0gcDataSource, Staged, StreamReader
+from l0gc.storage.parallel import InlineExecutor
+from l0gc.streamlog.cluster import Cluster
+
+URL = "s3://bucket/prefix"
+Rows = Mapping[str, Sequence[Any]]
+"""Rows to write, by column."""
+Row = tuple[int, int, bytes]
+"""Partition, offset and value."""
+
+
+class _Pool(InlineExecutor):
+    """Instead of threads: a test replays the order of store calls."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__()
+
+    def __enter__(self) -> Self:
+        return self
+
+
+@contextmanager
+def on(cluster: Cluster) -> Iterator[None]:
+    """Readers and writers made inside work on this cluster, as the driver and as an executor."""
+    with (
+        mock.patch.object(source, "cluster_at", return_value=cluster),
+        mock.patch.object(source, "journal_at", lambda place, number: cluster.journal(number)),
+        mock.patch.object(source, "ThreadPoolExecutor", _Pool),
+    ):
+        yield
+
+
+def data_source(**options: str) -> L0gcDataSource:
+    return L0gcDataSource({"url": URL, **options})
+
+
+def batch_reader(filters: Iterable[Filter] = (), schema: StructType = SCHEMA, /, **options: str) -> BatchReader:
+    """A reader that was given these filters."""
+    asked = list(filters)
+    reader = data_source(**options, **({"pushFilters": "true"} if asked else {})).reader(schema)
+    assert list(reader.pushFilters(asked)) in ([], asked)
+    return reader
+
+
+def stream_reader(**options: str) -> StreamReader:
+    return data_source(**options).streamReader(SCHEMA)
+
+
+def table(reader: BatchReader | StreamReader, partitions: Sequence[InputPartition]) -> pa.Table:
+    """What the tasks of these partitions read, one after another."""
+    schema = source._arrow_schema(SCHEMA)
+    batches = [b for p in partitions for b in reader.read(p)]
+    return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+
+
+def rows_of(found: pa.Table) -> list[Row]:
+    """Partition, offset and value of each record."""
+    columns = [found.column(name).to_pylist() for name in ("partition", "offset", "value")]
+    return list(zip(*columns, strict=True))
+
+
+def read(cluster: Cluster, filters: Iterable[Filter] = (), /, **options: str) -> list[Row]:
+    """A batch, all of it."""
+    with on(cluster):
+        reader = batch_reader(filters, **options)
+        return rows_of(table(reader, reader.partitions()))
+
+
+def arrow(rows: Rows) -> pa.RecordBatch:
+    """Rows to write, as Spark hands them over."""
+    types = {"value": pa.binary(), "key": pa.binary(), "partition": pa.int32(), "topic": pa.string()}
+    arrays = [pa.array(list(values), types[name]) for name, values in rows.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(rows))
+
+
+def columns_of(rows: Rows) -> StructType:
+    """The same rows' schema in Spark."""
+    found = StructType()
+    for name in rows:
+        kind = {"partition": "integer", "topic": "string"}.get(name, "binary")
+        found = found.add(name, kind)
+    return found
+
+
+def write_batch(cluster: Cluster, *tasks: Rows, **options: str) -> None:
+    """Write a batch, each of these by a task."""
+    with on(cluster):
+        writer = data_source(**options).writer(columns_of(tasks[0]), False)
+        writer.commit([writer.write(iter([arrow(t)])) for t in tasks])
+
+
+def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
+    """What a task of a micro-batch tells the driver."""
+    with on(cluster), mock.patch.object(source._Task, "now", return_value=source._Task(0, query, batch)):
+        writer = data_source(**options).streamWriter(columns_of(rows), False)
+        return writer.write(iter([arrow(rows)]))
+
+
+def commit(cluster: Cluster, messages: Sequence[Staged | None], batch: int, **options: str) -> Committed:
+    """Commit a micro-batch, as a driver that has just been started."""
+    with on(cluster):
+        options_of = write_options({"url": URL, "topic": "any", **options}, streaming=True, default_object_bytes=1)
+        return source.committed(options_of, messages, batch)
