@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, epoch, held_back
-from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
-from l0gc.collect.attempts import Noted
+from l0gc.cli.signals import telling_stop
+from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options, telling_tasks
+from l0gc.collect.attempts import LastRun
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
-from l0gc.figures import count, size, span
+from l0gc.formatting import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -82,7 +84,7 @@ def command(
 ) -> None:
     """Compute M from the journals, count what the bucket holds, and publish M, on Spark.
 
-    With --reports and --partitions, M is computed for a system that keeps its own log (l0gc init --external-log).
+    With --reports and --partitions, M is computed for a system with an external log (l0gc init --external-log).
 
     \b
     Example:
@@ -146,12 +148,16 @@ def run_compute_watermark(
 
     Args:
         inventory: the manifest of the inventory that is read instead of the listing.
-        read_external: reads what a system with its own log exports; None for l0gc's journals.
+        read_external: reads what a system with an external log exports; None for l0gc's journals.
     """
     from l0gc.storage.fan_out import LocalFanOut
     from l0gc.watermark.pipeline import check_kind
 
-    with Noted(cluster, "compute-watermark", whole=not dry_run), out.progress("computing M"):
+    with (
+        telling_stop(lambda: f"M is published whole or not at all; run l0gc {logs.running('compute-watermark')} again"),
+        LastRun(cluster, "compute-watermark", whole=not dry_run),
+        out.progress("computing M") as show,
+    ):
         # What is wrong with the arguments is said before Spark starts.
         check_kind(cluster.identity(), external=read_external is not None)
         manifest = _inventory(config, inventory)
@@ -164,10 +170,11 @@ def run_compute_watermark(
             result = run(LocalFanOut(cluster.store, cluster.parallel))
         else:
             began = time.monotonic()
-            with open_session(_PLAIN) as spark:
+            with open_session(_PLAIN) as spark, telling_tasks(spark, show) as say:
                 from l0gc.spark.fan_out import SparkFanOut
 
                 started = time.monotonic() - began
+                say("reading the journals and the listing" if scan else "reading the journals")
                 result = run(SparkFanOut(spark, config))
             result.seconds["spark"] = started
     print_result(out, result)

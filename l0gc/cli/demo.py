@@ -18,12 +18,14 @@ import click
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, taking_results, writing_stdout
 from l0gc.errors import L0gcError
-from l0gc.figures import count, size
+from l0gc.formatting import count, size
 from l0gc.settings import Settings
 
 _TOPIC = "flights"
 _PARTITIONS = 8
 _KEY = "carrier"
+_OWN = {"L0GC_URL": "s3://demo/l0gc", "L0GC_CONFIG": os.devnull}
+"""The demo's own settings, and nothing of the user's file."""
 
 
 @click.command("demo")
@@ -48,7 +50,7 @@ def command(settings: Settings, files: int, limit: int | None) -> None:
         demo = _Demo(quiet=settings.json)
         demo.say("Writing the sample data, and starting SeaweedFS on this machine.")
         paths = write_files(Path(directory) / "flights", files, limit)
-        with SeaweedFS() as server, _environment(server.environment() | {"L0GC_URL": "s3://demo/l0gc"}):
+        with SeaweedFS() as server, _environment(server.environment() | _OWN):
             result = demo.play(paths)
     result["seconds"] = round(time.monotonic() - started, 1)
     out.result(result, demo.summary(result))

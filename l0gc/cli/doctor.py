@@ -19,7 +19,7 @@ from l0gc.settings import Settings
 @click.command("doctor")
 @common_options
 def command(settings: Settings) -> None:
-    """Check the store, the credentials, this machine and the cluster; a remedy for whatever is not well.
+    """Check the store, the credentials, this machine and the cluster, and name a remedy for each problem.
 
     Tries what the commands do, below l0gc/probe/ or with requests that cannot take effect, and leaves nothing behind.
 

@@ -6,7 +6,7 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.cli.pause import whoever
+from l0gc.cli.pause import user_at_host
 from l0gc.errors import UsageError
 from l0gc.settings import Settings
 from l0gc.streamlog.topics import close_unknown_topics as close_all_unknown
@@ -41,7 +41,7 @@ def show(settings: Settings) -> None:
 @command.command("advance")
 @click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
 @click.option(
-    "--caller", default=whoever, show_default="user@host",
+    "--caller", default=user_at_host, show_default="user@host",
     help="Who repeats: a repeated --expect returns this caller's own advance.",
 )  # fmt: skip
 @click.option(

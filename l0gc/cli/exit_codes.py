@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from l0gc.cli.signals import code_of
 from l0gc.errors import L0gcError
 
 INTERRUPTED = 130
@@ -11,7 +12,7 @@ OUTPUT_CLOSED = 141
 
 
 class OutputClosedError(Exception):
-    """Whoever read our stdout has gone, as `head` does; there is nobody to tell."""
+    """The reader of stdout has closed it, as `head` does."""
 
 
 def exit_code_of(e: BaseException | None) -> int:
@@ -21,8 +22,10 @@ def exit_code_of(e: BaseException | None) -> int:
             return 0
         case L0gcError() | click.ClickException() | click.exceptions.Exit():
             return e.exit_code
-        case KeyboardInterrupt() | click.exceptions.Abort():
-            return INTERRUPTED
+        case KeyboardInterrupt():
+            return code_of(e)
+        case click.exceptions.Abort():  # click's word for Ctrl-C, and for an answer that is not given
+            return code_of(e.__cause__ or e)
         case OutputClosedError():
             return OUTPUT_CLOSED
         case _:

@@ -10,8 +10,8 @@ import msgspec
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.collect.attempts import Noted
-from l0gc.figures import count
+from l0gc.collect.attempts import LastRun
+from l0gc.formatting import count
 from l0gc.settings import Settings
 from l0gc.streamlog.cluster import Cluster
 
@@ -43,7 +43,7 @@ def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:
     """Housekeep, and print the result. Raises `PartialFailureError` if it failed for a log."""
     from l0gc.streamlog.housekeep import housekeep
 
-    with Noted(cluster, "housekeep"):
+    with LastRun(cluster, "housekeep"):
         with out.progress("housekeeping"):
             r = housekeep(cluster, barrier=barrier)
         print_result(out, r, barrier=barrier)

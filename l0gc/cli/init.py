@@ -8,7 +8,7 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.keys import DEFAULT_TEMPLATE
 from l0gc.settings import Settings
 from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS

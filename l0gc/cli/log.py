@@ -8,8 +8,9 @@ import click
 
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, writing_stdout
+from l0gc.cli.terminal import json_escaped
 from l0gc.errors import CorruptObjectError, UsageError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.settings import Settings
 
 
@@ -30,8 +31,8 @@ def command() -> None:
 @click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, also where no entry is gone.")
 @common_options
 def show(settings: Settings, controller: bool, journal: int | None, start: int, checkpoint: bool) -> None:
-    """Print what a log holds, one JSON object a line, also without --json: its entries, and before them, where older
-    ones are gone, its newest checkpoint.
+    """Print what a log holds, one JSON object a line: its entries, and before them, where older ones are gone, its newest
+    checkpoint. With --json these lines are the `lines` of one object.
 
     What cannot be read is a line with an `error`; the command then ends with exit code 4.
 
@@ -46,12 +47,22 @@ def show(settings: Settings, controller: bool, journal: int | None, start: int, 
         raise UsageError("show one log: --controller or --journal N")
     lines = damaged = 0
     with open_cluster(settings) as (cluster, _), writing_stdout():
+        out = sys.stdout.buffer
         for shown in show_log(cluster, journal, start, checkpoint=checkpoint):
+            if settings.json:  # as it goes: a log may be larger than the memory
+                out.write(b"," if lines else _head(journal))
             lines, damaged = lines + 1, damaged + shown.damaged
-            sys.stdout.buffer.writelines(shown.pieces())
-            sys.stdout.buffer.write(b"\n")
+            out.writelines(json_escaped(piece.decode()).encode() for piece in shown.pieces())
+            out.write(b"" if settings.json else b"\n")
+        if settings.json:
+            out.write((b"" if lines else _head(journal)) + b'],"count":%d,"damaged":%d}\n' % (lines, damaged))
     name = "the controller's log" if journal is None else f"journal {journal}"
     if damaged:
         raise CorruptObjectError(f"{count(damaged, 'line')} of {name} cannot be read; those with an error say why")
     if not lines:
         Output(settings).note(f"{name} holds nothing" + (f" from offset {start} on" if start else ""))
+
+
+def _head(journal: int | None) -> bytes:
+    log = "controller" if journal is None else "journal"
+    return b'{"log":"%s","journal":%s,"lines":[' % (log.encode(), b"null" if journal is None else b"%d" % journal)

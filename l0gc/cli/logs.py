@@ -1,7 +1,8 @@
 """What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
 
 Only l0gc's own loggers are heard. Those of the libraries below stay as they are at every `-v`: botocore's would write down
-signed requests. A user and a password inside a URL are hidden, whoever wrote it into a message.
+signed requests, and py4j's a traceback when Ctrl-C finds it at work. A user and a password inside a URL are hidden, whoever
+wrote it into a message, and what a terminal would act on is escaped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import click
 import msgspec
 
 from l0gc.cli.exit_codes import exit_code_of
+from l0gc.cli.terminal import escaped, is_text, json_text
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.settings import Settings
@@ -43,7 +45,7 @@ def without_secret(text: str) -> str:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, str):
-        return without_secret(value)
+        return without_secret(value if is_text(value) else escaped(value))
     if isinstance(value, dict):
         return {k: _without_secrets(v) for k, v in value.items()}
     return [_without_secrets(v) for v in value] if isinstance(value, list) else value
@@ -71,8 +73,9 @@ class LogHandler(logging.Handler):
         self.command = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self._json(record) if self.format_name == JSON else without_secret(f"l0gc: {record.getMessage()}")
-        with suppress(OSError):  # whoever read it has gone, or its disk is full; the work goes on all the same
+        text = self.format_name == TEXT
+        line = escaped(without_secret(f"l0gc: {record.getMessage()}")) if text else self._json(record)
+        with suppress(OSError):  # its reader has gone, or the disk is full; the work continues
             click.echo(line, err=True)
 
     def _json(self, record: logging.LogRecord) -> str:
@@ -86,7 +89,7 @@ class LogHandler(logging.Handler):
             **getattr(record, "fields", {}),
         }
         # Each text by itself: in the line, a URL in one and an @ in the next would look like one secret.
-        return msgspec.json.encode(_without_secrets(msgspec.to_builtins(row, enc_hook=str))).decode()
+        return json_text(_without_secrets(msgspec.to_builtins(row, enc_hook=str)))
 
 
 HANDLER: Final = LogHandler()
@@ -99,7 +102,13 @@ def set_up(format_name: str, verbose: int, command: str, run_id: str) -> None:
     HANDLER.format_name, HANDLER.command, HANDLER.run_id = format_name, command, run_id
     if HANDLER not in _ROOT.handlers:
         _ROOT.addHandler(HANDLER)
+        logging.getLogger().addHandler(logging.NullHandler())  # else the first word of another library puts one there
     _ROOT.setLevel(NOTE if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
+
+
+def running(step: str) -> str:
+    """The command to run again for a step: the one that the user ran, of which it may be a part."""
+    return HANDLER.command or step
 
 
 def set_run_id(run_id: str) -> None:

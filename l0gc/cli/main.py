@@ -5,38 +5,44 @@ A command's module is imported when that command runs, so `l0gc --help` is quick
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
 import traceback
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from l0gc import __version__
-from l0gc.cli import logs
-from l0gc.cli.exit_codes import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError
-from l0gc.errors import L0gcError, suggestion
+from l0gc.cli import logs, signals
+from l0gc.cli.exit_codes import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError, exit_code_of
+from l0gc.cli.terminal import escaped
+from l0gc.errors import L0gcError, OutputFailedError, suggestion
 
 COMMANDS: Final = {
     "init": ("l0gc.cli.init", "Probe the store and found a cluster."),
-    "topic": ("l0gc.cli.topic", "Create, delete, list and describe topics."),
+    "topic": ("l0gc.cli.topic", "Create, alter, delete, list and describe topics."),
     "epoch": ("l0gc.cli.epoch", "Show or advance the cluster epoch."),
     "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic."),
     "producer": ("l0gc.cli.producer", "Show producers, and how far their uploads got."),
     "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1 (Spark)."),
+    "merge": ("l0gc.cli.merge", "Merge small L1 objects into large ones (Spark, or this process)."),
+    "expire": ("l0gc.cli.expire", "Delete records beyond their topic's retention."),
+    "delete-records": ("l0gc.cli.delete_records", "Delete a topic's records before an offset or a time."),
     "housekeep": ("l0gc.cli.housekeep", "Tick, slide idle windows, keep the logs short."),
     "compute-watermark": (
         "l0gc.cli.compute_watermark",
         "Compute M from the journals and the listing, and publish it (Spark).",
     ),
     "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
-    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, compute-watermark and sweep in one go (Spark)."),
+    "vacuum": ("l0gc.cli.vacuum", "Delete what else is garbage: dropped L1 objects, orphans, old records."),
+    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due (Spark)."),
     "pause": ("l0gc.cli.pause", "Pause all sweeps of this cluster."),
     "resume": ("l0gc.cli.resume", "Let sweeps go on after l0gc pause."),
-    "runs": ("l0gc.cli.runs", "List and show the records of past sweeps."),
-    "undelete": ("l0gc.cli.undelete", "Bring back what a sweep deleted from a versioned bucket."),
+    "runs": ("l0gc.cli.runs", "List and show the records of past sweeps and vacuums."),
+    "undelete": ("l0gc.cli.undelete", "Bring back what a sweep or a vacuum deleted from a versioned bucket."),
     "verify": ("l0gc.cli.verify", "Check that the bucket holds what the journals say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
@@ -44,9 +50,11 @@ COMMANDS: Final = {
     "explain": ("l0gc.cli.explain", "Explain why an object is kept or may go."),
     "log": ("l0gc.cli.log", "Show what the cluster's logs hold."),
     "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
-    "config": ("l0gc.cli.config", "Show the settings that commands go by."),
+    "config": ("l0gc.cli.config", "Show the settings that commands use."),
     "completion": ("l0gc.cli.completion", "Print the script that completes l0gc in a shell."),
+    "server": ("l0gc.cli.server", "Run an S3 server on this machine, in the foreground, until Ctrl-C."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
+    "help": ("l0gc.cli.help", "Show the help of a command, or of l0gc."),
 }
 
 
@@ -72,6 +80,11 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"There is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click would answer Ctrl-C with an empty line."""
+        with signals.telling_stop(lambda: "running the command again is safe"):
+            return super().invoke(ctx)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands' names, without importing them, then the group's own options."""
         names = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
@@ -83,8 +96,9 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--context", metavar="NAME", help="The context of the settings file to use, for any command.")
 @click.version_option(__version__, prog_name="l0gc")
-def cli() -> None:
+def cli(context: str | None) -> None:
     """Garbage collection for level-zero objects in object storage.
 
     \b
@@ -99,45 +113,99 @@ def cli() -> None:
 
 def main() -> None:
     """Run a command and exit with its code."""
+    signals.listen()
+    _open_what_is_closed()
     # Arrow's own allocator keeps freed memory for each thread: 40 MiB of an upload. Read when pyarrow is first imported.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
     logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for what is wrong before the command has begun
     try:
         code = cli.main(prog_name="l0gc", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        code = _fail("stopped; running the command again is safe", INTERRUPTED)
+    except (click.exceptions.Abort, KeyboardInterrupt) as e:
+        code = _fail("stopped: running the command again is safe", exit_code_of(e))
     except click.ClickException as e:
+        e.message = escaped(e.message)  # type: ignore[misc]  # it is about to be shown, and to nobody else
         if logs.HANDLER.format_name == logs.JSON:
             code = _fail(e.format_message(), e.exit_code)
         else:
             e.show()
             code = e.exit_code
+    except OutputFailedError as e:
+        _give_up_stdout()
+        code = _fail(str(e), e.exit_code, trace=verbose)
     except L0gcError as e:
         code = _fail(str(e), e.exit_code, trace=verbose)
     except OutputClosedError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail, too
+        _give_up_stdout()
         code = OUTPUT_CLOSED
+    except OSError as e:
+        code = _fail(_of_stdout(e) or _of_this_machine(e), 1, trace=verbose)
     except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v
         code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1, trace=verbose)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_what_is_closed() -> None:
+    """Have stdin, stdout and stderr, whatever the caller closed: the next file or connection would get their numbers.
+
+    They are opened the wrong way round, so that whoever uses one learns that it is closed.
+    """
+    for number, name, flags, mode in (
+        (0, "stdin", os.O_WRONLY, "r"),
+        (1, "stdout", os.O_RDONLY, "w"),
+        (2, "stderr", os.O_WRONLY, "w"),
+    ):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, flags), number, inheritable=True)  # the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _give_up_stdout() -> None:
+    """Send what stdout's buffer holds still nowhere, so that the flush at exit does not fail, too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _of_stdout(e: OSError) -> str:
+    """What is wrong with stdout, if it is that: click writes help by itself. Errors of other output come as others."""
+    if not any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(e.__traceback__)):
+        return ""
+    _give_up_stdout()
+    return f"stdout could not be written: {'it is closed' if e.errno == errno.EBADF else e.strerror}"
+
+
+def _of_this_machine(e: OSError) -> str:
+    """What is wrong with a file, a folder or a disk here; nothing else is left as an `OSError`."""
+    where, said = str(e.filename or ""), e.strerror or str(e)
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left{f' for {where}' if where else ''}: free some, or set TMPDIR to a folder that has more"
+    if e.errno == errno.EBADF:
+        return "stdin is closed, and something was to be read from it"
+    if "temporary directory" in said:
+        return f"{said[:1].lower()}{said[1:]}: set TMPDIR to a folder that can be written"
+    return f"{where}: {said}" if where else f"unexpected {type(e).__name__}: {said} (run it with -v for the traceback)"
+
+
 def _log_format(args: list[str]) -> str:
     """The format that is asked for, as far as it can be told without the command."""
-    asked = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
+    wanted = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
     for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")
         if name == "--log-format":
-            asked = inline if given else value
-    return asked if asked in logs.FORMATS else logs.TEXT
+            wanted = inline if given else value
+    return wanted if wanted in logs.FORMATS else logs.TEXT
 
 
 def _fail(message: str, code: int, *, trace: bool = False) -> int:
     fields = {}
+    if code == INTERRUPTED and sys.stderr.isatty():
+        click.echo("\r", err=True, nl=False)  # over the ^C that the terminal shows
     if trace and logs.HANDLER.format_name == logs.JSON:
         fields["traceback"] = traceback.format_exc()
     elif trace:
-        click.echo(logs.without_secret(traceback.format_exc()), err=True, nl=False)
+        for line in logs.without_secret(traceback.format_exc()).splitlines():
+            click.echo(escaped(line), err=True)
     logs.error(message, code, **fields)
     return code

@@ -136,10 +136,10 @@ def push(gateway: str, new: Iterable[Sample]) -> None:
         return basic_auth_handler(url, method, timeout, headers, data, user, password)
 
     bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2]))
-    told = {key_of(s.metric.last_run_name, s.labels): s.value for s in new}
-    first = next(iter(told))[1]
+    newest = {key_of(s.metric.last_run_name, s.labels): s.value for s in new}
+    first = next(iter(newest))[1]
     group = {name: value for name, value in first if name != "step"}
-    pushadd_to_gateway(bare, _JOB, _registry(_families(told)), group, timeout=_PUSH_SECONDS, handler=send)
+    pushadd_to_gateway(bare, _JOB, _registry(_families(newest)), group, timeout=_PUSH_SECONDS, handler=send)
 
 
 def _families(values: Mapping[Key, float]) -> list[Family]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -11,15 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from l0gc.cli import logs
 from l0gc.cli.exit_codes import OutputClosedError
+from l0gc.cli.progress import Advance, following, noting
+from l0gc.cli.terminal import escaped, json_text
+from l0gc.errors import OutputFailedError
 from l0gc.events import event
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.settings import Settings
 from l0gc.watermark.source import UNRECONCILED
 
@@ -63,20 +67,25 @@ def taking_measures(into: dict[str, Any]) -> Iterator[None]:
         _measured.reset(token)
 
 
-class Advance(Protocol):
-    """Tells a progress display what is done."""
-
-    def __call__(self, text: str, *, done: float | None = None, total: float | None = None) -> None: ...
-
-
 @contextmanager
-def writing_stdout() -> Iterator[None]:
-    """Raises `OutputClosedError` if stdout's reader has gone."""
+def writing_stdout(failed: str = "stdout could not be written") -> Iterator[None]:
+    """For what writes to stdout, and does nothing else that can fail with an `OSError`.
+
+    Args:
+        failed: how the sentence begins that says why it could not.
+
+    Raises:
+        OutputClosedError: stdout's reader has gone.
+        OutputFailedError: stdout takes nothing: its disk is full, or it is closed.
+    """
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError as e:
         raise OutputClosedError from e
+    except OSError as e:
+        why = "it is closed" if e.errno == errno.EBADF else e.strerror or str(e)
+        raise OutputFailedError(f"{failed}: {why}") from e
 
 
 class Output:
@@ -94,13 +103,17 @@ class Output:
         """Whether anybody gets a result's data, beside its text."""
         return self.json or _taken.get() is not None
 
-    def result(self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2) -> None:
-        """The command's result: `data` as JSON, or `text` line by line.
+    def result(
+        self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2, styled: bool = False
+    ) -> None:
+        """The command's result: `data` as JSON, or `text`, each on one line, with nothing that a terminal would act on.
 
         Args:
             indent: of what is folded to a terminal's width; None for text that is as wide as it should be.
+            styled: `text` has colours, and what it shows was escaped before it got them.
         """
         self.measure(data)
+        text = text if styled else [escaped(line) for line in text]
         taken = _taken.get()
         if taken is not None:
             taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
@@ -108,14 +121,14 @@ class Output:
         if self._log_format == logs.JSON:
             _log.info("%s", text[0] if text else "", extra=event("result", **logs.scalars(data)))
         folded = text if indent is None else _folded(text, indent)
-        lines = [msgspec.json.encode(data).decode()] if self.json else folded
-        with writing_stdout():
+        lines = [json_text(data)] if self.json else folded
+        with writing_stdout("the command went through, but its result could not be written to stdout"):
             for line in lines:
                 click.echo(line, color=is_coloured() or None)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[dict[str, Any], Sequence[str]], None]]:
-        """Shows one result after another, each as wide as it should be.
+        """Shows one styled result after another, each as wide as it should be.
 
         On a terminal each takes the place of the one before; elsewhere, and on one that cannot do that, it is printed
         below it behind a blank line. With `--json` it is one object a line.
@@ -125,7 +138,7 @@ class Output:
 
             def show(data: dict[str, Any], text: Sequence[str]) -> None:
                 nonlocal first
-                self.result(data, text if first else ["", *text], indent=None)
+                self.result(data, text if first else ["", *text], indent=None, styled=True)
                 first = False
 
             yield show
@@ -150,22 +163,9 @@ class Output:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Advance]:
-        """A line on the terminal that follows the work; nothing where stderr is not a terminal, or holds a log."""
-        if not self.follows:
-            yield lambda text, *, done=None, total=None: None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(20),
-            TextColumn("{task.fields[text]}"),
-        )
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=None, text="")
-            yield lambda text, *, done=None, total=None: bar.update(task, text=text, completed=done, total=total)
+        """Shows how far the work is: a line on a terminal; a note once a minute where stderr is none, or holds a log."""
+        with following(title) if self.follows else noting(title, self.note) as show:
+            yield show
 
 
 def _fitting(text: Sequence[str], height: int) -> list[str]:

@@ -10,6 +10,7 @@ import click
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.collect.pause import describe, set_pause
+from l0gc.errors import UsageError
 from l0gc.settings import Settings
 
 
@@ -28,16 +29,20 @@ def command(settings: Settings, why: str, by: str | None) -> None:
       l0gc pause --why "restoring a backup"
     """
     out = Output(settings)
+    if not why.strip():
+        raise UsageError('--why is empty: say why sweeps are paused, e.g. --why "restoring a backup"')
+    if by is not None and not by.strip():
+        raise UsageError("--by is empty: say who pauses, or leave it out for user@host")
     with open_cluster(settings) as (cluster, store):
         cluster.identity()
-        pause, new = set_pause(store, why, by or whoever())
+        pause, new = set_pause(store, why, by or user_at_host())
     out.result(
         {"why": pause.why, "by": pause.by, "since_ms": pause.since_ms, "new": new},
         [f"sweeps are paused{'' if new else ' already'}: {describe(pause)}"],
     )
 
 
-def whoever() -> str:
+def user_at_host() -> str:
     """The user and the host of this process."""
     try:
         user = getpass.getuser()

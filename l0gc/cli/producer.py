@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from l0gc.cli.names import PRODUCER
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, epoch
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def command() -> None:
 
 
 @command.command("describe")
-@click.argument("name")
+@click.argument("name", type=PRODUCER)
 @common_options
 def describe(settings: Settings, name: str) -> None:
     """Show the newest run of producer NAME, and how far each journal is with it.

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
+from l0gc.cli.names import TOPIC
 from l0gc.cli.options import Size, common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
-from l0gc.collect.attempts import Noted
-from l0gc.figures import count, size
+from l0gc.cli.signals import telling_stop
+from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options, telling_tasks
+from l0gc.collect.attempts import LastRun
+from l0gc.formatting import count, size
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Cluster
@@ -23,7 +26,7 @@ _MOST_ROUND_BYTES: Final = 1 << 40
 
 
 @click.command("reconcile")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, type=TOPIC)
 @click.option(
     "--round-bytes",
     type=Size(_MOST_ROUND_BYTES),
@@ -59,19 +62,27 @@ def run_reconcile(
     from l0gc.streamlog.level_one.plan import ROUND_BYTES
     from l0gc.streamlog.level_one.reconcile import ReconcileResult, has_work
 
-    with Noted(cluster, "reconcile", whole=topic is None):
+    lifted = 0
+
+    def stopped() -> str:
+        known = f" ({count(lifted, 'record')} so far)" if lifted else ""
+        return f"what is in L1 stays{known}; l0gc {logs.running('reconcile')} continues from there"
+
+    with telling_stop(stopped), LastRun(cluster, "reconcile", whole=topic is None):
         with out.progress("reconciling") as show:
-
-            def progress(done: ReconcileResult) -> None:
-                if done.rounds:
-                    show(f"{count(done.rounds, 'round')}, {count(done.records, 'record')}")
-
+            show("reading the journals")
             if not has_work(cluster, topic):  # what is wrong with the arguments is said before Spark starts
                 result = ReconcileResult()
             else:
                 from l0gc.spark import reconcile_job
 
-                with open_session(()) as spark:
+                with open_session(()) as spark, telling_tasks(spark, show) as say:
+
+                    def progress(done: ReconcileResult) -> None:
+                        nonlocal lifted
+                        lifted = done.records
+                        say(f"round {done.rounds + 1}, {count(done.records, 'record')} in L1")
+
                     result = reconcile_job.run(
                         spark, cluster, config, topic, round_bytes=round_bytes or ROUND_BYTES, progress=progress
                     )

@@ -12,7 +12,7 @@ import msgspec
 from l0gc.cli.options import common_options, open_cluster, price_option
 from l0gc.cli.output import Output, writing_stdout
 from l0gc.errors import UsageError
-from l0gc.figures import size
+from l0gc.formatting import size
 from l0gc.settings import Settings
 
 _STDOUT: Final = "-"

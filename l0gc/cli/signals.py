@@ -1,29 +1,100 @@
-"""Ending a run in good order when the user, or the machine, asks for it."""
+"""What SIGINT, SIGTERM and SIGHUP do to a command: the first ends it in good order, the second at once.
+
+Each is raised as `Interrupted` where the main thread is, so that whatever is open is closed on the way out: temporary
+folders go, Java goes, and one line says what was done. Work that can end between two of its steps asks for `stopping`
+instead. A signal that was ignored when the command was started, as under `nohup`, stays ignored.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+from l0gc.errors import StoppedError
+
+SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_AGAIN_S: Final = 0.02
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks the command to end; no `except Exception` takes it for an error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+def code_of(e: BaseException) -> int:
+    """The exit code of what was ended by `e`; 130, as for Ctrl-C, where it does not say."""
+    code = getattr(e, "exit_code", None)
+    return code if isinstance(code, int) else 128 + signal.SIGINT
+
+
+def listen() -> None:
+    """From now on the first signal raises `Interrupted` in the main thread, and the second one kills the process."""
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _heard)
+    sys.unraisablehook = _unraisable
+
+
+def _heard(number: int, frame: Any) -> None:
+    for each in SIGNALS:
+        if signal.getsignal(each) is _heard:
+            signal.signal(each, signal.SIG_DFL)
+    raise Interrupted(number)
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a finalizer, which is where the signal may have come: it is sent once more.
+
+    What else a finalizer fails with is no news to a user, Java having gone.
+    """
+    if isinstance(what.exc_value, Interrupted):
+        number = what.exc_value.exit_code - 128
+        for each in SIGNALS:
+            if signal.getsignal(each) == signal.SIG_DFL:
+                signal.signal(each, _heard)
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+
+@contextmanager
+def telling_stop(done: Callable[[], str]) -> Iterator[None]:
+    """If a signal ends what is inside, `done` says what stays, and which command goes on.
+
+    Raises:
+        StoppedError: a signal has.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        raise StoppedError(f"stopped: {done()}", code_of(e)) from e
 
 
 @contextmanager
 def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run in good order; the second one kills it, which the record is made for."""
+    """A signal ends the run in good order; the second one kills it, which the record is made for."""
 
     def heard(number: int, frame: Any) -> None:
         if signals:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         signals.append(number)
-        stop()
+        try:
+            stop()
+        except KeyboardInterrupt:
+            raise Interrupted(number) from None
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, heard) for number in heeded}
     try:
         yield
     finally:

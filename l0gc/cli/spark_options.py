@@ -6,8 +6,6 @@ import functools
 import logging
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from l0gc.cli.options import store_config
+from l0gc.cli.progress import Advance, say
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.settings import Settings
@@ -91,15 +90,31 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
     """A session for one command, stopped at its end; a cluster's executors have l0gc, and credentials if need be."""
     pairs = _pairs(conf)
     send = {"true": True, "false": False}.get(pairs.pop(_SEND, ""))
-    from l0gc.spark.session import get_session, stop
+    say("starting Spark")
+    from l0gc.spark.session import ending
     from l0gc.spark.ship import prepared
 
-    spark = get_session(app, master=master, conf=pairs, verbose=settings.verbose > 1)
-    try:
-        with prepared(spark, store_config(settings), send):
-            yield spark
-    finally:
-        stop(spark)
+    with (
+        ending(app, master=master, conf=pairs, verbose=settings.verbose > 1) as spark,
+        prepared(spark, store_config(settings), send),
+    ):
+        say("")
+        yield spark
+
+
+@contextmanager
+def telling_tasks(spark: SparkSession, show: Advance) -> Iterator[Callable[[str], None]]:
+    """What is said to the yielded function is shown with the share of Spark's tasks that are done meanwhile."""
+    from l0gc.spark.tasks import following_tasks
+
+    said = [""]
+
+    def tell(text: str) -> None:
+        said[0] = text
+        show(text)
+
+    with following_tasks(spark, lambda done, total: show(said[0], done=done, total=total)):
+        yield tell
 
 
 class OneSession:
@@ -126,16 +141,19 @@ class OneSession:
     def __call__(self, defaults: tuple[str, ...]) -> Iterator[SparkSession]:
         """The session for a step; see `OpenSpark`."""
         if self._spark is None:
-            heard, began = signal.getsignal(signal.SIGINT), time.monotonic()
+            began = time.monotonic()
             self._spark = self._stack.enter_context(self._start())
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, heard)  # Spark puts a handler of its own there
             seconds = round(time.monotonic() - began, 3)
             _log.info("Spark started after %.1f s", seconds, extra=event("spark_started", seconds=seconds))
+        from l0gc.spark.gateway import end_java
         from l0gc.spark.remote import telling_causes
 
-        with telling_causes():  # each step fails by itself
-            for key, _, value in (item.partition("=") for item in defaults):
-                if key not in self._given:
-                    self._spark.conf.set(key, value)
-            yield self._spark
+        try:
+            with telling_causes():  # each step fails by itself
+                for key, _, value in (item.partition("=") for item in defaults):
+                    if key not in self._given:
+                        self._spark.conf.set(key, value)
+                yield self._spark
+        except KeyboardInterrupt:
+            end_java()  # no step comes behind this one
+            raise

@@ -10,13 +10,13 @@ import msgspec
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import Number, common_options, open_cluster, price_option
 from l0gc.cli.output import Output, is_coloured
+from l0gc.cli.signals import code_of
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
     from l0gc.inspect.status import Status
 
 WATCH_S: Final = 5.0
-STOPPED: Final = 130
 
 
 @click.command("status")
@@ -49,15 +49,15 @@ def command(settings: Settings, watch: float | None, price_gb_month: float) -> N
         if watch is None:
             with out.progress("looking"):
                 data, lines = look()
-            out.result(data, lines, indent=None)
+            out.result(data, lines, indent=None, styled=True)
             return
         try:
             with out.watching() as show:
                 while True:
                     show(*look())
                     cluster.runtime.clock.sleep(watch)
-        except KeyboardInterrupt:
-            click.get_current_context().exit(STOPPED)
+        except KeyboardInterrupt as e:
+            click.get_current_context().exit(code_of(e))
 
 
 def _data(s: Status, price: float) -> dict[str, Any]:

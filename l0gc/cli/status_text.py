@@ -13,8 +13,9 @@ import click
 
 from l0gc.cli.output import epoch, held_back
 from l0gc.cli.runs import run_outcome
+from l0gc.cli.terminal import escaped
 from l0gc.collect.attempts import JOBS
-from l0gc.figures import STANDARD_PRICE, count, dollars, dollars_month, size, span
+from l0gc.formatting import STANDARD_PRICE, count, dollars, dollars_month, size, span
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.status import Status
 from l0gc.watermark.source import Holder
@@ -59,18 +60,19 @@ def lines_of(s: Status, url: str, price: float) -> list[Line]:
     for warning in s.warnings:
         lines.append(Line("warning", f"{warning.cause}: {warning.detail}", "yellow"))
         lines.append(Line("", f"-> {warning.remedy}"))
-    text = f"{NOTHING}: M follows the epoch" if s.next_step == NOTHING else s.next_step
-    lines.append(Line("next", text, "green" if s.next_step == NOTHING else "", bold=s.next_step != NOTHING))
+    idle = s.next_step.startswith(NOTHING)
+    text = f"{NOTHING} to do: M follows the epoch" if s.next_step == NOTHING else s.next_step
+    lines.append(Line("next", text, "green" if idle else "", bold=not idle))
     return lines
 
 
 def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
-    """As wide as the terminal, or 80 columns where there is none."""
+    """As wide as the terminal, or 80 columns where there is none; escaped, and coloured where that is asked for."""
     width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
     fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
     out = []
     for line in lines:
-        for number, wrapped in enumerate(fold.wrap(line.text) or [""]):
+        for number, wrapped in enumerate(fold.wrap(escaped(line.text)) or [""]):
             part = wrapped.replace(_TOGETHER, " ")
             indent = min(INDENT, max(0, width - len(part)))  # a long key has a line of its own, to be copied whole
             label = f"{line.label:{INDENT}}" if number == 0 else " " * indent

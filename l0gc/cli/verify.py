@@ -7,9 +7,10 @@ import msgspec
 
 from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output, epoch
-from l0gc.cli.spark_options import open_spark, spark_options
+from l0gc.cli.signals import telling_stop
+from l0gc.cli.spark_options import open_spark, spark_options, telling_tasks
 from l0gc.errors import SafetyError
-from l0gc.figures import count, size
+from l0gc.formatting import count, size
 from l0gc.inspect.verify.basis import check_log_is_ours
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.settings import Settings
@@ -36,12 +37,15 @@ def command(settings: Settings, deep: bool, min_age: int, master: str | None, co
     out = Output(settings)
     with open_cluster(settings) as (cluster, store):
         check_log_is_ours(cluster.controller.snapshot())  # what is wrong with the arguments is said before Spark starts
-        with out.progress("verifying") as advance, open_spark(settings, "verify", master, conf) as spark:
+        with (
+            telling_stop(lambda: "nothing was changed, and nothing is known; run l0gc verify again"),
+            out.progress("verifying") as show,
+            open_spark(settings, "verify", master, conf) as spark,
+            telling_tasks(spark, show) as say,
+        ):
             from l0gc.spark import verify_job
 
-            result = verify_job.run(
-                spark, cluster, store.config, deep=deep, min_age_ms=min_age * 1000, progress=advance
-            )
+            result = verify_job.run(spark, cluster, store.config, deep=deep, min_age_ms=min_age * 1000, progress=say)
     print_result(out, result)
 
 
@@ -67,7 +71,8 @@ def print_result(out: Output, result: VerifyResult) -> None:
     if result.deleted_topic_objects:
         lines.append(f"{count(result.deleted_topic_objects, 'L1 object')} of deleted topics")
     if result.unparsable_keys:
-        lines.append(f"{count(result.unparsable_keys, 'key')} in the data folders are not l0gc's")
+        where = "in the data folders"
+        lines.append(count(result.unparsable_keys, f"key {where} is not l0gc's", f"keys {where} are not l0gc's"))
     data = {
         "findings": [msgspec.structs.asdict(f) for f in result.findings],
         "total": result.total,

@@ -16,7 +16,7 @@ import msgspec
 
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause, describe
-from l0gc.figures import count, span
+from l0gc.formatting import count, span
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.window import EpochWindow
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
@@ -60,9 +60,11 @@ RECONCILE: Final = "l0gc reconcile"
 HOUSEKEEP: Final = "l0gc housekeep"
 BARRIER: Final = "l0gc housekeep --barrier"
 SWEEP: Final = "l0gc sweep"
-RESUME: Final = "l0gc resume"
+RESUME: Final = "wait until its reason is gone, then l0gc resume"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
+GC_BARRIER: Final = "l0gc gc --barrier"
 NOTHING: Final = "nothing"
+"""How a next step begins that is none: what is held becomes free by itself, and the sentence says when."""
 
 FOREIGN: Final = "foreign"
 DAMAGED: Final = "damaged"
@@ -103,6 +105,7 @@ class Facts:
         damaged: the L0 object that holds M, if it cannot be read.
         damaged_record: why the record of a sweep cannot be read.
         eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
+        held_objects: L0 objects above M at the last scan, by epoch.
     """
 
     layout: KeyLayout
@@ -126,6 +129,7 @@ class Facts:
     damaged_record: str = ""
     unreconciled_records: int = 0
     eligible_objects: int = -1
+    held_objects: Mapping[int, int] = field(default_factory=dict)
     attempts: Mapping[str, Attempt] = field(default_factory=dict)
     pause: Pause | None = None
 
@@ -149,7 +153,7 @@ def find_warnings(f: Facts) -> list[Cause]:
         return found
     side = "ahead of" if skew_s > 0 else "behind"
     detail = (
-        f"this machine's clock is {abs(skew_s):,.0f} s {side} the store's; ticks and ages go by the store's, so it does "
+        f"this machine's clock is {abs(skew_s):,.0f} s {side} the store's; ticks and ages use the store's, so it does "
         "not hold M, but S3 refuses requests from 15 minutes on"
     )
     return [*found, Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")]
@@ -165,7 +169,28 @@ def next_step(f: Facts, causes: Sequence[Cause]) -> str:
         return COMPUTE
     if f.unreconciled_records:
         return RECONCILE
-    return SWEEP if f.eligible_objects > 0 else NOTHING
+    return SWEEP if f.eligible_objects > 0 else _waiting(f)
+
+
+def _waiting(f: Facts) -> str:
+    """That there is nothing to do, and when what is held becomes garbage, given that `l0gc gc` runs at each tick.
+
+    An object of epoch e goes once M has reached e, which is two epochs behind: once the cluster epoch is e + 2.
+    """
+    ticks = {epoch: max(1, epoch + NORMAL_LAG - f.epoch) for epoch in f.held_objects}
+    if not ticks:
+        return NOTHING
+    held = count(sum(f.held_objects.values()), "object")
+    first, last = (_tick_in(f, n) for n in (min(ticks.values()), max(ticks.values())))
+    becomes = "becomes" if sum(f.held_objects.values()) == 1 else "become"
+    when = last if first == last else f"{last.replace('in', 'within', 1)}, the first {first}"
+    return f"{NOTHING} to do: {held} {becomes} garbage {when}, or now with {GC_BARRIER}"
+
+
+def _tick_in(f: Facts, nth: int) -> str:
+    """How long until the nth tick from now, if each comes when it is due."""
+    ms = max(0, f.epoch_ms + f.interval_ms - f.now_ms) + (nth - 1) * f.interval_ms
+    return f"in about {span(ms)}" if ms >= 1000 else "with the next l0gc gc"
 
 
 # -- what is published, and what is in the bucket -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from functools import cached_property
 from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.epoch_source import JournalTask, TopicRun, summary_of, tasks_of, unreadable
+from l0gc.streamlog.epoch_source import JournalTask, TopicRun, summary_of, tasks_of, unknown_topic, unreadable
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.journal.window import EpochWindow
@@ -115,14 +115,11 @@ class Journals:
 
     def forgotten(self) -> str:
         """The topic that a journal holds and the controller does not know, as only a restored log can leave it; or empty."""
-        for r in self.readings:
-            for topic in r.state.topics.values() if r.state is not None else ():
-                known = topic.closed or topic.revision > self.snapshot.epoch
-                if not known and not self.snapshot.knows(topic.revision, topic.topic_id):
-                    return (
-                        f"{r.summary.unit} holds a topic of revision {topic.revision} that the controller does not know"
-                    )
-        return ""
+        read = ((r.summary.unit, r.state.topics.values()) for r in self.readings if r.state is not None)
+        unknown = (
+            unknown_topic(self.snapshot, unit, ((t.revision, t.topic_id) for t in topics)) for unit, topics in read
+        )
+        return next(filter(None, unknown), "")
 
 
 def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -> Journals:

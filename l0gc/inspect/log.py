@@ -22,20 +22,37 @@ from l0gc.storage.entry import decode_checkpoint
 from l0gc.storage.log import Landed, SharedLog
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import decode_entry as decode_controller_entry
-from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
+from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ObjectExtents, ProducerState
-from l0gc.streamlog.journal.rows import BLOCK, EXTENT, L1_ROW, NUMBER, RANGE, Rows, name_text, unpack
+from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, ProducerState, Purged
+from l0gc.streamlog.journal.rows import (
+    BLOCK,
+    INDEX_OBJECT,
+    INDEX_ROW,
+    INDEX_TREE,
+    L1_OBJECT,
+    L1_ROW,
+    NAME,
+    NUMBER,
+    OFFSET,
+    RANGE,
+    Rows,
+    name_text,
+    unpack,
+)
 from l0gc.streamlog.journal.state import JournalState, decode_entry
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, check_object
 
 _READ_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 1000
 _PACKED: Final[dict[str, np.dtype[Any]]] = {
-    "blocks": BLOCK, "extents": EXTENT, "ranges": RANGE, "files": L1_ROW, "partitions": NUMBER, "records": NUMBER,
+    "ranges": RANGE, "files": L1_ROW, "replaced": L1_ROW, "dropped": L1_ROW,
+    "indexes": INDEX_ROW, "replaced_indexes": INDEX_ROW,
 }  # fmt: skip
 """Which rows a field of an entry holds."""
 _NAMES: Final = {"base": "base_offset", "last": "last_offset"}
+_KINDS: Final = {L1_OBJECT: "l1_object", INDEX_OBJECT: "index_object", INDEX_TREE: "index_object_and_what_it_lists"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +196,17 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
     """A record of a log by the names of its fields, its packed rows as tables."""
     if isinstance(struct, ObjectExtents):
         return _object(struct, names)
+    if isinstance(struct, Purged):
+        return {"names": [name_text(name) for name in unpack(struct.names, NAME)]}
     tree: dict[str, Any] = {}
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
         if name == "revision" and value in names:
             tree["topic"] = names[value]
-        if isinstance(value, bytes) and name in _PACKED:
+        if isinstance(struct, ExpiredTopic) and name in {"partitions", "log_start_offsets"}:
+            columns = unpack(struct.partitions, NUMBER), unpack(struct.log_start_offsets, OFFSET)
+            tree["partitions"] = Table(dict(zip(("partition", "log_start_offset"), columns, strict=True)))
+        elif isinstance(value, bytes) and name in _PACKED:
             tree[name] = Table.of(unpack(value, _PACKED[name]))
         else:
             tree[name] = _plain(value, names)
@@ -255,7 +277,13 @@ def _controller_parts(state: ControllerState) -> Iterator[dict[str, Any]]:
 
 
 def _journal_parts(state: JournalState, names: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    yield {f: getattr(state, f) for f in state.__dataclass_fields__ if f not in {"topics", "producers"}}
+    apart = {"topics", "producers", "closed_revisions", "dropped"}
+    yield {f: getattr(state, f) for f in state.__dataclass_fields__ if f not in apart}
+    if len(state.closed_revisions):
+        yield {"closed_revisions": state.closed_revisions.tolist()}
+    if len(state.dropped):
+        table = Table.of(state.dropped)
+        yield {"dropped": Table({**table.columns, "kind": [_KINDS[kind] for kind in state.dropped["kind"].tolist()]})}
     for topic in state.topics.values():
         yield from _topic_parts(topic, names)
     for producer_id, producer in state.producers.items():
@@ -274,13 +302,13 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         "last_reconciled_offset": topic.reconciled,
         "log_start_offset": topic.log_start,
     }
-    yield {**which, "topic_id": topic.topic_id, "closed": topic.closed, "partitions": Table(columns)}
+    yield {**which, "topic_id": topic.topic_id, "partitions": Table(columns)}
     for o in topic.objects:
         yield {**which, **_unreconciled(o)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}
-    if topic.indexes:
-        yield {**which, "indexes": [_tree(i, {}) for i in topic.indexes.values()]}
+    if len(topic.index):
+        yield {**which, "indexes": Table.of(topic.index)}
 
 
 def _unreconciled(o: UnreconciledObject) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What whoever is on call wants to know first: M, how old it is, what holds it back and why, and what to do next.
+"""What an operator on call wants to know first: M, how old it is, what holds it back and why, and what to do next.
 
 Read from the journals themselves (`journals.py`), as M is. What is made of it is decided in `causes.py`. Changes nothing.
 """
@@ -12,8 +12,15 @@ from typing import Final
 
 from l0gc.collect.attempts import Attempt, read_attempts
 from l0gc.collect.pause import Pause, read_pause
+from l0gc.collect.record import SWEEP
 from l0gc.collect.runs import RunEntry, newest_runs
-from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import (
+    ClusterMismatchError,
+    CorruptObjectError,
+    NotFoundError,
+    ObjectNotFoundError,
+    StoreError,
+)
 from l0gc.inspect.causes import (
     DAMAGED,
     FOREIGN,
@@ -32,6 +39,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, read_published
+from l0gc.watermark.scans import list_scans, read_scan
 from l0gc.watermark.source import UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
@@ -65,9 +73,9 @@ class Status:
     """The cluster at `as_of_ms`, the store's clock, as all times are. Epochs are -1 where there is none.
 
     Attributes:
-        cluster_epoch: for a system with its own log, the one that was published with M.
+        cluster_epoch: for a cluster with an external log, the one that was published with M.
         epoch_ms: when it began; -1 where it is another system's.
-        computable: M as the journals have it; None for a system with its own log.
+        computable: M as the journals have it; None for a cluster with an external log.
         lag_ms: how long ago the epoch behind M began: what was uploaded since cannot go yet. None where nobody knows.
         lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
         held: the first few of the partitions that M stands at; `held_partitions` counts all of them.
@@ -159,6 +167,8 @@ def status(cluster: Cluster) -> Status:
         records, facts.unreconciled_records = journals.records()
         held = _look(cluster, journals, facts, published)
     causes = find_causes(facts)
+    if not causes and not state.external_log and published is not None and facts.eligible_objects == 0:
+        facts.held_objects = _held_objects(cluster, facts)
     theirs = published.cluster_epoch if published is not None else -1
     lag_ms, at_least = _lag(cluster, facts, published)
     return Status(
@@ -191,7 +201,7 @@ def status(cluster: Cluster) -> Status:
 
 
 def _published(cluster: Cluster, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
-    """What is published; or why that is nothing to go by."""
+    """What is published; or why that cannot be used."""
     try:
         return read_published(cluster.store, cluster_id)[0], None
     except ClusterMismatchError as e:
@@ -218,12 +228,22 @@ def _garbage(published: PublishedWatermark | None, runs: Iterable[RunEntry]) -> 
     return found
 
 
+def _held_objects(cluster: Cluster, facts: Facts) -> dict[int, int]:
+    """The L0 objects above M, by epoch, as the last scan saw them; none where there was no scan, or it cannot be read."""
+    with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
+        keys = list_scans(cluster.store)
+        rows = read_scan(cluster.store, max(keys), cluster.controller.snapshot().cluster_id).epochs if keys else []
+        return {r.epoch: r.objects for r in rows if r.epoch is not None and r.epoch > facts.watermark}
+    return {}
+
+
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> tuple[int, int]:
-    """What was deleted by sweeps that began at `since_ms` or later: objects, and their bytes.
+    """What was deleted of L0 by sweeps that began at `since_ms` or later: objects, and their bytes. A vacuum is none.
 
     A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
     """
-    swept = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
+    ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
+    swept = [s for s in ended if s.command == SWEEP]
     return sum(s.deleted for s in swept), sum(s.bytes for s in swept)
 
 

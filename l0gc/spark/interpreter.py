@@ -13,11 +13,13 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
 import pyspark
 
+_TRIES, _AGAIN_S = 40, 0.05
 _SCRIPT: Final = """\
 #!/bin/sh
 rest=
@@ -36,8 +38,17 @@ PYTHONPATH=$rest exec {python} "$@"
 def own_folder(purpose: str) -> Path:
     """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
     folder = Path(tempfile.mkdtemp(prefix=f"l0gc-{purpose}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder)
     return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also while a worker that is about to end still writes to it."""
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_AGAIN_S)
 
 
 @functools.cache

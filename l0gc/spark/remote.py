@@ -7,7 +7,9 @@ Each executor resolves credentials as boto3 does: from its environment, where th
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from l0gc import errors
+from l0gc.decoding import json_decoder
 from l0gc.spark.credentials import are_sent
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -37,7 +40,8 @@ JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, Connec
 """What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
 _OPTION: Final = "store"
 _ROWS: Final = 10_000
-_CONFIG: Final = msgspec.json.Decoder(StoreConfig)
+_CONFIG: Final = json_decoder(StoreConfig)
+_FULL: Final = os.strerror(errno.ENOSPC)
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
@@ -117,6 +121,11 @@ def cause_of(error: BaseException) -> errors.L0gcError:
         if isinstance(kind, type) and issubclass(kind, errors.L0gcError):
             return kind(m[3])
         first = first or line.strip()
+    if _FULL in str(error):
+        return errors.L0gcError(
+            f"the Spark job failed: {_FULL}, here or on an executor; free some, or name a folder that has more "
+            "(TMPDIR, spark.local.dir)"
+        )
     if isinstance(error, Py4JJavaError):
         first = str(error.java_exception.toString()).partition("\n")[0]
     elif not isinstance(error, PySparkException):

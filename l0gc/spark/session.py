@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -18,6 +21,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
+from l0gc.spark.gateway import end_java, start_java
 from l0gc.spark.interpreter import own_folder, without_zips
 from l0gc.spark.master import MasterUnreachableError, check_master, is_local, is_standalone
 
@@ -93,7 +97,8 @@ def get_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _workers_python(python), _quiet_stderr(verbose):
+        with _workers_python(python), _own_ctrl_c(), _no_word_of_javas_end():
+            start_java(settings, verbose=verbose)
             return builder.getOrCreate()
     except Py4JJavaError as e:
         said = str(e.java_exception.getMessage()).partition("\n")[0]
@@ -109,8 +114,29 @@ def get_session(
 
 def stop(spark: SparkSession) -> None:
     """End the session; where its Java has gone, there is nothing left to end."""
-    with suppress(Py4JError, ConnectionError):
+    if SparkContext._gateway is None:
+        return
+    with suppress(Py4JError, ConnectionError), _no_word_of_javas_end():
         spark.stop()
+
+
+@contextmanager
+def ending(app: str, **options: Any) -> Iterator[SparkSession]:
+    """A session, see `get_session`, that ends with the block.
+
+    If a signal ends the block, Java ends, too: whatever runs there is cut off, and no word more is exchanged with it.
+    """
+    try:
+        spark = get_session(app, **options)
+        try:
+            yield spark
+        except Exception:
+            stop(spark)
+            raise
+        stop(spark)
+    except KeyboardInterrupt:
+        end_java()
+        raise
 
 
 def _submitted() -> dict[str, str]:
@@ -139,21 +165,24 @@ def _workers_python(program: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_stderr(verbose: bool) -> Iterator[None]:
-    """Start the JVM with its stderr closed off: what it prints at start is no news. Errors reach us as exceptions."""
-    if verbose:
+def _no_word_of_javas_end() -> Iterator[None]:
+    """pyspark warns where it stops a session whose Java has gone; also when a signal ends it as it begins."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+        yield
+
+
+@contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """Ctrl-C means afterwards what it meant before: Spark's own handler talks to Java in the middle of an answer."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    heard = signal.getsignal(signal.SIGINT)
     try:
-        os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        signal.signal(signal.SIGINT, heard)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import l0gc
+from l0gc.decoding import json_decoder
 from l0gc.errors import L0gcError
 from l0gc.spark.credentials import for_executors
 from l0gc.spark.interpreter import own_folder
@@ -74,7 +75,7 @@ class Look(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-_LOOK: Final = msgspec.json.Decoder(Look)
+_LOOK: Final = json_decoder(Look)
 
 
 def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]) -> None:
@@ -139,8 +140,8 @@ def unfit(driver: Mapping[str, str], looks: Iterable[Look]) -> str:
             return f"the Spark executors' Python lacks {', '.join(missing)}: {_WAY_OUT}"
         other = sorted(n for n in driver if _major(driver[n]) != _major(look.versions[n] or ""))
         if other:
-            told = ", ".join(f"{n} {look.versions[n]} (here {driver[n]})" for n in other)
-            return f"the Spark executors' Python has {told}: {_WAY_OUT}"
+            others = ", ".join(f"{n} {look.versions[n]} (here {driver[n]})" for n in other)
+            return f"the Spark executors' Python has {others}: {_WAY_OUT}"
         if look.problem:
             return f"the Spark executors cannot import l0gc ({look.problem}): {_WAY_OUT}"
     return ""
@@ -227,5 +228,5 @@ def why(message: str) -> str:
     if m := _NO_MODULE.search(message):
         return f"the Spark executors' Python lacks {m[1]}: {_WAY_OUT}"
     reasons = _REASON.findall(message)
-    told = reasons[-1].strip() if reasons else message.splitlines()[0] if message else "Spark gave no reason"
-    return f"the Spark executors cannot run Python ({told}): {_WAY_OUT}"
+    reason = reasons[-1].strip() if reasons else message.splitlines()[0] if message else "Spark gave no reason"
+    return f"the Spark executors cannot run Python ({reason}): {_WAY_OUT}"

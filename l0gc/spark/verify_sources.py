@@ -34,7 +34,7 @@ from l0gc.storage.s3 import S3Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from l0gc.streamlog.journal.entries import IndexObject
+    from l0gc.streamlog.journal.rows import Rows
 
 T = TypeVar("T")
 
@@ -197,18 +197,27 @@ def _index_rows(store: S3Store, journal: int, p: Placed, threads: Threads) -> It
     from l0gc.inspect.verify.reading import indexed_rows
     from l0gc.streamlog.level_one.index import index_key
 
-    def read(index: IndexObject) -> Any:
-        return indexed_rows(store, p.topic.id(index.partition), index, p.state.view(index.partition).log_start_offset)
+    def read(index: Rows) -> Any:
+        partition = int(index["partition"][0])
+        return indexed_rows(store, p.topic.id(partition), index, p.state.view(partition).log_start_offset)
 
-    for chunk in in_chunks(p.state.indexes.values(), _INDEXES_AT_ONCE):
+    for chunk in in_chunks(_by_partition(p.state.index), _INDEXES_AT_ONCE):
         for index, found in zip(chunk, threads.map(read, chunk), strict=True):
             if isinstance(found, str):
-                where = (journal, p.topic.name, p.topic.revision, index.partition)
-                key = index_key(p.topic.id(index.partition), index)
+                partition = int(index["partition"][0])
+                where = (journal, p.topic.name, p.topic.revision, partition)
+                key = index_key(p.topic.id(partition), index[-1])
                 yield suspect_rows([Suspect(kinds.INDEX_UNREADABLE, *where, key, detail=found)])
             else:
                 yield from _l1_rows(journal, p, found)
-        yield rows(1, kind=INDEX, journal=journal, n=len(chunk))
+        yield rows(1, kind=INDEX, journal=journal, n=sum(len(index) for index in chunk))
+
+
+def _by_partition(rows: Rows) -> Iterator[Rows]:
+    """The index objects of each partition."""
+    import numpy as np
+
+    yield from np.split(rows, np.flatnonzero(rows["partition"][1:] != rows["partition"][:-1]) + 1) if len(rows) else ()
 
 
 # -- the L1 listing ------------------------------------------------------------------------------------------------------

@@ -1,19 +1,60 @@
-"""The README's first session says what the commands say, but for ids, times and sizes."""
+"""The README's first session says what the commands say, but for ids, times and sizes; and every command is captured."""
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-RECORD = Path(__file__).parents[2] / "docs/captures/record.py"
+from docs.captures import scenes
+from l0gc.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+CAPTURES = ROOT / "docs/captures"
+
+
+def recorded(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(CAPTURES / "record.py"), "--check", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.weed
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_first_session_of_the_readme_is_true() -> None:
-    ended = subprocess.run([sys.executable, str(RECORD), "--check"], capture_output=True, text=True, check=False)
+    ended = recorded()
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.weed
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_it_is_true_on_an_empty_machine_too_and_takes_three_minutes() -> None:
+    """A copy of the tree in an empty folder, an empty environment, and no line that the README does not have."""
+    ended = recorded("--fresh")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_there_is_a_scene_for_every_command() -> None:
+    played = {" ".join(s.command.split()[1:3]) for s in scenes.SCENES if s.command.startswith("l0gc ")}
+    missing = []
+    for name, (module, _) in COMMANDS.items():
+        command = importlib.import_module(module).command
+        leaves = [f"{name} {sub}" for sub in command.commands] if isinstance(command, click.Group) else [name]
+        missing += [leaf for leaf in leaves if not any(f"{p} ".startswith(f"{leaf} ") for p in played)]
+    assert set(missing) == set(scenes.LEFT_OUT)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_capture_is_as_wide_as_its_terminal_and_no_secret_or_path_of_a_machine_is_in_it(columns: int) -> None:
+    text = (CAPTURES / f"commands-{columns}.txt").read_text()
+    assert text.count("\n$ l0gc ") > 30
+    assert not re.search(r"Traceback|unexpected |AWS_SECRET|/root|/home/", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import click
 import pytest
 
 from l0gc.cli.main import COMMANDS, cli
+from l0gc.collect.record import write_summary
+from l0gc.storage.s3 import S3Store
+from tests.inspect.report.support import summary
 from tests.support.cli import BIN, l0gc, l0gc_process
 
 
@@ -32,7 +36,7 @@ def test_commands_are_completed_with_or_without_a_beginning() -> None:
     assert completed("l0gc ") == [f"plain,{name}" for name in COMMANDS]
     assert completed("l0gc co") == ["plain,compute-watermark", "plain,config", "plain,completion"]
     assert completed("l0gc topic cr") == ["plain,create"]
-    assert completed("l0gc no-such-command --") == ["plain,--version", "plain,--help"]
+    assert completed("l0gc no-such-command --") == ["plain,--context", "plain,--version", "plain,--help"]
 
 
 def test_options_and_their_values_are_completed() -> None:
@@ -51,10 +55,46 @@ def test_completing_a_command_imports_no_other() -> None:
     code = (
         "import sys; from l0gc.cli.main import cli; from click.shell_completion import BashComplete as B\n"
         "B(cli, {}, 'l0gc', '_L0GC_COMPLETE').get_completions([], '')\n"
-        "print([m for m in sys.modules if m.startswith('l0gc.cli.')])"
+        "print(*(m for m in sys.modules if m.startswith('l0gc.cli.') or m in ('boto3', 'pyarrow', 'numpy', 'rich')))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "['l0gc.cli.exit_codes', 'l0gc.cli.logs', 'l0gc.cli.main']"
+    shared = {"exit_codes", "logs", "main", "signals", "terminal"}
+    assert set(ended.stdout.split()) <= {f"l0gc.cli.{name}" for name in shared}
+
+
+@pytest.mark.weed
+def test_names_in_the_bucket_are_completed(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    for name in ("events", "orders", "orders-old"):
+        l0gc("topic", "create", name, "--partitions", "1")
+    lines = tmp_path / "in"
+    lines.write_text("1\n")
+    l0gc("upload", "events", str(lines), "--producer", "nightly")
+    run = summary(1_700_000_000_000, 1)
+    write_summary(store, run)
+    assert completed("l0gc upload or") == ["plain,orders", "plain,orders-old"]
+    for line in ("topic describe ", "topic delete ", "read ", "reconcile "):
+        assert completed(f"l0gc {line}ev") == ["plain,events"], line
+    assert completed("l0gc runs show 2") == completed("l0gc undelete --run 2") == [f"plain,{run.run_id}"]
+    assert completed("l0gc producer describe ") == completed("l0gc upload events x --producer ") == ["plain,nightly"]
+    url = os.environ["L0GC_URL"]
+    monkeypatch.delenv("L0GC_URL")
+    assert completed("l0gc topic describe o") == []
+    assert completed(f"l0gc topic describe --url {url} o") == ["plain,orders", "plain,orders-old"]
+    file = tmp_path / "config.toml"
+    file.write_text(f'[contexts.here]\nurl = "{url}"\n')
+    assert completed(f"l0gc --context here topic describe --config {file} o") == ["plain,orders", "plain,orders-old"]
+    assert completed(f"l0gc topic describe --config {file} --context h") == ["plain,here"]
+
+
+def test_a_bucket_that_does_not_answer_completes_nothing_and_says_nothing() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        started = f"l0gc topic describe --url s3://b/p --endpoint-url {endpoint} "
+        assert completed(started) == []
+    assert completed("l0gc topic describe --url nonsense ") == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")

@@ -96,3 +96,55 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         cli.main(["config", "show"], prog_name="l0gc", standalone_mode=False)
     assert "hush-hush" not in json.dumps(results[-1].data) + "\n".join(results[-1].text)
     assert "endpoint_url    http://***@gateway:9000/s3  (L0GC_ENDPOINT_URL)" in results[-1].text
+    assert results[-1].text[0].startswith("settings file: none (")
+
+
+FILE = """
+context = "dev"
+[contexts.dev]
+url = "s3://dev/p"
+[contexts.prod]
+url = "s3://prod/p"
+profile = "sweeper"
+"""
+
+
+@pytest.fixture
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "l0gc" / "config.toml"
+    file.parent.mkdir()
+    file.write_text(FILE)
+    return str(file)
+
+
+def of(*args: str) -> tuple[object, str]:
+    with taking_results() as results:
+        cli.main([*args], prog_name="l0gc", standalone_mode=False)
+    url = next(s for s in results[-1].data["settings"] if s["name"] == "url")
+    return url["value"], url["source"]
+
+
+def test_a_context_is_taken_from_either_side_of_the_command(contexts: str) -> None:
+    assert of("config", "show") == ("s3://dev/p", f"context dev in {contexts}")
+    prod = ("s3://prod/p", f"context prod in {contexts}")
+    assert of("--context", "prod", "config", "show") == prod
+    assert of("config", "show", "--context", "prod") == prod
+    assert of("--context", "dev", "config", "show", "--context", "prod") == prod
+    data = l0gc("config", "show", "--context", "prod")
+    assert (data["file"], data["context"], data["contexts"]) == (contexts, "prod", ["dev", "prod"])
+
+
+def test_a_context_that_a_flag_names_comes_before_the_environment_and_no_other_does(
+    contexts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("L0GC_URL", "s3://left-over/p")
+    assert of("config", "show") == ("s3://left-over/p", "L0GC_URL")
+    monkeypatch.setenv("L0GC_CONTEXT", "prod")
+    assert of("config", "show") == ("s3://left-over/p", "L0GC_URL")
+    monkeypatch.delenv("L0GC_URL")
+    assert of("config", "show") == ("s3://prod/p", f"context prod in {contexts}")
+    monkeypatch.setenv("L0GC_URL", "s3://left-over/p")
+    for args in (["--context", "dev", "config", "show"], ["config", "show", "--context", "dev"]):
+        assert of(*args) == ("s3://dev/p", f"context dev in {contexts}")
+    assert of("--context", "dev", "config", "show", "--url", "s3://said/p") == ("s3://said/p", "option")

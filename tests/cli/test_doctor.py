@@ -6,7 +6,7 @@ import pytest
 
 from l0gc.cli.doctor import print_result
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.errors import AccessDeniedError, CheckFailedError
+from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError
 from l0gc.inspect.doctor.checkup import Check, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
@@ -60,3 +60,28 @@ def test_a_healthy_cluster_passes(bucket: StoreConfig) -> None:
     result = l0gc("doctor")
     assert result["failures"] == 0
     assert {c["name"]: c["status"] for c in result["checks"]}["cluster"] == "ok"
+
+
+WRONG = {
+    "nobody knows the key": {"AWS_ACCESS_KEY_ID": "nosuch"},
+    "the secret is another": {"AWS_SECRET_ACCESS_KEY": "wrong"},
+    "there is no such profile": {"AWS_PROFILE": "nosuch"},
+    "there are none": {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"},
+}
+
+
+@pytest.mark.weed
+@pytest.mark.parametrize("environment", WRONG.values(), ids=WRONG.keys())
+def test_wrong_credentials_are_the_same_sentence_and_exit_code_to_doctor_as_to_every_command(
+    bucket: StoreConfig, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(L0gcError) as said:
+        l0gc("status")
+    with pytest.raises(CheckFailedError) as told:
+        l0gc("doctor")
+    sentence = str(said.value).partition("; ")[0]
+    assert sentence in str(told.value)
+    assert told.value.exit_code == said.value.exit_code

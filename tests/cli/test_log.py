@@ -1,4 +1,4 @@
-"""`l0gc log show` prints one JSON object a line, and ends with exit code 4 where one of them is an error."""
+"""`l0gc log show` prints one JSON object a line, or one object with `--json`; exit code 4 where a line is an error."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "3")
     l0gc("housekeep", "--barrier")
-    ended = l0gc_process("log", "show", "--json")
+    ended = l0gc_process("log", "show")
     assert ended.code == 0, ended.stderr
-    assert [json.loads(line)["entry"] for line in ended.stdout.splitlines()] == ["bootstrap", "create_topic", "tick"]
+    entries = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [e["entry"] for e in entries] == ["bootstrap", "create_topic", "tick"]
+    of_controller = {"log": "controller", "journal": None, "lines": entries, "count": 3, "damaged": 0}
+    assert l0gc_process("log", "show", "--json").data == of_controller
+    empty = {"log": "journal", "journal": 1, "lines": [], "count": 0, "damaged": 0}
+    assert l0gc_process("log", "show", "--journal", "1", "--json").data == empty
     ended = l0gc_process("log", "show", "--journal", "0")
     assert [(r["entry"], r["epoch"]) for r in map(json.loads, ended.stdout.splitlines())] == [("barrier", 2)]
     ended = l0gc_process("log", "show", "--journal", "1")
@@ -31,6 +36,8 @@ def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
     assert (ended.code, ["error" in r for r in rows]) == (4, [False, True, False])
     assert "1 line of the controller's log cannot be read" in ended.stderr
+    ended = l0gc_process("log", "show", "--json")
+    assert (ended.code, ended.data["lines"], ended.data["damaged"]) == (4, rows, 1)
 
 
 def test_one_log_is_shown_at_a_time() -> None:

@@ -162,3 +162,9 @@ def test_an_append_whose_reply_was_lost_is_told(caplog: pytest.LogCaptureFixture
         cluster.controller.advance()
     (record,) = [r for r in caplog.records if getattr(r, "event", "") == "append_settled"]
     assert record.__dict__["fields"]["key"] == lost[0].key
+
+
+def test_a_step_names_the_command_that_runs_it() -> None:
+    for command, named in (("gc", "gc"), ("reconcile", "reconcile"), ("", "reconcile")):
+        logs.set_up(logs.TEXT, 0, command, "")
+        assert logs.running("reconcile") == named

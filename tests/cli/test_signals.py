@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from l0gc.cli.signals import stopping
+from l0gc.cli.signals import code_of, stopping
 
 TWICE = """
 import signal
-from l0gc.cli.signals import stopping
+from l0gc.cli.signals import code_of, stopping
 heard = []
 with stopping(lambda: print("stop", flush=True), heard):
     signal.raise_signal({number})
@@ -38,3 +38,82 @@ def test_signals_mean_afterwards_what_they_meant_before() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert heard == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+ENTRY = """
+import builtins, os, signal
+from l0gc.cli.entry import main
+imported = builtins.__import__
+def interrupted(name, *args, **more):
+    if name == "l0gc.cli.main":
+        os.kill(os.getpid(), {number})
+    return imported(name, *args, **more)
+builtins.__import__ = interrupted
+main()
+"""
+WORKING = """
+import os, signal, sys
+from l0gc.cli import signals
+from l0gc.cli.main import cli, main
+import click
+@click.command("work")
+def work():
+    {work}
+cli.add_command(work)
+cli.resolve_command = lambda ctx, args: ("work", work, [])
+sys.argv = ["l0gc", "work"]
+main()
+"""
+RAISE = "os.kill(os.getpid(), {number}); print('went on')"
+FINALIZER = """
+    class Dropped:
+        def __del__(self): os.kill(os.getpid(), {number}); sum(range(1000))
+    Dropped()
+    import time
+    time.sleep(60)
+"""
+TOLD = """
+    with signals.telling_stop(lambda: "two of three are done; l0gc work continues from there"):
+        os.kill(os.getpid(), {number})
+"""
+AGAIN = "stopped: running the command again is safe"
+
+
+def ended(code: str, *before: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_one_line_and_its_exit_code(number: signal.Signals) -> None:
+    done = ended(WORKING.format(work=RAISE.format(number=int(number))))
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", f"l0gc: {AGAIN}\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (ENTRY, "stopped: nothing was done"),
+        (WORKING.replace("{work}", FINALIZER), AGAIN),
+        (WORKING.replace("{work}", TOLD), "stopped: two of three are done; l0gc work continues from there"),
+    ],
+    ids=["while importing", "in a finalizer, which Python does not let it leave", "told by the command"],
+)
+def test_wherever_it_comes(code: str, said: str) -> None:
+    done = ended(code.replace("{number}", "15"))
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", f"l0gc: {said}\n")
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    done = ended(WORKING.format(work=RAISE.format(number=int(signal.SIGHUP))), "nohup")
+    assert (done.returncode, done.stdout, done.stderr.removeprefix("nohup: ignoring input\n")) == (0, "went on\n", "")
+
+
+def test_a_run_that_is_stopped_by_the_command_has_the_signals_code() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    heard: list[int] = []
+    with pytest.raises(KeyboardInterrupt) as e, stopping(interrupt, heard):
+        signal.raise_signal(signal.SIGTERM)
+    assert (code_of(e.value), heard) == (143, [signal.SIGTERM])
+    assert code_of(KeyboardInterrupt()) == 130

@@ -7,7 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from l0gc.cli.spark_options import _pairs, spark_options
-from l0gc.errors import UsageError
+from l0gc.errors import L0gcError, UsageError
+from l0gc.spark.master import MasterUnreachableError
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import l0gc
 
 
 def given(*args: str) -> dict[str, str]:
@@ -53,3 +56,24 @@ def test_packages_come_too_late_under_spark_submit(monkeypatch: pytest.MonkeyPat
 def test_the_wish_about_credentials_is_kept(flag: str, value: str) -> None:
     assert given(flag) == {"spark.l0gc.sendCredentials": value}
     assert given() == {}
+
+
+@pytest.mark.weed
+@pytest.mark.timeout(45)  # Spark itself tries for a minute
+@pytest.mark.parametrize(
+    ("given_options", "error", "said"),
+    [
+        (
+            ["--master", "spark://127.0.0.1:1"],
+            MasterUnreachableError,
+            r"no Spark master takes connections at spark://127\.0\.0\.1:1 ",
+        ),
+        (["--conf", "spark.pyspark.python=/nowhere/python"], UsageError, "Python /nowhere/python is not here"),
+    ],
+)
+def test_what_is_not_there_is_told_before_spark_is_started(
+    store: S3Store, given_options: list[str], error: type[L0gcError], said: str
+) -> None:
+    l0gc("init", "--create-bucket", "--shards", "4")
+    with pytest.raises(error, match=said):
+        l0gc("compute-watermark", *given_options)

@@ -13,7 +13,7 @@ import pytest
 
 from l0gc.cli.output import Output
 from l0gc.cli.status_text import cost, folded, lines_of
-from l0gc.figures import GB
+from l0gc.formatting import GB
 from l0gc.inspect.status import Garbage, Held, Status, status
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store

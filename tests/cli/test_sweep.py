@@ -78,15 +78,16 @@ def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, A
             "; l0gc undelete --run RUN --record-dir /some/dir brings them back",
         ),
         (SweepOptions(record=False), "removes them"),
+        (SweepOptions(dry_run=True), "removes them"),  # there is no such run
     ],
 )
 def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: SweepOptions, said: str) -> None:
     cluster = a_cluster()
-    result = LocalSweep(cluster).run(cluster.parallel)
+    result = LocalSweep(cluster, SweepOptions(dry_run=options.dry_run)).run(cluster.parallel)
     result.plan = msgspec.structs.replace(result.plan, versioning=ENABLED, run_id="RUN")
     (line,) = [line for line in lines_of(result, options) if "keeps versions" in line]
     assert said in line
-    assert ("undelete" in line) == options.record
+    assert ("undelete" in line) == (options.record and not options.dry_run)
 
 
 def test_the_record_of_a_run_outlives_the_run_whatever_is_kept() -> None:

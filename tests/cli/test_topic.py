@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
+from docs.captures.terminal import Terminal
+from docs.captures.terminal import shown as screen_of
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import EpochRegressionError, TopicExistsError, UsageError
@@ -38,7 +44,9 @@ def test_a_cluster_is_founded_with_its_journals_and_keeps_them(cluster: StoreCon
 
 def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
     created = l0gc("topic", "create", "events", "--partitions", "100000", "--journals", "2")
-    assert created == {"name": "events", "revision": 1, "partitions": 100_000, "journals": [0, 1], "created": True}
+    kept = {"retention_ms": None, "retention_bytes": None}
+    topic = {"name": "events", "revision": 1, "partitions": 100_000, "journals": [0, 1], **kept}
+    assert created == {**topic, "created": True}
     assert text_of("topic", "create", "events", "--partitions", "100000") == [
         "topic events exists: revision 1, 100,000 partitions in 2 journals"
     ]
@@ -47,25 +55,62 @@ def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
     with pytest.raises(UsageError, match="cannot lie in 4 journals: this cluster has 3"):
         l0gc("topic", "create", "more", "--partitions", "8", "--journals", "4")
     described = l0gc("topic", "describe", "events")
-    topic_id = described.pop("topic_id")
+    topic_id, offsets = described.pop("topic_id"), described.pop("offsets")
     assert described == {
-        "name": "events",
-        "revision": 1,
-        "partitions": 100_000,
-        "journals": [0, 1],
+        **topic,
         "runs": [{"journal": 0, "first": 0, "count": 50_000}, {"journal": 1, "first": 50_000, "count": 50_000}],
+        "effective_retention_ms": -1,
+        "effective_retention_bytes": -1,
+        "records": 0,
+        "unreconciled_records": 0,
+        "l1_objects": 0,
+        "l1_bytes": 0,
     }
-    assert text_of("topic", "describe", "events") == [
+    assert [o["partition"] for o in offsets] == list(range(20))
+    assert [o["partition"] for o in l0gc("topic", "describe", "events", "--partition", "99999")["offsets"]] == [99_999]
+    with pytest.raises(UsageError, match="0 to 99999, not 100000"):
+        l0gc("topic", "describe", "events", "--partition", "100000")
+    assert text_of("topic", "describe", "events", "--limit", "1") == [
         f"topic events: revision 1, 100,000 partitions in 2 journals, id {topic_id}",
+        "retention unlimited in effect; 0 L1 objects (0 B)",
         "journal 0: partitions 0 to 49,999",
         "journal 1: partitions 50,000 to 99,999",
+        "partition  journal  log start  last reconciled  next offset  L1 objects  L1 size",
+        "        0        0          0               -1            0           0      0 B",
+        "and 99,999 partitions more",
     ]
     l0gc("topic", "create", "one", "--partitions", "1")
     assert text_of("topic", "list") == [
         "events  revision 1, 100,000 partitions in 2 journals",
         "one  revision 2, 1 partition in journal 2",
     ]
-    assert text_of("topic", "delete", "events") == ["topic events (revision 1) deleted; closed in 2 journals"]
+    assert text_of("topic", "delete", "events", "--yes") == ["topic events (revision 1) deleted; closed in 2 journals"]
+
+
+def test_a_topic_keeps_what_its_retention_says_or_the_clusters(cluster: StoreConfig) -> None:
+    created = l0gc(
+        "topic", "create", "events", "--partitions", "1", "--retention-ms", "7d", "--retention-bytes", "1GiB"
+    )
+    assert (created["retention_ms"], created["retention_bytes"]) == (604_800_000, 1 << 30)
+    with pytest.raises(TopicExistsError, match="another retention"):
+        l0gc("topic", "create", "events", "--partitions", "1", "--retention-ms", "604800001")
+    assert not l0gc("topic", "create", "events", "--partitions", "1")["created"]
+    altered = l0gc("topic", "alter", "events", "--retention-ms", "-1")
+    assert (altered["retention_ms"], altered["retention_bytes"], altered["altered"]) == (-1, 1 << 30, True)
+    assert not l0gc("topic", "alter", "events", "--retention-ms", "-1")["altered"]
+    assert text_of("topic", "list") == ["events  revision 1, 1 partition in journal 0, retention unlimited and 1.0 GiB"]
+    assert l0gc("topic", "alter", "--defaults", "--retention-ms", "90s") == {
+        "retention_ms": 90_000, "retention_bytes": -1, "altered": True,
+    }  # fmt: skip
+    l0gc("topic", "alter", "events", "--retention-ms", "default", "--retention-bytes", "500")
+    described = l0gc("topic", "describe", "events")
+    assert (described["retention_ms"], described["effective_retention_ms"]) == (None, 90_000)
+    assert text_of("topic", "describe", "events")[1] == "retention 90 s and 500 B in effect; 0 L1 objects (0 B)"
+    for wrong in (["events"], ["--defaults"], ["events", "--defaults", "--retention-ms", "1"], ["--retention-ms", "1"]):
+        with pytest.raises(UsageError):
+            l0gc("topic", "alter", *wrong)
+    for value in ("-2", "7 days", "", "1e3", "d", "1x"):
+        assert l0gc_process("topic", "alter", "events", "--retention-ms", value).code == 2
 
 
 def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) -> None:
@@ -88,3 +133,32 @@ def test_behind_what_is_published_the_epoch_goes_up_only_when_told_how_far(clust
         l0gc("epoch", "advance", "--above", "6", "--expect", "0")
     assert [l0gc("epoch", "advance", "--above", "6") for _ in range(2)] == [{"epoch": 7}] * 2
     assert l0gc("epoch", "advance") == {"epoch": 8}
+
+
+def test_a_deletion_says_what_goes_and_asks(cluster: StoreConfig, tmp_path: Path) -> None:
+    lines = tmp_path / "in"
+    lines.write_text("1\n2\n3\n")
+    l0gc("topic", "create", "events", "--partitions", "2")
+    l0gc("upload", "events", str(lines))
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with Terminal(200, {**os.environ, **path}, tmp_path) as typed:
+        for answer, code, said in (("n", 2, "nothing is deleted"), ("y", 0, "topic events (revision 1) deleted")):
+            typed.type("l0gc topic delete events")
+            shown = screen_of(typed.run(answer, code=code))
+            what = "topic events (revision 1) with 2 partitions and 3 records, 3 of them not in L1"
+            assert f"This deletes {what}; its records can then be read no more" in shown
+            assert said in shown
+            assert bool(l0gc("topic", "list")["topics"]) == (answer == "n")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_where_there_is_no_terminal_to_ask_at_nothing_is_deleted_without_yes(
+    cluster: StoreConfig, options: list[str]
+) -> None:
+    l0gc("topic", "create", "events", "--partitions", "2")
+    ended = l0gc_process("topic", "delete", "events", *options, stdin=b"y\n")
+    assert (ended.code, ended.stdout) == (2, b"")
+    assert "so say --yes" in ended.stderr
+    assert l0gc("topic", "list")["topics"]
+    assert l0gc_process("topic", "delete", "events", "--yes", *options).code == 0
+    assert not l0gc("topic", "list")["topics"]

@@ -62,12 +62,29 @@ def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
+    ("objects", "since_minutes", "expected"),
+    [
+        ({8: 24}, 1, "24 objects become garbage in about 9 min"),
+        ({9: 1}, 1, "1 object becomes garbage in about 19 min"),
+        ({8: 20, 9: 4}, 1, "24 objects become garbage within about 19 min, the first in about 9 min"),
+        ({8: 24}, 12, "24 objects become garbage with the next l0gc gc"),
+        ({8: 20, 9: 4}, 12, "24 objects become garbage within about 10 min, the first with the next l0gc gc"),
+    ],
+)
+def test_what_is_held_is_told_with_when_it_becomes_free_and_how_at_once(
+    objects: dict[int, int], since_minutes: int, expected: str
+) -> None:
+    f = facts(held_objects=objects, epoch_ms=NOW - since_minutes * MINUTE)
+    assert next_step(f, find_causes(f)) == f"nothing to do: {expected}, or now with l0gc gc --barrier"
+
+
+@pytest.mark.parametrize(
     ("expected", "f"),
     [
         ("foreign_watermark", facts(watermark=-1, watermark_error=("foreign", "another's"))),
         ("damaged_watermark", facts(watermark=-1, watermark_error=("damaged", "unreadable"))),
         ("old_controller", facts(highest=(12, "journal 3"))),
-        ("old_controller", facts(forgotten="journal 3 holds a topic that the controller does not know")),
+        ("old_controller", facts(forgotten="journal 3 holds a topic that the controller log does not know")),
         ("poisoned_key", facts(attempts=failed("compute-watermark", f"object {POISONED} is at epoch 99, above", 4))),
         ("damaged_journal", facts(damaged_journals=["journal 3 cannot be read: key x is damaged"])),
         ("unreadable_journal", facts(unreadable_journals=["journal 3 cannot be read: access denied"])),

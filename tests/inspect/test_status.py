@@ -13,9 +13,11 @@ from l0gc.collect.record import RunSummary, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError
 from l0gc.inspect.status import Garbage, status
 from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.storage.fan_out import LocalFanOut
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.source import IDLE, UNREADABLE, UNRECONCILED
@@ -34,6 +36,12 @@ def new_cluster() -> Cluster:
 
 def publish_m(cluster: Cluster) -> int:
     return Pipeline(cluster, JournalSource(cluster)).run().watermark
+
+
+def scan_and_publish(cluster: Cluster) -> None:
+    """As `l0gc compute-watermark` does."""
+    fan_out = LocalFanOut(cluster.store, cluster.parallel)
+    Pipeline(cluster, JournalSource(cluster, fan_out), ListingScan(fan_out)).run()
 
 
 def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "") -> None:
@@ -69,6 +77,32 @@ def test_the_next_step_leads_from_an_upload_to_an_empty_l0() -> None:
     s = status(cluster)
     assert s.next_step.startswith("nothing")
     assert s.watermark == s.computable == s.cluster_epoch - 1
+
+
+def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
+    """And it does: after that many ticks, and at once with a barrier."""
+    cluster = new_cluster()
+    put(cluster, EACH)
+    lift(cluster)
+    scan_and_publish(cluster)
+    s = status(cluster)
+    assert s.next_step == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --barrier"
+    housekeep(cluster, barrier=True)
+    scan_and_publish(cluster)
+    assert status(cluster).next_step == "l0gc sweep"
+
+
+def test_a_window_of_one_epoch_needs_two_ticks_and_says_so() -> None:
+    cluster = new_cluster()
+    housekeep(cluster, barrier=True)
+    told = []
+    for _ in range(2):
+        told.append(status(cluster).held[0].holder.reason.partition("; it moves with the ")[2].partition(" (")[0])
+        before = status(cluster).computable
+        cluster.controller.advance()
+        housekeep(cluster)
+        told.append("moved" if status(cluster).computable != before else "stood")
+    assert told == ["second tick from now", "stood", "next tick", "moved"]
 
 
 def test_counts_come_from_the_journals() -> None:
@@ -248,7 +282,7 @@ def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> 
     assert cluster.journal(5).append([extents_of(1, revision=1, topic_id="lost")]).error is None
     (cause,) = status(another_process(cluster)).causes
     assert cause.cause == "old_controller"
-    assert cause.detail.startswith("journal 5 holds a topic of revision 1 that the controller does not know")
+    assert cause.detail.startswith("journal 5 holds a topic with revision 1 and id ")
 
 
 def test_another_clusters_watermark_is_a_cause() -> None:
@@ -312,4 +346,7 @@ def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_publish
     assert (s.causes, s.next_step) == ([], "l0gc compute-watermark --reports PATH --partitions PATH")
     set_pause(cluster.store, "disk audit", "ann")
     s = status(cluster)
-    assert ([c.cause for c in s.causes], s.next_step) == (["paused"], "l0gc resume")
+    assert ([c.cause for c in s.causes], s.next_step) == (
+        ["paused"],
+        "wait until its reason is gone, then l0gc resume",
+    )

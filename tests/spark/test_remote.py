@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.spark.remote import cause_of, telling_causes
-from tests.support.spark import shared_spark
 
 
 def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
@@ -28,12 +28,19 @@ def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
         raise lost
 
 
+def test_a_disk_that_is_full_somewhere_is_a_sentence_with_the_way_out() -> None:
+    told = (
+        "Job aborted\nTraceback\nOSError: [Errno 28] No space left on device: '/tmp/l0gc-l1-x'\n\tat org.apache.spark"
+    )
+    assert str(cause_of(PySparkException(told))).startswith("the Spark job failed: No space left on device, here or on")
+
+
+@pytest.mark.weed
 @pytest.mark.spark
-def test_what_java_throws_is_one_line() -> None:
-    with shared_spark() as spark:
-        jvm: Any = spark.sparkContext._jvm
-        empty = jvm.java.util.ArrayDeque()
-        with pytest.raises(L0gcError) as told, telling_causes():
-            empty.removeFirst()
+def test_what_java_throws_is_one_line(one_spark: SparkSession) -> None:
+    jvm: Any = one_spark.sparkContext._jvm
+    empty = jvm.java.util.ArrayDeque()
+    with pytest.raises(L0gcError) as told, telling_causes():
+        empty.removeFirst()
     assert isinstance(told.value.__cause__, Py4JJavaError)
     assert str(told.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")

@@ -7,7 +7,7 @@ from typing import Final
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotInitialisedError, SafetyError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.inspect.doctor.checkup import FAILURE, Check, ok, warning
 from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.verify.basis import Topics, basis_of

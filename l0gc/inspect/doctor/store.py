@@ -22,7 +22,7 @@ from l0gc.errors import (
     StoreError,
     StoreUnfitError,
 )
-from l0gc.inspect.doctor.checkup import Check, failure, ok, warning
+from l0gc.inspect.doctor.checkup import FAILURE, Check, failure, ok, warning
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage.bucket import (
@@ -70,14 +70,21 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     """Credentials, the bucket, and the clocks."""
     source = BucketSettings(store).credentials_from()
     if not source:
-        yield failure(
+        yield Check(
             "credentials",
-            "there are none",
+            FAILURE,
+            f"no credentials for {store.config.url}",
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or run where an instance role is",
+            AccessDeniedError.exit_code,  # as every other command ends
         )
         return
     yield ok("credentials", f"found ({source})")
-    theirs = store.now_ms()
+    try:
+        theirs = store.now_ms()
+    except AccessDeniedError:
+        with suppress(NotFoundError):
+            store.get(FORMAT)  # the answer to this says what is wrong with them, and every command gives it
+        raise
     yield ok("bucket", f"{store.config.url} answers")
     skew = (runtime.clock.now_ms() - theirs) / 1000
     if abs(skew) <= SKEW_S:
@@ -86,7 +93,7 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
         yield warning(
             "clock",
             f"{abs(skew):,.0f} s {'ahead of' if skew > 0 else 'behind'} the store's",
-            "set the clock (NTP): deletion goes by the store's, but records get this one's time, and S3 refuses "
+            "set the clock (NTP): deletion uses the store's, but records get this one's time, and S3 refuses "
             "signatures that are 15 minutes off",
         )
 
@@ -100,7 +107,7 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
         tried = probe(store, runtime)
     except AccessDeniedError:
         yield warning(
-            "store", "not tried: nothing may be written below l0gc/probe/", "run it once as whoever runs init"
+            "store", "not tried: nothing may be written below l0gc/probe/", "run it once as the user that runs init"
         )
         return
     except StoreUnfitError as e:
@@ -219,7 +226,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     """Versioning, object lock, lifecycle rules and unfinished uploads."""
     state = _versioning(store)
     if not state:
-        yield warning("versioning", "may not be asked", "allow s3:GetBucketVersioning, or ask whoever owns the bucket")
+        yield warning("versioning", "may not be asked", "allow s3:GetBucketVersioning, or ask the owner of the bucket")
     elif state == OFF:
         yield ok("versioning", "off: what a sweep deletes is gone, and so is its cost")
     else:

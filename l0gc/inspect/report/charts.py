@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from l0gc.inspect.report.series import DeletedBar, EpochBar
+from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint
 
 _LEAST_HEIGHT: Final = 1.5
 """What is not nothing can be seen, however small it is beside the rest."""
 _TICKS: Final = 5
+_DAYS_NAMED: Final = 8
+"""Below bars; a day's name is shorter than a moment's."""
 _GAP: Final = 0.15
 """Of a bar's place."""
+_WIDEST: Final = 9.0
+"""Of a bar, per cent of the chart: one alone is a bar, not a wall."""
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -54,9 +58,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Point:
+    """`kind` is a class of the style sheet: `dot` for a scan, `swept` for where a sweep left the line."""
+
     x: float
     y: float
     title: str
+    kind: str = "dot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,32 +159,42 @@ def _m_line(across: Scale, low: int, high: int, watermark: int) -> Tick:
 def deleted_chart(
     bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str], number: Callable[[int], str]
 ) -> Chart:
-    """Objects deleted by each run or on each day, side by side."""
+    """Objects deleted by each run or on each day, side by side over the whole width; the newest always has its label."""
     up, y_ticks = height_scale([b.objects for b in bars], number)
-    width = 100 / max(len(bars), 8)  # a single run is a bar, not a wall
-    marks = [_bar(i * width, width, up, b.objects, "deleted", title(b)) for i, b in enumerate(bars)]
-    step = -(-len(bars) // _TICKS)
-    labels = [((i + 0.5) * width, _moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if i % step == 0]
+    place = 100 / len(bars)
+    width = min(place, _WIDEST)
+    marks = [
+        _bar(i * place + (place - width) / 2, width, up, b.objects, "deleted", title(b)) for i, b in enumerate(bars)
+    ]
+    step = -(-len(bars) // (_DAYS_NAMED if bars[0].is_day else _TICKS))
+    last = len(bars) - 1
+    labels = [
+        ((i + 0.5) * place, _moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if (last - i) % step == 0
+    ]
     what = "day" if bars[0].is_day else "run"
     return Chart(f"L0 objects deleted by each {what}", y_ticks, _placed(labels), bars=marks)
 
 
 def trend_chart(
     label: str,
-    values: Sequence[tuple[int, int]],
-    title: Callable[[int, int], str],
+    points: Sequence[TrendPoint],
+    value: Callable[[TrendPoint], int],
+    title: Callable[[TrendPoint], str],
     number: Callable[[int], str],
     *,
     binary: bool = False,
 ) -> Chart:
-    """A line over time, of (milliseconds since 1970, value), oldest first."""
-    low, high = values[0][0], values[-1][0]
+    """A line over time, oldest first, with a mark where a sweep was."""
+    low, high = points[0].ms, points[-1].ms
     if low == high:
         low, high = low - _HOUR, high + _HOUR
     across = Scale(low, high)
-    up, y_ticks = height_scale([value for _, value in values], number, binary=binary)
-    points = [Point(across.at(ms), round(100 - up.at(value), 3), title(ms, value)) for ms, value in values]
-    return Chart(label, y_ticks, time_ticks(across), points=points)
+    up, y_ticks = height_scale([value(p) for p in points], number, binary=binary)
+    marks = [
+        Point(across.at(p.ms), round(100 - up.at(value(p)), 3), title(p), "swept" if p.deleted_objects else "dot")
+        for p in points
+    ]
+    return Chart(label, y_ticks, time_ticks(across), points=marks)
 
 
 def time_ticks(across: Scale) -> list[Tick]:

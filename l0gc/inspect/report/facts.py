@@ -6,7 +6,6 @@ rest is shown all the same. Only the controller's log must be readable: without 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,19 +14,31 @@ import msgspec
 from l0gc.collect.pause import Pause
 from l0gc.collect.record import RunSummary
 from l0gc.collect.runs import RunEntry, list_runs
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
-from l0gc.figures import STANDARD_PRICE, dollars_month
+from l0gc.formatting import STANDARD_PRICE, dollars_month
 from l0gc.inspect.causes import Cause
 from l0gc.inspect.journals import Journals, read_journals
-from l0gc.inspect.report.series import DeletedBar, EpochBar, deleted_bars, epoch_bars, thinned
-from l0gc.inspect.status import Held, deleted_since, status
+from l0gc.inspect.report.series import (
+    DeletedBar,
+    EpochBar,
+    Forecast,
+    Saved,
+    Swept,
+    deleted_bars,
+    epoch_bars,
+    forecast,
+    saved,
+    sweeps_since,
+    thinned,
+)
+from l0gc.inspect.report.topics import PartitionLag, TopicFacts, by_topic, lags
+from l0gc.inspect.report.verdict import Verdict, verdict
+from l0gc.inspect.status import Held, Status, deleted_since, status
 from l0gc.inspect.verify.findings import Finding
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
-from l0gc.watermark.source import HELD_BACK_SHOWN, UnitSummary
 
-SHOWN_BEHIND: Final = HELD_BACK_SHOWN
-SHOWN_TOPICS: Final = 50
 SHOWN_RUNS: Final = 20
 SHOWN_FINDINGS: Final = 50
 SCANS_READ: Final = 500
@@ -47,31 +58,6 @@ class HeldBack(msgspec.Struct, frozen=True):
     partition: int
     gc_epoch: int
     reason: str
-
-
-class PartitionLag(msgspec.Struct, frozen=True):
-    """How far a partition's gc epoch is behind the cluster epoch, as its journal has it."""
-
-    topic: str
-    partition: int
-    gc_epoch: int
-    lag_epochs: int
-    unreconciled_records: int
-    reason: str
-
-
-class TopicFacts(msgspec.Struct, frozen=True):
-    """A topic, as its journals have it; `unread` of these cannot be read, and are not in the numbers."""
-
-    topic: str
-    partitions: int
-    journals: int
-    unread: int
-    records: int
-    unreconciled_records: int
-    l1_objects: int
-    gc_epoch: int
-    lag_epochs: int
 
 
 class Garbage(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +113,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster at `as_of_ms`, by the store's clock, as all times are.
 
     Attributes:
+        verdict: how the cluster stands, in a sentence.
         cluster_epoch: of an external log the one that was published with M; -1 if none was.
         watermark: the published M, -1 for none; `published_ms` is when.
         causes, warnings: why M stands or L0 is not swept, and what is wrong and holds nothing; each with its remedy.
@@ -140,12 +127,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         garbage: None if no scan is there.
         epochs: what that scan saw, as bars.
         trend: scans, oldest first; of very many, those that show the peaks.
+        sweeps: what was deleted since the first of those scans, oldest first.
+        saved: what the sweeps on record have deleted; None if there is none.
+        forecast: what becomes garbage; None where too little is known.
         runs: the newest last; `runs_total` are on record.
         deleted: what runs deleted, as bars.
         errors: why journals cannot be read.
         notes: what else could not be read, and what is missing therefore.
     """
 
+    verdict: Verdict = Verdict()
     cluster_id: str
     url: str
     as_of_ms: int
@@ -175,6 +166,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     garbage: Garbage | None
     epochs: list[EpochBar]
     trend: list[ScanTotals]
+    sweeps: list[Swept]
+    saved: Saved | None
+    forecast: Forecast | None
     runs: list[Run]
     runs_total: int
     deleted: list[DeletedBar]
@@ -183,15 +177,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_FINDINGS: Final = msgspec.json.Decoder(Findings)
+_FINDINGS: Final = json_decoder(Findings)
 
 
 def findings_of(body: bytes, source: str) -> Findings:
     """The result of a verify run. Raises `UsageError`, naming `source`, if `body` is none."""
     try:
         return _FINDINGS.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+    except UNDECODABLE as e:
         raise UsageError(f"{source} is not what l0gc verify --json prints: {e}") from e
 
 
@@ -218,7 +211,7 @@ def gather(
     trend = read_trend(store, cluster.parallel, state.cluster_id, SCANS_READ)
     garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
     behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
-    return Facts(
+    facts = Facts(
         cluster_id=state.cluster_id,
         url=url,
         as_of_ms=store.now_ms(),
@@ -230,7 +223,7 @@ def gather(
         published_ms=known.published_ms if known.published_ms >= 0 else None,
         computable_watermark=known.computable,
         lag_epochs=max(0, known.lag_epochs) if known.published_ms >= 0 and epoch >= 0 else None,
-        lag_ms=known.lag_ms,
+        lag_ms=lag_of(known, garbage),
         lag_at_least=known.lag_at_least,
         causes=known.causes,
         warnings=known.warnings,
@@ -248,6 +241,9 @@ def gather(
         garbage=garbage,
         epochs=epoch_bars(scan.rows, watermark) if scan is not None else [],
         trend=thinned(trend.scans),
+        sweeps=sweeps_since(runs, trend.scans[0].taken_ms) if trend.scans else [],
+        saved=saved(runs, price_gb_month),
+        forecast=forecast(trend.scans, runs, garbage.left_bytes if garbage is not None else 0, price_gb_month),
         runs=[Run(r.run_id, r.started_ms, r.summary) for r in runs[-SHOWN_RUNS:]],
         runs_total=runs_total,
         deleted=deleted_bars(runs),
@@ -255,49 +251,27 @@ def gather(
         errors=known.errors,
         notes=notes + _trend_notes(trend.skipped),
     )
+    return msgspec.structs.replace(facts, verdict=_verdict(facts))
 
 
-def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[PartitionLag], int, int]:
-    """The partitions with the most lag, how many others there are, and the most that one of those lags (pure)."""
-    low = sorted((h for u in units for h in u.lowest if h.topic), key=lambda h: (h.gc_epoch, h.topic, h.partition))
-    shown = low[:SHOWN_BEHIND]
-    rest: Counter[int] = Counter()
-    for u in units:
-        rest.update(u.gc_epochs)
-    rest.subtract(h.gc_epoch for h in shown)
-    others = [gc_epoch for gc_epoch, n in rest.items() if n > 0]
-    return (
-        [
-            PartitionLag(h.topic, h.partition, h.gc_epoch, cluster_epoch - h.gc_epoch, h.unreconciled_records, h.reason)
-            for h in shown
-        ],
-        sum(n for n in rest.values() if n > 0),
-        cluster_epoch - min(others, default=cluster_epoch),
+def lag_of(known: Status, garbage: Garbage | None) -> int | None:
+    """How long M has stood. Where the log has forgotten, the oldest object that is held says more: it is above M (pure)."""
+    if not known.lag_at_least or known.lag_ms is None or garbage is None or garbage.oldest_held_ms is None:
+        return known.lag_ms
+    return max(known.lag_ms, known.as_of_ms - garbage.oldest_held_ms)
+
+
+def _verdict(f: Facts) -> Verdict:
+    return verdict(
+        f.causes,
+        f.warnings,
+        f.findings.total if f.findings is not None else 0,
+        watermark=f.watermark,
+        lag_ms=f.lag_ms,
+        left=(f.garbage.left_objects, f.garbage.left_bytes) if f.garbage is not None else None,
+        held_objects=f.garbage.held_objects if f.garbage is not None else 0,
+        since_sweep_ms=f.as_of_ms - f.runs[-1].started_ms if f.runs else None,
     )
-
-
-def by_topic(cluster_epoch: int, journals: Journals) -> list[TopicFacts]:
-    """The topics with the most unreconciled records (pure)."""
-    found = []
-    for topic in journals.snapshot.topics.values():
-        read = [(run, s) for run in topic.runs() if (s := journals.readings[run.journal].state) is not None]
-        totals = [s.totals(topic.revision) for _, s in read]
-        low = [s.lowest(topic.revision, run.first, run.count, 1)[0].gc_epoch for run, s in read]
-        gc_epoch = min(low, default=-1)
-        found.append(
-            TopicFacts(
-                topic.name,
-                topic.partitions,
-                len(topic.journals),
-                len(topic.journals) - len(read),
-                sum(t.records for t in totals),
-                sum(t.unreconciled_records for t in totals),
-                sum(t.l1_objects for t in totals),
-                gc_epoch,
-                cluster_epoch - gc_epoch,
-            )
-        )
-    return sorted(found, key=lambda t: (-t.unreconciled_records, t.topic))[:SHOWN_TOPICS]
 
 
 def _held_back(held: Sequence[Held]) -> list[HeldBack]:

@@ -6,6 +6,7 @@ all of it, none is marked as safe, and the page's own policy lets a browser load
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -13,11 +14,12 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from l0gc import __version__
-from l0gc.figures import STANDARD_PRICE, count, dollars, size, span
+from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
+from l0gc.inspect.causes import NORMAL_LAG
 from l0gc.inspect.report.charts import Chart, deleted_chart, epochs_chart, trend_chart
 from l0gc.inspect.report.facts import Facts
-from l0gc.inspect.report.series import DeletedBar, EpochBar
-from l0gc.watermark.scans import ScanTotals
+from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint, trend_points
+from l0gc.inspect.report.verdict import HEALTHY, NEEDS_YOU, WAITING, commands_of, words_of
 
 SHOWN_ERRORS: Final = 20
 
@@ -44,36 +46,34 @@ def render(facts: Facts) -> str:
         version=__version__,
         standard_price=STANDARD_PRICE,
         shown_errors=SHOWN_ERRORS,
+        normal_lag=NORMAL_LAG,
+        states={HEALTHY: ("good", "Healthy"), WAITING: ("warn", "Waiting"), NEEDS_YOU: ("bad", "Needs you")},
+        export=f"export L0GC_URL={shlex.quote(facts.url)}",
     )
 
 
 def _charts(f: Facts) -> Charts:
+    points = trend_points(f.trend, f.sweeps)
     return Charts(
         epochs_chart(f.epochs, f.watermark, _epoch_title, short_number) if f.epochs else None,
-        _objects_trend(f.trend) if f.trend else None,
-        _bytes_trend(f.trend) if f.trend else None,
+        trend_chart("Eligible objects over time", points, lambda p: p.objects, _objects_title, short_number)
+        if points
+        else None,
+        trend_chart("Eligible bytes over time", points, lambda p: p.bytes, _bytes_title, short_size, binary=True)
+        if points
+        else None,
         deleted_chart(f.deleted, _deleted_title, short_number) if f.deleted else None,
     )
 
 
-def _objects_trend(scans: list[ScanTotals]) -> Chart:
-    values = [(t.run_ms, t.eligible_objects) for t in scans]
-    return trend_chart(
-        "Eligible objects at each scan",
-        values,
-        lambda ms, n: f"{moment(ms)}: {count(n, 'object')} eligible",
-        short_number,
-    )
+def _objects_title(p: TrendPoint) -> str:
+    swept = f", {count(p.deleted_objects, 'object')} deleted" if p.deleted_objects else ""
+    return f"{moment(p.ms)}: {count(p.objects, 'object')} eligible{swept}"
 
 
-def _bytes_trend(scans: list[ScanTotals]) -> Chart:
-    values = [(t.run_ms, t.eligible_bytes) for t in scans]
-    return trend_chart(
-        "Eligible bytes at each scan",
-        values,
-        lambda ms, n: f"{moment(ms)}: {size(n)} eligible",
-        short_size,
-        binary=True,
+def _bytes_title(p: TrendPoint) -> str:
+    return (
+        f"{moment(p.ms)}: {size(p.bytes)} eligible{f', {size(p.deleted_bytes)} deleted' if p.deleted_objects else ''}"
     )
 
 
@@ -125,7 +125,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for shown in (number, size, moment, span, dollars, epochs):
+    for shown in (number, size, moment, span, dollars, epochs, commands_of, words_of):
         environment.filters[shown.__name__] = shown
     return environment
 

@@ -25,7 +25,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, parse_l1
+from l0gc.inspect.verify.basis import Basis, L1Key, parse_l1
 from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.reading import (
     block_faults,
@@ -51,6 +51,8 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline, Parallel
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.journal.rows import name_bytes
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, l1_key
 
 _L0: Final = {kinds.L0_MISSING, kinds.L0_SHORT, kinds.L0_CORRUPT}
@@ -103,6 +105,15 @@ def _still_there(state: ControllerState, suspects: Sequence[Suspect]) -> list[Su
         for s in suspects
         if (not s.topic or s.revision in live) and (s.kind != kinds.EPOCH_AHEAD or s.expected > state.epoch)
     ]
+
+
+def _is_dropped(state: JournalState, key: L1Key) -> bool:
+    """Whether the journal has dropped the object, by itself or with an index object: that is vacuum's, and no orphan."""
+    p = key.id
+    topic = state.topics.get(p.revision)
+    live = [] if topic is None else topic.index_of(p.partition)["name"].tolist()
+    trees = state.indexes_over(p.revision, p.partition, key.base_offset, key.last_offset)["name"].tolist()
+    return name_bytes(key.name) in state.names(p.revision) or any(name not in live for name in trees)
 
 
 def _partition(s: Suspect) -> PartitionId:
@@ -200,15 +211,14 @@ class _Reader:
             if s.kind != kinds.L1_ORPHAN:
                 if s.key in named and (s.kind != kinds.L1_SIZE or named[s.key] == s.expected):
                     found.append(s)
-            elif s.key not in named and (key := parse_l1(s.key)) is not None:
+            elif s.key not in named and (key := parse_l1(s.key)) is not None and not _is_dropped(copy.state, key):
                 text = orphan_text(key.base_offset, key.last_offset, copy.state, p)
                 found.append(_with(s, text))
         return found
 
     def _index_again(self, copy: JournalCopy, s: Suspect) -> Suspect | None:
         topic = copy.state.topics.get(s.revision)
-        index = topic.indexes.get(s.partition) if topic is not None and not topic.closed else None
-        if index is None:
+        if topic is None or not len(index := topic.index_of(s.partition)):
             return None
         log_start = copy.state.partition(s.revision, s.partition).log_start_offset
         fault = indexed_rows(self._store, _partition(s), index, log_start)

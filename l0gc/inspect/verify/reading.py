@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from l0gc.decoding import msgpack_decoder
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.inspect.verify import findings as kinds
 from l0gc.inspect.verify.basis import L1Key, parse_l1
@@ -26,10 +27,9 @@ from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ListedPage, ObjectStore
 from l0gc.storage.parallel import Inline, Parallel
 from l0gc.storage.replica import StateMachine
-from l0gc.streamlog.controller.state import ControllerMachine
+from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import IndexObject
 from l0gc.streamlog.journal.rows import BLOCK, EXTENT, Rows, pack, unpack
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
@@ -177,7 +177,7 @@ def size_of(store: ObjectStore, key: str) -> int | None:
         return None
 
 
-def indexed_rows(store: ObjectStore, p: PartitionId, index: IndexObject, log_start: int) -> Rows | str:
+def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int) -> Rows | str:
     """The older L1 rows of a partition, or what is wrong with the index objects that list them."""
     try:
         rows = read_index(store, p, index)
@@ -219,8 +219,7 @@ class _Ref(msgspec.Struct, array_like=True):
     extents: bytes
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_REF: Final = msgspec.msgpack.Decoder(_Ref)
+_REF: Final = msgpack_decoder(_Ref)
 
 
 def pack_object(o: UnreconciledObject) -> bytes:

@@ -67,7 +67,7 @@ def placed(copy: JournalCopy, topics: Topics) -> list[Placed]:
     found = []
     for state in copy.state.topics.values():
         _, topic = topics.of(state.revision, state.topic_id)
-        if topic is not None and not state.closed and not _misplaced(copy.journal, topic, state):
+        if topic is not None and not _misplaced(copy.journal, topic, state):
             found.append(Placed(topic, state))
     return found
 
@@ -108,11 +108,12 @@ def check_places(journal: int, state: JournalState, topics: Topics) -> Iterator[
                 f"it holds a topic with revision {t.revision} and id {t.topic_id!r} that the controller never created"
             )
             yield Suspect(kinds.TOPIC_UNKNOWN, journal, revision=t.revision, key=folder, detail=text)
-        elif t.closed:
-            text = f"topic {topic.name!r} has ended there, though it exists"
-            yield Suspect(kinds.STATE_BROKEN, journal, topic.name, topic.revision, key=folder, detail=text)
         elif text := _misplaced(journal, topic, t):
             yield Suspect(kinds.TOPIC_MISPLACED, journal, topic.name, topic.revision, key=folder, detail=text)
+    for topic in topics.placed_in(journal):
+        if state.closed(topic.revision):
+            text = f"topic {topic.name!r} has ended there, though it exists"
+            yield Suspect(kinds.STATE_BROKEN, journal, topic.name, topic.revision, key=folder, detail=text)
 
 
 def _misplaced(journal: int, topic: Topic, state: TopicState) -> str:
@@ -201,12 +202,10 @@ def _l1_faults(t: TopicState) -> Iterator[tuple[int, int, str]]:
 
 
 def _indexed(t: TopicState) -> Rows:
-    """For each partition the first record that its index object does not lead to."""
+    """For each partition the first record that its index objects do not list."""
     before = np.zeros(len(t.partitions), np.int64)
-    for index in t.indexes.values():
-        at = int(np.searchsorted(t.partitions, index.partition))
-        if at < len(before) and t.partitions[at] == index.partition:
-            before[at] = index.last_offset + 1
+    known = t.index[np.isin(t.index["partition"], t.partitions)]
+    before[np.searchsorted(t.partitions, known["partition"])] = known["last"] + 1  # of several the last one's stays
     return before
 
 
@@ -262,7 +261,7 @@ def described(o: UnreconciledObject) -> str:
 def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, UnreconciledObject]:
     """Those of the objects that the journal still needs for a topic."""
     topic = state.topics.get(revision)
-    return {} if topic is None or topic.closed else {o.key: o for o in topic.objects if o.key in keys}
+    return {} if topic is None else {o.key: o for o in topic.objects if o.key in keys}
 
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:

@@ -18,7 +18,7 @@ from l0gc.inspect.report.charts import (
     time_ticks,
     trend_chart,
 )
-from l0gc.inspect.report.series import DeletedBar, EpochBar, epoch_bars
+from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint, epoch_bars
 from l0gc.watermark.scans import ScanRow
 from tests.inspect.report.support import DAY_MS
 from tests.inspect.report.test_series import scan_rows
@@ -67,12 +67,29 @@ def test_taller_bars_are_of_more_objects(amounts: list[int]) -> None:
     heights = sorted(zip(amounts, (b.height for b in c.bars), strict=True))
     assert all(low[1] <= high[1] for low, high in pairwise(heights))
     assert all((height > 0) == (amount > 0) for amount, height in heights)
-    assert len(c.x_ticks) <= 5
+    assert len(c.x_ticks) <= 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 30, 120])
+def test_bars_of_deletions_spread_over_the_whole_width_and_the_newest_has_its_label(n: int) -> None:
+    c = deleted_chart([DeletedBar(i * DAY_MS, 5, 0, 1, True) for i in range(n)], lambda b: "", str)
+    left, right = c.bars[0].x, 100 - c.bars[-1].x - c.bars[-1].width
+    assert left == pytest.approx(right, abs=0.01)
+    assert max(b.width for b in c.bars) < 10
+    last = c.bars[-1]
+    assert c.x_ticks[-1].at == pytest.approx(last.x + last.width / 2, abs=0.01)
+
+
+def test_a_sweep_has_a_mark_on_the_line_of_its_own() -> None:
+    points = [TrendPoint(0, 9, 90), TrendPoint(10, 2, 20, 7, 70)]
+    c = trend_chart("a", points, lambda p: p.objects, lambda p: f"{p.deleted_objects} deleted", str)
+    assert [(p.kind, p.title) for p in c.points] == [("dot", "0 deleted"), ("swept", "7 deleted")]
 
 
 @given(st.lists(st.tuples(moments, numbers), min_size=1, max_size=50), st.booleans())
 def test_a_trend_goes_from_left_to_right_within_its_edges(values: list[tuple[int, int]], binary: bool) -> None:
-    c = trend_chart("a", sorted(values), lambda ms, n: "", str, binary=binary)
+    points = [TrendPoint(ms, n, n) for ms, n in sorted(values)]
+    c = trend_chart("a", points, lambda p: p.bytes, lambda p: "", str, binary=binary)
     check_within(c)
     assert [p.x for p in c.points] == sorted(p.x for p in c.points)
     assert 1 <= len(c.x_ticks) <= 6

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from l0gc.collect.pause import set_pause
-from l0gc.collect.record import summary_key, write_summary
+from l0gc.collect.record import VACUUM, summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
-from l0gc.inspect.report.facts import SHOWN_BEHIND, SHOWN_TOPICS, Facts, findings_of, garbage_of, gather, lags
+from l0gc.inspect.report.facts import Facts, findings_of, garbage_of, gather, lag_of
 from l0gc.inspect.report.page import render
+from l0gc.inspect.report.series import saved, sweeps_since
+from l0gc.inspect.report.topics import SHOWN_BEHIND, SHOWN_TOPICS, lags
+from l0gc.inspect.status import status
 from l0gc.inspect.verify.findings import L1_MISSING, Suspect, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
 from l0gc.streamlog.cluster import Cluster
@@ -121,6 +126,27 @@ def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_delet
     assert (gone.deleted_objects, gone.left_objects) == (51, 0)
 
 
+def test_what_the_gc_of_the_scan_itself_deleted_is_garbage_no_more() -> None:
+    rows = [ScanRow(1, 4, 40, 7)]
+    began, swept = run_entry(10_000, 4), summary(31_000, 4)  # named when gc began, before its own scan
+    assert began.summary is not None
+    of_gc = msgspec.structs.replace(began.summary, started_ms=swept.started_ms)
+    g = garbage_of(ScanSnapshot(totals(30_500), rows), 2, [replace(began, summary=of_gc)], 0.5)
+    assert (g.deleted_objects, g.left_objects, g.left_bytes) == (4, 0, 0)
+
+
+def test_what_a_vacuum_deleted_was_no_garbage_of_l0_and_is_saved_all_the_same() -> None:
+    sweep = run_entry(40_000, 1)
+    assert sweep.summary is not None
+    vacuum = replace(sweep, summary=msgspec.structs.replace(sweep.summary, command=VACUUM, deleted=3, bytes=30))
+    g = garbage_of(ScanSnapshot(totals(30_500), [ScanRow(1, 4, 40, 7)]), 2, [sweep, vacuum], 0.5)
+    assert (g.deleted_objects, g.left_objects) == (1, 3)
+    assert len(sweeps_since([sweep, vacuum], 0)) == 1
+    found = saved([sweep, vacuum], 1.0)
+    assert found is not None
+    assert (found.objects, found.bytes) == (4, 40)
+
+
 def test_scans_and_runs_become_bars_and_a_trend() -> None:
     cluster = memory_cluster()
     publish_m(cluster, 0)
@@ -134,6 +160,18 @@ def test_scans_and_runs_become_bars_and_a_trend() -> None:
     assert ([len(facts.runs), facts.runs_total], [b.objects for b in facts.deleted]) == ([20, 25], list(range(25)))
     assert facts.garbage is not None
     assert facts.garbage.left_objects == 5
+    assert facts.saved is not None
+    assert (facts.saved.runs, facts.saved.objects, facts.sweeps) == (24, sum(range(25)), [])
+    assert (facts.verdict.state, facts.verdict.cause) == ("healthy", "")
+
+
+def test_where_the_log_has_forgotten_the_oldest_held_object_says_how_long_m_has_stood() -> None:
+    known = replace(status(memory_cluster()), lag_ms=60_000, lag_at_least=True)
+    rows = [ScanRow(0, 1, 1, 1), ScanRow(1, 1, 1, known.as_of_ms - 90 * 60_000)]
+    garbage = garbage_of(ScanSnapshot(totals(NOW), rows), 0, [], 1.0)
+    assert lag_of(known, garbage) == 90 * 60_000
+    assert lag_of(replace(known, lag_at_least=False), garbage) == 60_000
+    assert lag_of(known, None) == 60_000
 
 
 def test_m_that_was_never_published_leaves_everything_held() -> None:
@@ -221,7 +259,7 @@ def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> Non
     assert (facts.cluster_epoch, facts.watermark, facts.lag_epochs) == (47, 40, 7)
     assert [(h.topic, h.partition, h.gc_epoch) for h in facts.held_back_by] == [("a/b/<i>", 3, 40)]
     assert facts.next.startswith("l0gc compute-watermark --reports")
-    assert "Partitions with the most lag" not in render(facts)
+    assert "Partitions that are behind" not in render(facts)
 
 
 def test_findings_are_what_verify_prints_and_nothing_else() -> None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.inspect.causes import Cause
-from l0gc.inspect.report.facts import Facts, Findings, HeldBack, PartitionLag, Run, TopicFacts, garbage_of, lags
+from l0gc.inspect.report.facts import Facts, Findings, HeldBack, Run, garbage_of
 from l0gc.inspect.report.page import render, short_number, short_size
-from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, thinned
+from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, forecast, saved, sweeps_since, thinned
+from l0gc.inspect.report.topics import PartitionLag, TopicFacts, lags
+from l0gc.inspect.report.verdict import HEALTHY, NEEDS_YOU, WAITING, Verdict
 from l0gc.inspect.verify.findings import Finding
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from tests.inspect.report.support import DAY_MS, run_entry, summary, totals, unit
@@ -29,7 +31,9 @@ def facts(**changes: object) -> Facts:
     rows = [ScanRow(e, e * 10, e << 20, NOW - e, "t/0" if e > 6 else "", 2 if e > 6 else 0) for e in range(1, 9)]
     scan = ScanSnapshot(totals(NOW - 5 * 60_000, unparsable=2, unparsable_samples=["level_zero/data/README"]), rows)
     runs = [run_entry(NOW - DAY_MS + n * 3_600_000, 100 + n) for n in range(5)]
+    scans = [totals(NOW - n * DAY_MS, eligible_objects=n, eligible_bytes=n << 30) for n in range(5, 0, -1)]
     plain = Facts(
+        verdict=Verdict(NEEDS_YOU, "journal 1 cannot be read: entry 3 is damaged. And 1 other cause, below.", "damaged"),
         cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", url="s3://b/p/", as_of_ms=NOW, external_log=False,
         cluster_epoch=9, topics=1, partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6,
         lag_epochs=3, lag_ms=2 * 3_600_000, lag_at_least=True,
@@ -41,7 +45,8 @@ def facts(**changes: object) -> Facts:
         by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6, 3), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6, 3)],
         behind=[PartitionLag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
         price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
-        trend=[totals(NOW - n * DAY_MS, eligible_objects=n, eligible_bytes=n << 30) for n in range(5, 0, -1)],
+        trend=scans, sweeps=sweeps_since(runs, NOW - 5 * DAY_MS), saved=saved(runs, 0.023),
+        forecast=forecast(scans, runs, 5 << 30, 0.023),
         runs=[Run(r.run_id, r.started_ms, r.summary) for r in (*runs, run_entry(NOW, None))], runs_total=9,
         deleted=deleted_bars(runs),
         findings=Findings(
@@ -95,7 +100,7 @@ def check_alone(page: str) -> None:
     assert {tag for tag, _ in reader.elements} <= {
         "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "h1", "h2", "h3", "p",
         "div", "span", "strong", "code", "bdi", "a", "ul", "li", "dl", "dt", "dd", "details", "summary", "table", "thead",
-        "tbody", "tr", "th", "td", "svg", "defs", "pattern", "rect", "line", "circle", "text",
+        "tbody", "tr", "th", "td", "pre", "svg", "defs", "pattern", "rect", "line", "circle", "text",
     }  # fmt: skip
     for tag, attributes in reader.elements:
         assert not {"src", "srcset", "style", "xlink:href", "action", "data"} & set(attributes), tag
@@ -123,14 +128,20 @@ def test_the_page_says_what_an_operator_asks() -> None:
         "1 journal cannot be read",
         "The first 2 of 12 partitions",
         "7 of 41 records",
-        "u (1 journal cannot be read)",
+        "u, holds M (1 journal cannot be read)",
         "3 findings of l0gc verify, below",
-        "Next: l0gc reconcile && l0gc compute-watermark",
+        "Needs you: journal 1 cannot be read: entry 3 is damaged. And 1 other cause, below.",
+        "Next: export L0GC_URL=s3://b/p/ l0gc reconcile && l0gc compute-watermark",
+        "M is the newest epoch that no partition can still need: every L0 object at or below M may go, none above it.",
+        "Two epochs behind the cluster epoch is normal. This M was published 60 s ago",
+        "In a week, unswept 5.0 GiB",
+        "Saved by sweeps 5.0 KiB 510 objects",
+        "510 objects (5.0 KiB) in 5 runs since 2026-11-17 11:06 UTC. They would cost $0.00 a month.",
+        "a sweep, and what it left",
         "unreconciled t/0 at 6: 7 records are not in L1 yet l0gc reconcile && l0gc compute-watermark",
         "local_clock this machine's clock is 99 s behind set the clock (NTP)",
-        "epochs, or 2 h at least; two are normal",
+        "3 epochs behind 9, or 2 h at least",
         "Garbage now 21.0 MiB 210 objects, under $0.01 a month",
-        "published 60 s ago",
         "t/0 and 1 more 6 7 unreconciled records",
         "And 1 other, none of them more than 3 epochs behind",
         "killed, or still running",
@@ -144,6 +155,36 @@ def test_the_page_says_what_an_operator_asks() -> None:
         "M = 6",
     ):
         assert words in shown, words
+
+
+def test_the_verdict_comes_first_in_a_colour_that_agrees_with_it() -> None:
+    for state, colour, word in (
+        (HEALTHY, "good", "Healthy"),
+        (WAITING, "warn", "Waiting"),
+        (NEEDS_YOU, "bad", "Needs you"),
+    ):
+        page = render(facts(verdict=Verdict(state, "as it is.", "paused"), errors=[], findings=None))
+        main = page[page.index("<main>") :]
+        assert main.index(f'<div class="banner verdict {colour}">') < 20
+        assert f"<strong>{word}:</strong> as it is." in main
+        assert re.findall(r'class="banner ([a-z ]+)"', main) == [f"verdict {colour}"]  # a pause is not said twice
+
+
+def test_partitions_with_a_normal_lag_are_folded_away() -> None:
+    late, fine = PartitionLag("t", 0, 4, 5, 7, "late"), PartitionLag("t", 1, 7, 2, 0, "fine")
+    page = render(facts(behind=[late, fine], others_behind=30, others_lag=1))
+    folded = page.index("<summary>31 partitions with a normal lag</summary>")
+    assert page.index(">late<") < folded < page.index(">fine<")
+    assert "None: each M(p) is at most 2 epochs behind" in texts(render(facts(behind=[fine])))
+
+
+def test_commands_can_be_copied_as_a_whole_and_the_url_is_quoted_for_the_shell() -> None:
+    page = render(facts(url="s3://b/it's $HOME/"))
+    assert (
+        '<pre class="copy">export L0GC_URL=&#39;s3://b/it&#39;&#34;&#39;&#34;&#39;s $HOME/&#39;\nl0gc reconcile' in page
+    )
+    assert "user-select: all" in page
+    assert "<pre" not in render(facts(next="set the clock (NTP)"))
 
 
 def hostile(x: object) -> object:

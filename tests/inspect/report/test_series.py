@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,10 +10,15 @@ from l0gc.inspect.report.series import (
     MOST_DAYS,
     MOST_POINTS,
     RUNS_ONE_BY_ONE,
+    Swept,
     day_of,
     deleted_bars,
     epoch_bars,
+    forecast,
+    saved,
+    sweeps_since,
     thinned,
+    trend_points,
 )
 from l0gc.watermark.scans import ScanRow
 from tests.inspect.report.support import DAY_MS, run_entry, totals
@@ -95,3 +101,50 @@ def test_a_thinned_trend_keeps_the_newest_scan_and_the_highest_peak(points: list
 def test_a_short_trend_is_shown_as_it_is() -> None:
     scans = [totals(ms) for ms in range(MOST_POINTS)]
     assert thinned(scans) == scans
+
+
+def test_a_day_without_a_run_has_its_place() -> None:
+    days = [0, 1, 5]
+    bars = deleted_bars([run_entry(d * DAY_MS + n * 60_000, 2) for d in days for n in range(20)])
+    assert [(b.started_ms // DAY_MS, b.objects) for b in bars] == [(0, 40), (1, 40), (2, 0), (3, 0), (4, 0), (5, 40)]
+
+
+def test_a_sweep_leaves_what_the_scan_before_it_saw_less_what_it_deleted() -> None:
+    scans = [totals(10, eligible_objects=9, eligible_bytes=90), totals(30, eligible_objects=4, eligible_bytes=40)]
+    points = trend_points(scans, [Swept(5, 1, 1), Swept(20, 7, 70), Swept(25, 5, 5)])
+    assert [(p.ms, p.objects, p.bytes, p.deleted_objects) for p in points] == [
+        (10, 9, 90, 0), (20, 2, 20, 7), (25, 0, 15, 5), (30, 4, 40, 0),
+    ]  # fmt: skip
+
+
+def test_the_forecast_counts_what_was_deleted_as_what_had_come() -> None:
+    scans = [totals(n * DAY_MS, eligible_objects=10, eligible_bytes=100 << 30) for n in range(1, 4)]
+    runs = [run_entry(DAY_MS + 1, 5), run_entry(2 * DAY_MS, 5), run_entry(9 * DAY_MS, 50), run_entry(DAY_MS, None)]
+    found = forecast(scans, runs, 30, 1.0)
+    assert found is not None
+    assert (found.from_ms, found.to_ms, found.objects_day, found.bytes_day) == (DAY_MS, 3 * DAY_MS, 5, 50)
+    assert found.week_bytes == 30 + 7 * 50
+    assert forecast(scans[:1], runs, 0, 1.0) is None
+    assert forecast([], [], 0, 1.0) is None
+    assert forecast([totals(0), totals(3_000_000)], [], 0, 1.0) is None  # less than an hour
+
+
+def test_a_forecast_goes_by_the_last_week() -> None:
+    scans = [totals(0, eligible_bytes=0), *(totals(n * DAY_MS, eligible_bytes=n * 7) for n in range(20, 31))]
+    found = forecast(scans, [], 0, 1.0)
+    assert found is not None
+    assert (found.from_ms, found.bytes_day) == (23 * DAY_MS, 7)
+
+
+def test_what_was_saved_is_all_that_the_runs_deleted() -> None:
+    assert saved([run_entry(0, None), run_entry(5, 0)], 1.0) is None
+    found = saved([run_entry(7_000, 1 << 30), run_entry(5_000, 0), run_entry(3_000, 1)], 2.0)
+    assert found is not None
+    assert (found.since_ms, found.runs, found.objects) == (3_000, 2, (1 << 30) + 1)
+    assert found.dollars_month == pytest.approx(20.0)
+
+
+def test_of_very_many_sweeps_the_newest_are_marked() -> None:
+    runs = [run_entry(n * 1_000, 1) for n in range(300)]
+    assert [s.at_ms for s in sweeps_since(runs, 50_000)] == [n * 1_000 for n in range(100, 300)]
+    assert len(sweeps_since(runs, 299_000)) == 1

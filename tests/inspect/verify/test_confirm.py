@@ -205,7 +205,7 @@ def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
     cluster = loaded_cluster()
     put(cluster, {0: 70})
     lift(cluster, per_file=1)
-    p, index = topic_of(cluster).id(0), events_of(cluster).indexes[0]
+    p, index = topic_of(cluster).id(0), events_of(cluster).index_of(0)[0]
     s = Suspect(kinds.INDEX_UNREADABLE, 0, p.topic, p.revision, 0, index_key(p, index))
     assert found(cluster, s) == []
     remove(cluster, s.key)

@@ -29,6 +29,7 @@ from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, index_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
@@ -260,17 +261,17 @@ def test_older_rows_are_read_and_an_index_object_that_is_gone_or_damaged_is_repo
     put(cluster, {0: 70})
     lift(cluster, per_file=1)
     topic = events_of(cluster)
-    index, p = topic.indexes[0], topic_of(cluster).id(0)
+    index, p = topic.index_of(0), topic_of(cluster).id(0)
     rows = indexed_rows(cluster.store, p, index, 0)
     assert not isinstance(rows, str)
     files = list(files_of(cluster.store, p, state_of(cluster)))
     assert len(rows) + len(topic.files(0)) == len(files)
     assert next(f.bytes for f in files) == rows["bytes"][0]
-    key = index_key(p, index)
+    key = index_key(p, index[0])
     body = store_of(cluster).objects[key].body
     for damaged in (body[:-1], b"", body[:30] + bytes([body[30] ^ 1]) + body[31:]):
         cluster.store.put(key, damaged)
-        assert index.name in str(indexed_rows(cluster.store, p, index, 0))
+        assert name_text(index["name"][0]) in str(indexed_rows(cluster.store, p, index, 0))
     cluster.store.delete([key])
     assert "does not exist" in str(indexed_rows(cluster.store, p, index, 0))
 
@@ -279,7 +280,7 @@ def test_an_index_that_begins_above_the_log_start_offset_is_reported() -> None:
     cluster = loaded_cluster()
     put(cluster, {1: 70})
     lift(cluster, per_file=1)
-    index, p = events_of(cluster).indexes[1], topic_of(cluster).id(1)
+    index, p = events_of(cluster).index_of(1), topic_of(cluster).id(1)
     assert "begins at record 0, above" in str(indexed_rows(cluster.store, p, index, -1))
 
 

@@ -15,11 +15,11 @@ from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.rules import JournalCopy, check_journal, described, needed_end, needs, orphan_text, placed
 from l0gc.keys import PartitionId
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
-from l0gc.streamlog.journal.entries import Advance, Closed, IndexObject
+from l0gc.streamlog.journal.entries import Advance, Closed
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
-from tests.support.journal import LAYOUT, REVISION, TOPIC_ID, Journal, extents_of, key_of
+from tests.support.journal import LAYOUT, REVISION, TOPIC_ID, Journal, extents_of, index_row, key_of
 
 EVENTS = Topic("events", REVISION, 4, (0,), TOPIC_ID)
 GONE = Topic("gone", 4, 2, (0,), "id-of-gone")
@@ -141,7 +141,8 @@ def test_a_deleted_topic_is_not_judged_whatever_the_journal_still_holds_of_it() 
 
 def test_a_live_topic_that_has_ended_in_its_journal_is_found() -> None:
     state = healthy()
-    events(state).close()
+    del state.topics[REVISION]
+    state.closed_revisions = np.array([REVISION])
     assert found(state, basis(8)) == [(kinds.STATE_BROKEN, -1, -1)]
 
 
@@ -169,7 +170,7 @@ def test_an_object_that_cannot_have_landed_there_is_found(changes: dict[str, Any
 
 
 def l1(*ranges: tuple[int, int, int]) -> Rows:
-    return np.array([(p, base, last, 100, 4, uuid.UUID(int=last).bytes) for p, base, last in ranges], L1_ROW)
+    return np.array([(p, base, last, 100, 0, 4, uuid.UUID(int=last).bytes) for p, base, last in ranges], L1_ROW)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_l1_objects_of_a_partition_without_offsets_are_found() -> None:
 
 def test_the_rows_of_a_partition_continue_those_of_its_index_object() -> None:
     state = healthy()
-    events(state).indexes = {0: IndexObject(0, str(uuid.uuid4()), 4, 40, 6)}
+    events(state).index = index_row(l1((0, 0, 6)), name=77)
     events(state).l1 = l1((0, 7, 9), (2, 0, 9))
     assert found(state) == []
     events(state).l1 = l1((0, 8, 9), (2, 0, 9))

@@ -1,0 +1,153 @@
+"""How far a command is: a line on the terminal that follows the work, or a note once a minute where there is none.
+
+Work says what it has done, and of how much where that is known; the share and the time that is left are made of it
+here, the same way for all commands. The line lives by itself, so it goes on while Spark starts or a job takes long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from l0gc.cli.terminal import escaped
+from l0gc.formatting import span
+
+NOTE_EVERY_S: Final = 60.0
+_FIRST_ESTIMATE_S: Final = 2.0
+"""Before that, the pace is that of the beginning: connections are made, and nothing is warm."""
+_WIDE: Final = 110
+"""From so many columns on there is room for a bar beside the text."""
+
+
+class Advance(Protocol):
+    """Tells a progress display what is done, and of how much; `fields` are for who reads the log."""
+
+    def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None: ...
+
+
+class Estimate:
+    """The share that is done, and the time that the rest takes at the pace so far.
+
+    Args:
+        clock: seconds, of any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began, self._first, self._of = clock(), 0.0, -1.0
+
+    def text(self, done: float | None, total: float | None) -> str:
+        """`41 %, about 2 min left`; empty where nobody knows."""
+        if done is None or not total or not 0 <= done <= total:
+            return ""
+        now = self._clock()
+        if total != self._of or done < self._first:  # another piece of work has begun
+            self._began, self._first, self._of = now, done, total
+        share = f"{int(100 * done / total)} %"
+        took, moved = now - self._began, done - self._first
+        if took < _FIRST_ESTIMATE_S or moved <= 0 or done >= total:
+            return share
+        return f"{share}, about {span(1000 * max(1.0, took * (total - done) / moved))} left"
+
+
+class Newest:
+    """What was said last, for the note of each minute."""
+
+    def __init__(self, title: str) -> None:
+        self._lock = threading.Lock()
+        self._title = title
+        self._estimate = Estimate(time.monotonic)
+        self._said: tuple[str, dict[str, Any]] = ("", {})
+
+    def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
+        with self._lock:
+            shown = _joined(text, self._estimate.text(done, total))
+            known = {"done": done, "total": total}
+            self._said = shown, {k: v for k, v in known.items() if v is not None} | fields
+
+    def note(self, note: Callable[..., None]) -> None:
+        with self._lock:
+            text, fields = self._said
+        note(f"{self._title}: {text}" if text else self._title, "progress", **fields)
+
+
+_current: ContextVar[Advance | None] = ContextVar("current", default=None)
+
+
+def say(text: str) -> None:
+    """What is going on now, to the display around the caller, if there is one."""
+    show = _current.get()
+    if show is not None:
+        show(text)
+
+
+@contextmanager
+def following(title: str) -> Iterator[Advance]:
+    """A line on stderr, which is a terminal, as wide as that is; it is gone afterwards."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        *([BarColumn(20)] if console.width >= _WIDE else []),
+        TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        TimeElapsedColumn(),
+    )
+    estimate = Estimate(time.monotonic)
+    with Progress(*columns, console=console, transient=True) as bar:
+        name = escaped(title)
+        task = bar.add_task(name, total=None, text="")
+
+        def show(text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
+            shown = escaped(_joined(text, estimate.text(done, total)))
+            about = f"{name}:" if shown else name
+            bar.update(task, description=about, text=shown, completed=done if total else None, total=total)
+
+        with _as_current(show):
+            yield show
+
+
+@contextmanager
+def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Advance]:
+    """A note every minute with what was said last, however long ago that is.
+
+    Args:
+        note: takes the text, the event's name and its fields.
+        wait: waits so many seconds and says whether the work has ended meanwhile.
+    """
+    ended = threading.Event()
+    newest = Newest(title)
+    sleep = wait or ended.wait
+
+    def repeat() -> None:
+        while not sleep(NOTE_EVERY_S):
+            newest.note(note)
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        with _as_current(newest):
+            yield newest
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def _as_current(show: Advance) -> Iterator[None]:
+    token = _current.set(show)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _joined(text: str, estimate: str) -> str:
+    return ", ".join(part for part in (text, estimate) if part)

@@ -1,0 +1,62 @@
+"""The one place where text is made fit for a terminal.
+
+Keys, producer names, reasons of a pause and messages of a store come from whoever writes to the bucket. Printed as they
+are, a newline in them fakes a line of l0gc, an escape sequence rewrites what stands above, and a bidirectional control
+shows a key in another order. So whatever a command prints goes through `escaped`, which leaves one line of visible
+characters; JSON goes through `json_text`, which leaves the same value.
+
+Not here: `l0gc read` and `completion`, whose output is data for another program.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+_NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_BYTES: Final = range(0xDC80, 0xDD00)
+"""Where Python keeps the bytes of an argument or a file name that are not UTF-8."""
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # control characters: C0, DEL, C1
+    "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or changing the direction
+    "\u2028\u2029"  # ends of lines and paragraphs
+    "\ud800-\udfff"  # no characters at all
+    "\U000e0000-\U000e0fff]"  # invisible tags
+)
+
+
+def escaped(text: str) -> str:
+    r"""`text` on one line, each character that a terminal would act on as `\x1b`, `\n` or `\u202e`."""
+    return _UNSAFE.sub(_visible, text)
+
+
+def _visible(m: re.Match[str]) -> str:
+    c = m[0]
+    if c in _NAMED:
+        return _NAMED[c]
+    code = ord(c)
+    if code in _BYTES:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def is_text(value: str) -> bool:
+    """Whether it is UTF-8, as every name and reason that is stored must be."""
+    return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)
+
+
+def json_text(data: Any) -> str:
+    r"""`data` as one line of JSON, in which what a terminal would act on is written `\u001b`: the same value."""
+    return json_escaped(msgspec.json.encode(data).decode())
+
+
+def json_escaped(text: str) -> str:
+    """JSON as another JSON text of the same value; such characters can stand in its strings only."""
+    return _UNSAFE.sub(_in_json, text)
+
+
+def _in_json(m: re.Match[str]) -> str:
+    units = m[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

@@ -1,0 +1,99 @@
+"""Nothing that l0gc started outlives it. What stands for Spark here does what Java does, and no Java is started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from l0gc.spark.gateway import signals_later
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import BIN, l0gc
+from tests.support.processes import left_of, marked, new_mark
+
+pytestmark = pytest.mark.weed
+
+STARTING = "touch $STARTED; echo noise; echo noise >&2; sleep 1000 & wait"
+"""A script that has a Java of its own look for the settings, as spark-class does, and heeds nothing but a kill."""
+WAITING = "touch $STARTED; cat > /dev/null"
+"""Java, which ends when its stdin does."""
+ENDING = "echo noise; exit 0"
+
+Start = Callable[[str], tuple["subprocess.Popen[bytes]", dict[str, str]]]
+
+
+@pytest.fixture
+def start(store: S3Store, tmp_path: Path) -> Start:
+    """Starts `l0gc verify` with this script as Spark, in a process group of its own, and waits until the script runs."""
+    l0gc("init", "--create-bucket", "--shards", "4")
+    home, started = tmp_path / "spark", tmp_path / "started"
+    (home / "bin").mkdir(parents=True)
+    (home / "temporary").mkdir()
+
+    def run(script: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+        for name in ("spark-submit", "java"):
+            (home / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+            (home / "bin" / name).chmod(0o700)
+        mark = new_mark()
+        places = {"SPARK_HOME": str(home), "JAVA_HOME": str(home), "TMPDIR": str(home / "temporary")}
+        process = subprocess.Popen(
+            [*BIN, "verify"],
+            env={**os.environ, **mark, **places, "STARTED": str(started)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        while script != ENDING and not started.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        return process, mark
+
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp_path: Path, number: int) -> None:
+    process, mark = start(STARTING)
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (128 + number, b"")
+    assert err.startswith(b"l0gc: stopped: ")
+    assert err.count(b"\n") == 1
+    assert marked(mark) == []
+    assert list((tmp_path / "spark" / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_java_goes_though_l0gc_could_not_end_it(start: Start, number: int) -> None:
+    process, mark = start(WAITING)
+    os.kill(process.pid, number)
+    process.communicate(timeout=60)
+    assert left_of(mark) == []
+
+
+def test_a_java_that_ends_at_once_is_a_sentence(start: Start) -> None:
+    process, mark = start(ENDING)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, b"")
+    assert err.startswith(b"l0gc: Spark could not be started: ")
+    assert b"noise" not in err
+    assert marked(mark) == []
+
+
+def test_a_signal_waits_until_the_process_that_begins_is_known() -> None:
+    done = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: done.append("answered"))
+    try:
+        with signals_later():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("known")
+        assert done == ["known", "answered"]
+        signal.raise_signal(signal.SIGTERM)
+        assert done[2:] == ["answered"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
