@@ -124,7 +124,7 @@ CASES: Final = {
     c.name: c
     for c in (
         Case("topic-create", ["topic", "create", NEW, "--partitions", "2"], quiet, _created),
-        Case("topic-delete", ["topic", "delete", TOPIC], quiet, _deleted, done=(TopicNotFoundError,)),
+        Case("topic-delete", ["topic", "delete", TOPIC, "--yes"], quiet, _deleted, done=(TopicNotFoundError,)),
         Case(
             "upload",
             ["upload", TOPIC, FILE, "--producer", "nightly", "--batch-bytes", "200"],

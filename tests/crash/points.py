@@ -26,8 +26,8 @@ from tests.crash.cases import FILE, Case
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.scenes import INPUT, Scene
 from tests.support.cli import l0gc, start
-from tests.support.fates import DieAt, KillAt, Request
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
+from tests.support.outcomes import DieAt, KillAt, Request
 from tests.support.proxy import Proxy
 from tests.support.spark import shared_spark
 

@@ -38,6 +38,7 @@ def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(ben
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shared])
 def test_a_spark_command_that_died_anywhere_is_made_good_by_running_it_again(bench: Bench, name: str) -> None:
     points = points_of(bench.requests_of(CASES[name]))

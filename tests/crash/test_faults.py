@@ -14,7 +14,7 @@ from l0gc.errors import L0gcError
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from tests.support.cli import l0gc, l0gc_process
-from tests.support.fates import Fate, Faults
+from tests.support.outcomes import Faults, Outcome
 from tests.support.proxy import Proxy
 from tests.support.spark import shared_spark
 
@@ -123,7 +123,7 @@ def test_the_loop_survives_a_store_that_fails(seed: int, weed: SeaweedFS, store:
         assert sorted(read) == sorted(line for job in jobs for line in _lines(job))
         proxy.settle()
 
-        faults = {f.value: n for f, n in proxy.fates.items() if f is not Fate.PASS}
+        faults = {f.value: n for f, n in proxy.outcomes.items() if f is not Outcome.PASS}
         failed = [(command, code) for command, code, _ in cron.ended if code]
         sys.stdout.write(f"{len(proxy.requests)} requests; {faults}; commands that failed: {failed}\n")
         assert len(faults) == len(Faults.KINDS)

@@ -181,7 +181,7 @@ def _commit_of(state: JournalState, log_offset: int, partitions: tuple[int, ...]
         if extents:
             ends = (p, extents[0].base_offset, extents[-1].last_offset)
             ranges.append(ends)
-            files.append((*ends, 1, EPOCHS[0], uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{ends}").bytes))
+            files.append((*ends, 1, 0, EPOCHS[0], uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{ends}").bytes))
     if not ranges:
         return None
     topic = ReconciledTopic(REVISION, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))

@@ -20,7 +20,7 @@ from l0gc.storage.boundary import Boundary
 from l0gc.storage.log import Landed, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.journal import handle as journal_handle
+from l0gc.streamlog.journal import l1_handle as journal_l1_handle
 from l0gc.streamlog.journal import state as journal_state
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.entries import LandedSequence, ObjectExtents
@@ -36,12 +36,11 @@ from tests.exhaustive.store import AnsweredStore
 from tests.support.memory_store import memory_cluster
 
 QUICK = [
-    (scopes.faults(1), 8_000),
+    (scopes.faults(0), 1_000),
     (scopes.producers(0), 1_000),
-    (scopes.together(1), 13_000),
+    (scopes.together(0), 500),
     (scopes.zombies(0), 3_000),
     (scopes.older_than_its_topic(0), 2_000),
-    (scopes.partitions(0), 10_000),
 ]
 
 
@@ -180,7 +179,7 @@ def a_refusal_that_cannot_be_looked_at_is_believed(monkeypatch: pytest.MonkeyPat
 
 
 def a_range_need_not_continue_what_is_reconciled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (journal_state, journal_handle):
+    for module in (journal_state, journal_l1_handle):
         monkeypatch.setattr(module, "refusals", lambda state, t, log_offset: {})
 
 
@@ -227,7 +226,14 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "scope", "depth", "wrong"), MUTANTS, ids=[m[0].__name__ for m in MUTANTS])
+SLOW = (truncation_does_not_raise_the_boundary, nobody_asks_the_boundary)
+"""These take many steps, and so a minute."""
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scope", "depth", "wrong"),
+    [pytest.param(*m, id=m[0].__name__, marks=[pytest.mark.thorough] if m[0] in SLOW else []) for m in MUTANTS],
+)
 def test_a_rule_that_is_taken_out_is_missed(
     monkeypatch: pytest.MonkeyPatch,
     mutant: Callable[[pytest.MonkeyPatch], None],

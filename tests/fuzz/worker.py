@@ -69,7 +69,7 @@ def read_l1_object(body: bytes) -> None:
     key = named[0].decode() if named is not None else KEY
     store = StrictStore()
     store.put(key, body)
-    file = L1File(0, 0, RECORDS - 1, len(body), 3, str(uuid.UUID(int=1)))
+    file = L1File(0, 0, RECORDS - 1, len(body), 0, 3, str(uuid.UUID(int=1)))
     for start in (0, RECORDS // 2):
         _check_slices(store, FilePart(key, file, start), RECORDS)
         assert sum(len(batch) for _, batch in read_l1(store, key, file, start)) == RECORDS

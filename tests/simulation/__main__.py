@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
@@ -43,7 +44,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; what a seed does is the same")
     options = parser.parse_args()
     started = told = time.monotonic()
-    steps = crashes = faults = records = swept = grouped = late = violations = 0
+    steps = violations = 0
+    happened: Counter[str] = Counter()
     states: set[int] = set()
     attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds))
     for done, (seed, outcome) in enumerate(attempts, 1):
@@ -52,19 +54,18 @@ def main() -> int:
             sys.stdout.write(f"{outcome}\nreplay: python -m tests.simulation --seeds 1 --first {seed}\n")
             sys.stdout.flush()
         else:
-            steps, crashes, faults = steps + outcome.steps, crashes + outcome.crashes, faults + outcome.faults
-            records, swept = records + outcome.records, swept + outcome.swept
-            grouped, late = grouped + outcome.grouped, late + outcome.late
+            steps += outcome.steps
+            happened += outcome.happened
             states |= outcome.states
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
             sys.stderr.write(f"{done} of {options.seeds} seeds, {steps:,} steps, violations: {violations or 'none'}\n")
     seconds = time.monotonic() - started
+    for what in sorted(happened):
+        sys.stdout.write(f"{happened[what]:>10,}  {what}\n")
     sys.stdout.write(
         f"{options.seeds} seeds, {steps:,} steps in {seconds:.0f} s ({steps / seconds:,.0f} a second, "
-        f"{options.jobs} processes), {len(states):,} distinct states, {faults:,} faults, {crashes:,} crashes, "
-        f"{late:,} writes landed late, {grouped:,} entries of several objects, {records:,} records acknowledged, "
-        f"{swept:,} objects swept in the end, violations: {violations or 'none'}\n"
+        f"{options.jobs} processes), {len(states):,} distinct states, violations: {violations or 'none'}\n"
     )
     return 1 if violations else 0
 

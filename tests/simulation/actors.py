@@ -13,25 +13,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions
-from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError, PartitionClosedError
-from l0gc.storage.fan_out import LocalFanOut
-from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Inline, InlineExecutor
+from l0gc.errors import L0gcError, NotFoundError
+from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.partitioner import InTurn
+from l0gc.streamlog.ingest.partitioner import RoundRobin
 from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader
-from l0gc.streamlog.level_one.reconcile import reconcile
-from l0gc.streamlog.reader import read_topic
-from l0gc.streamlog.topics import create_topic, delete_topic
-from l0gc.watermark.listing import ListingScan
-from l0gc.watermark.pipeline import Pipeline
-from tests.simulation.weather import HOUR_MS, Shape
+from l0gc.streamlog.topics import create_topic
+from tests.simulation.weather import Shape
 from tests.simulation.world import Process, World
 
 TOPICS = ("a", "b", "c")
@@ -141,7 +131,7 @@ def upload(
 ) -> Topic:
     """Upload the lines, and tell the watch what was acknowledged, also by an upload that then failed."""
     target = cluster.controller.snapshot().topic(topic)
-    spread = InTurn(target.partitions)
+    spread = RoundRobin(target.partitions)
     committer = Batched(world.random.randrange(1, 5))
     uploader = Uploader(
         cluster,
@@ -224,6 +214,11 @@ def check_fences(world: World, cluster: Cluster) -> None:
                 f"journal {handle.journal}: a fence refuses what is below {oldest}, its log [{shadow.previous}, "
                 f"{shadow.newest}] does not"
             )
+        known = handle.replica.peek().window.oldest
+        if oldest < known:
+            raise world.violation(
+                f"journal {handle.journal}: a fence admits {oldest}, though its process knows {known}"
+            )
 
 
 def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
@@ -269,152 +264,3 @@ def duo(world: World, times: int) -> Body:
                 upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)
 
     return repeat(world, times, once)
-
-
-# -- upkeep ---------------------------------------------------------------------------------------------------------------
-
-
-def reconciler(world: World, times: int) -> Body:
-    """Lifts everything, in rounds that are large or tiny."""
-
-    def once(process: Process) -> None:
-        reconcile(world.cluster(process), round_bytes=world.random.choice([1, 2_000, 1 << 20]))
-
-    return repeat(world, times, once)
-
-
-def housekeeper(world: World, times: int) -> Body:
-    def once(process: Process) -> None:
-        housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
-
-    return repeat(world, times, once)
-
-
-def topic_keeper(world: World, times: int) -> Body:
-    """Deletes topics and creates them again under their old names."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        name = world.random.choice(TOPICS)
-        if world.random.random() < 0.4:
-            delete_topic(cluster, name)
-        else:
-            found_topic(world, cluster, name)
-
-    return repeat(world, times, once)
-
-
-class _Executors(LocalFanOut):
-    """Spark without Spark: it takes its time between its tasks."""
-
-    def __init__(self, world: World, cluster: Cluster) -> None:
-        super().__init__(cluster.store, Inline(), 2)
-        self._world, self._store_of = world, cluster.store
-
-    def map(self, work: Callable[[ObjectStore, A], B], items: Sequence[A]) -> list[B]:
-        done: list[B] = []
-        for item in items:
-            if self._world.thread is not None and self._world.random.random() < (0.2 if done else 0.5):
-                self._world.sleep(self._world.random.choice([2.0, 8.0, 32.0, 120.0]))
-            done.append(work(self._store_of, item))
-        return done
-
-
-def watermark_job(world: World, times: int) -> Body:
-    def once(process: Process) -> None:
-        compute_watermark(world, world.cluster(process))
-
-    return repeat(world, times, once)
-
-
-def compute_watermark(world: World, cluster: Cluster) -> int:
-    """M, computed and published by the pipeline that the command runs."""
-    executors = _Executors(world, cluster)
-    pipeline = Pipeline(cluster, JournalSource(cluster, executors), ListingScan(executors, first_pages=2))
-    return pipeline.run().watermark
-
-
-def sweeper(world: World, times: int) -> Body:
-    def once(process: Process) -> None:
-        min_age_ms = world.random.choice([0, 60_000, 7 * HOUR_MS, 7 * HOUR_MS])
-        thread = world.thread
-        assert thread is not None
-        thread.min_age_ms = min_age_ms
-        sweep(world.cluster(process), min_age_ms)
-
-    return repeat(world, times, once)
-
-
-def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
-    """How many objects went."""
-    return LocalSweep(cluster, SweepOptions(min_age_ms=min_age_ms)).run(Inline(), ranges=2).deleted
-
-
-def cron(world: World, times: int) -> Body:
-    """The whole loop, as an operator has it run: what is reconciled goes soon."""
-
-    def once(process: Process) -> None:
-        run_all(world, world.cluster(process))
-
-    return repeat(world, times, once)
-
-
-def run_all(world: World, cluster: Cluster) -> None:
-    """Reconcile, close every window, compute M, sweep."""
-    reconcile(cluster)
-    housekeep(cluster, barrier=True)
-    compute_watermark(world, cluster)
-    sweep(cluster)
-
-
-# -- readers --------------------------------------------------------------------------------------------------------------
-
-
-def reader(world: World, times: int) -> Body:
-    """Reads everything; a record is never seen twice, nor another one where an acknowledged one is."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        for topic in cluster.controller.snapshot().topics.values():
-            check_topic(world, cluster, topic, complete=False)
-
-    return repeat(world, times, once)
-
-
-def _meanwhile(world: World) -> None:
-    """A slow reader: what it has yet to read moves."""
-    if world.random.random() < 0.7:
-        world.sleep(5.0)
-        return
-    with suppress(L0gcError):
-        run_all(world, world.cluster())
-
-
-def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
-    """Read a topic, and hold it against what was acknowledged before the reading began."""
-    told = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
-    values: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
-    try:
-        for r in read_topic(cluster, topic):
-            mine = values[r.partition]
-            if r.offset != len(mine):
-                raise world.violation(f"{topic.name}/{r.partition}: record {r.offset} came where {len(mine)} is next")
-            if told[r.partition].get(r.offset, r.value) != r.value:
-                raise world.violation(
-                    f"{topic.name}/{r.partition}: record {r.offset} is {r.value!r}, not the acknowledged one"
-                )
-            mine.append(r.value)
-            if world.thread is not None and world.random.random() < 0.15:
-                _meanwhile(world)
-    except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
-        if not world.watch.is_live(topic):
-            raise  # its objects may go before its journals are closed
-        raise world.violation(f"{topic.name}: {e}") from e
-    for p, mine in values.items():
-        if (complete or world.watch.is_live(topic)) and told[p] and max(told[p]) >= len(mine):
-            raise world.violation(f"{topic.name}/{p}: acknowledged record {max(told[p])} is not there")
-    every = [v for mine in values.values() for v in mine]
-    if len(set(every)) != len(every):
-        twice = sorted(v for v in set(every) if every.count(v) > 1)
-        raise world.violation(f"{topic.name}: {twice[0]!r} is there twice")
-    return values

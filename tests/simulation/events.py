@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
-from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
+from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from tests.simulation import actors, strangers
+from tests.simulation import actors, jobs, readers, strangers
 from tests.simulation.actors import Finished, Job
 from tests.simulation.strangers import Session
 from tests.simulation.watch import LAYOUT
-from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP
+from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP, TEN_DAYS
 from tests.simulation.world import LATEST_MS, World
 from tests.support.memory_store import _Object
 
@@ -100,26 +101,37 @@ def usual(world: World, work: Work, phase: str) -> None:
         for n in (1, 2):  # two runs of the same jobs
             world.spawn(f"producer-{phase}{name}{n}", actors.producer(world, work.jobs[name], work.finished))
     world.spawn(f"duo-{phase}", actors.duo(world, 2), actors.duo(world, 2))
-    world.spawn(f"reconciler-{phase}1", actors.reconciler(world, 3))
-    world.spawn(f"reconciler-{phase}2", actors.reconciler(world, 3))
-    world.spawn(f"housekeeper-{phase}", actors.housekeeper(world, 5))
-    world.spawn(f"topics-{phase}", actors.topic_keeper(world, world.random.choice([1, 2, 4])))
-    world.spawn(f"watermark-{phase}1", actors.watermark_job(world, 4))
-    world.spawn(f"watermark-{phase}2", actors.watermark_job(world, 4))
-    world.spawn(f"sweeper-{phase}", actors.sweeper(world, 6))
-    world.spawn(f"cron-{phase}", actors.cron(world, 2))
-    world.spawn(f"reader-{phase}1", actors.reader(world, 4))
-    world.spawn(f"reader-{phase}2", actors.reader(world, 4))
+    world.spawn(f"reconciler-{phase}1", jobs.reconciler(world, 5))
+    world.spawn(f"reconciler-{phase}2", jobs.reconciler(world, 5))
+    world.spawn(f"merger-{phase}1", jobs.merger(world, 5))
+    world.spawn(f"merger-{phase}2", jobs.merger(world, 5))
+    world.spawn(f"vacuumer-{phase}1", jobs.vacuumer(world, 4))
+    world.spawn(f"vacuumer-{phase}2", jobs.vacuumer(world, 4))
+    if world.weather.expires:
+        world.spawn(f"expirer-{phase}", jobs.expirer(world, 4))
+    world.spawn(f"housekeeper-{phase}", jobs.housekeeper(world, 5))
+    world.spawn(f"topics-{phase}", jobs.topic_keeper(world, world.random.choice([1, 2, 4])))
+    world.spawn(f"watermark-{phase}1", jobs.watermark_job(world, 4))
+    world.spawn(f"watermark-{phase}2", jobs.watermark_job(world, 4))
+    world.spawn(f"sweeper-{phase}", jobs.sweeper(world, 6))
+    world.spawn(f"cron-{phase}", jobs.cron(world, 2))
+    world.spawn(f"reader-{phase}1", readers.reader(world, 4))
+    world.spawn(f"reader-{phase}2", readers.reader(world, 4))
     world.spawn(f"zombie-{phase}", strangers.zombie(world, 3, work.zombies))
     world.spawn(f"repeater-{phase}", strangers.repeater(world, 2))
     world.spawn(f"poisoner-{phase}", strangers.poisoner(world, 1))
     world.spawn(f"stranger-{phase}", strangers.stranger(world, 1))
     world.spawn(f"elder-{phase}", strangers.elder(world, 1))
+    world.spawn(f"twins-{phase}", strangers.twins(world, 1))
+    world.spawn(f"bungler-{phase}", strangers.bungler(world, 2))
+    world.while_one_sleeps = lambda: world.spawn(f"life-{phase}{len(world.processes)}", jobs.life(world, 1))
 
 
 def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> None:
     """Something happens to the cluster, while nobody or only some are at work."""
-    if event == LONG_BREAK:
+    if event == TEN_DAYS:
+        world.clock.ms += 10 * DAY_MS
+    elif event == LONG_BREAK:
         world.clock.ms += 22 * DAY_MS
         for jobs in work.jobs.values():  # nobody may count on a journal to know by then how far they got
             jobs.clear()
@@ -156,14 +168,14 @@ def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
             for _ in range(2):
                 world.clock.ms += 60_000
                 housekeep(cluster)
-            actors.compute_watermark(world, cluster)
+            jobs.compute_watermark(world, cluster)
     newest = _set_back(world, backup)
     world.watch.newest = copy_of(newest.state)
-    world.spawn("watermark-r1", actors.watermark_job(world, 5))
-    world.spawn("watermark-r2", actors.watermark_job(world, 5))
-    world.spawn("sweeper-r", actors.sweeper(world, 3))
-    world.spawn("reader-r", actors.reader(world, 1))
-    world.spawn("housekeeper-r", actors.housekeeper(world, 2))
+    world.spawn("watermark-r1", jobs.watermark_job(world, 5))
+    world.spawn("watermark-r2", jobs.watermark_job(world, 5))
+    world.spawn("sweeper-r", jobs.sweeper(world, 3))
+    world.spawn("reader-r", readers.reader(world, 1))
+    world.spawn("housekeeper-r", jobs.housekeeper(world, 2))
     world.spawn("founder-r", strangers.founder(world, world.random.choice([0, 2])))
     world.spawn("advancer-r", strangers.advancer(world, world.random.choice([0, 1, 3])))
     world.run(steps)
@@ -220,11 +232,11 @@ def _beside_another_cluster(world: World, steps: int) -> None:
     plant(world, PUBLISHED_WATERMARK, encode_published(PublishedWatermark(ANOTHER, epoch, epoch, 0)))
     watch.foreign_watermark = True
     world.note(FOREIGN_WATERMARK)
-    world.spawn("watermark-f1", actors.watermark_job(world, 3))
-    world.spawn("watermark-f2", actors.watermark_job(world, 3))
-    world.spawn("sweeper-f", actors.sweeper(world, 3))
+    world.spawn("watermark-f1", jobs.watermark_job(world, 3))
+    world.spawn("watermark-f2", jobs.watermark_job(world, 3))
+    world.spawn("sweeper-f", jobs.sweeper(world, 3))
     world.spawn("uploader-f", actors.uploader(world, 2, 10.0))
-    world.spawn("housekeeper-f", actors.housekeeper(world, 2))
+    world.spawn("housekeeper-f", jobs.housekeeper(world, 2))
     world.run(steps)
     world.stop()
     watch.foreign_watermark = False

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from l0gc.errors import L0gcError
-from l0gc.keys import PartitionId, journal_log, level_one, level_one_index
+from l0gc.keys import journal_log
 from l0gc.storage.entry import decode_entry
 from l0gc.storage.log import Landed
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
@@ -22,15 +22,19 @@ from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
+    Expired,
+    FenceL1,
     JournalEntry,
+    Merged,
     ObjectExtents,
     Objects,
     ProducerBatch,
+    Purged,
     Reconciled,
 )
-from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE, unpack
+from l0gc.streamlog.journal.rows import NUMBER, OFFSET, RANGE, unpack
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import l1_file
+from tests.simulation.shadow_l1 import L1Shadow, Wrong
 
 _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 
@@ -52,6 +56,7 @@ class Part:
 
     next_offset: int = 0
     reconciled: int = -1
+    start: int = 0
     live: list[Live] = field(default_factory=list)
     batches: dict[int, int] = field(default_factory=dict)
 
@@ -64,7 +69,6 @@ class TopicShadow:
     topic_id: str
     closed: bool = False
     parts: dict[int, Part] = field(default_factory=dict)
-    l1: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -78,29 +82,26 @@ class Run:
     inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-class Wrong(Exception):
-    """What does not hold."""
-
-
 def fingerprint(state: JournalState) -> int:
     """The same for two states that say the same, as far as anybody could tell."""
     topics = [
         (
             t.revision,
             t.topic_id,
-            t.closed,
             t.partitions.tobytes(),
             t.next_offsets.tobytes(),
             t.reconciled.tobytes(),
+            t.log_start.tobytes(),
             tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
             t.l1.tobytes(),
-            tuple(t.indexes.items()),
+            t.index.tobytes(),
         )
         for t in state.topics.values()
     ]
     producers = tuple((p, s.epoch, s.run, s.next_sequence) for p, s in state.producers.items())
     window = (state.previous_applied_epoch, state.max_applied_epoch, state.window_offset)
-    return hash((window, tuple(topics), producers, state.time_ms))
+    l1 = (state.closed_revisions.tobytes(), state.l1_fence, state.dropped.tobytes())
+    return hash((window, tuple(topics), producers, state.time_ms, l1))
 
 
 @dataclass
@@ -110,12 +111,14 @@ class Shadow:
     journal: int
     state: JournalState = field(default_factory=JournalState)
     offset: int = -1
+    time_ms: int = 0
     previous: int = 0
     newest: int = 0
     topics: dict[int, TopicShadow] = field(default_factory=dict)
     producers: dict[int, Run] = field(default_factory=dict)
     landed: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     prints: list[int] = field(default_factory=list)
+    l1: L1Shadow = field(default_factory=L1Shadow)
 
     # -- what may still be needed ---------------------------------------------------------------------------------------
 
@@ -150,12 +153,15 @@ class Shadow:
 
     # -- an entry -------------------------------------------------------------------------------------------------------
 
-    def land(self, offset: int, body: bytes, world: LandingWorld) -> Objects | None:
-        """Take the entry at `offset`; returns it if it holds objects. Raises `Wrong`."""
+    def land(self, offset: int, body: bytes, world: LandingWorld) -> JournalEntry:
+        """Take the entry at `offset`, and return it. Raises `Wrong`."""
         if offset != self.offset + 1:
             raise Wrong(f"has an entry at {offset}, the one before was {self.offset}")
         e = decode_entry(f"{journal_log(self.journal)}log/{offset:020}", body)
-        entry = _ENTRY.decode(e.payload)
+        if e.time_ms < self.time_ms:
+            raise Wrong(f"has an entry at {offset} that is older than the one before")
+        self.time_ms = e.time_ms
+        entry: JournalEntry = _ENTRY.decode(e.payload)
         match entry:
             case Objects():
                 for o in entry.objects:
@@ -169,9 +175,20 @@ class Shadow:
                 self.previous = entry.epoch
             case Reconciled():
                 self._reconciled(entry, world)
+            case Merged():
+                self._merged(entry, world)
+            case Expired():
+                self._expired(entry, world)
+            case FenceL1():
+                if not self.l1.fence < entry.epoch <= world.epoch:
+                    raise Wrong(f"took an L1 fence at {entry.epoch}, where {self.l1.fence} was")
+                self.l1.fence = entry.epoch
+            case Purged():
+                self.l1.purged(entry.names, world.objects)
             case Closed():
                 topic = self.topics.setdefault(entry.revision, TopicShadow(entry.revision, ""))
                 topic.closed, topic.parts = True, {}
+                self.l1.closed(entry.revision, (self.time_ms, self.newest))
         try:
             JournalMachine(self.journal).apply(self.state, Landed(offset, e.time_ms, e.payload, 0, len(body)))
         except L0gcError as error:
@@ -180,7 +197,7 @@ class Shadow:
         self.prints.append(fingerprint(self.state))
         self._forget_producers(e.time_ms)
         self._compare()
-        return entry if isinstance(entry, Objects) else None
+        return entry
 
     def _slide(self, epoch: int, world: LandingWorld) -> None:
         if epoch > world.epoch:
@@ -250,29 +267,52 @@ class Shadow:
                         raise Wrong(f"forgot input {input_id} too early")
                     del run.inputs[input_id]
 
+    def _topic(self, revision: int, world: LandingWorld) -> tuple[TopicShadow, str]:
+        topic = self.topics.get(revision)
+        if topic is None or topic.closed:
+            raise Wrong(f"took a commit of revision {revision}, which is not there")
+        return topic, world.topic_names.get(topic.topic_id, "")
+
     def _reconciled(self, entry: Reconciled, world: LandingWorld) -> None:
         for t in entry.topics:
-            topic = self.topics.get(t.revision)
-            if topic is None or topic.closed:
-                raise Wrong(f"took a commit of revision {t.revision}, which is not there")
-            name = world.topic_names.get(topic.topic_id, "")
-            for p, base, last in unpack(t.ranges, RANGE).tolist():
+            topic, name = self._topic(t.revision, world)
+            ranges = unpack(t.ranges, RANGE).tolist()
+            for p, base, last in ranges:
                 part = topic.parts.get(p, Part())
                 if base != part.reconciled + 1 or last >= part.next_offset:
                     raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled behind {part.reconciled}")
                 part.reconciled = last
                 part.live = [x for x in part.live if x.base > last]
-            keys = []
-            for row in unpack(t.files, L1_ROW):
-                f = l1_file(row)
-                p = PartitionId(name, t.revision, f.partition)
-                keys.append(level_one(p, f.epoch, f.base_offset, f.last_offset, f.name))
-            for i in t.indexes:
-                keys.append(level_one_index(PartitionId(name, t.revision, i.partition), i.epoch, i.name))
-            for key in keys:
-                if key not in world.objects:
-                    raise Wrong(f"names {key}, which is not there")
-            topic.l1.update(keys)
+            partitions = self.l1.reconciled(name, t, world.objects, (self.time_ms, max(entry.epoch, self.newest)))
+            if partitions != {p for p, _, _ in ranges}:
+                raise Wrong(f"names no L1 objects for records of {name} that leave L0")
+            self._check_l1(topic, partitions)
+
+    def _merged(self, entry: Merged, world: LandingWorld) -> None:
+        for t in entry.topics:
+            topic, name = self._topic(t.revision, world)
+            now = (self.time_ms, max(entry.epoch, self.newest))
+            self._check_l1(topic, self.l1.merged(name, t, world.objects, now))
+
+    def _expired(self, entry: Expired, world: LandingWorld) -> None:
+        for t in entry.topics:
+            topic, name = self._topic(t.revision, world)
+            partitions, offsets = unpack(t.partitions, NUMBER).tolist(), unpack(t.log_start_offsets, OFFSET).tolist()
+            starts = dict(zip(partitions, offsets, strict=True))
+            for p, start in starts.items():
+                part = topic.parts.get(p, Part())
+                if not part.start < start <= part.next_offset:
+                    raise Wrong(f"begins {name}/{p} at {start}, between {part.start} and {part.next_offset}")
+                part.start = start
+                below = [x.base + x.records - 1 for x in part.live if x.base + x.records <= start]
+                part.reconciled = max([part.reconciled, *below])
+                part.live = [x for x in part.live if x.base + x.records > start]
+            self.l1.expired(name, t, starts, world.objects, (self.time_ms, self.newest))
+            self._check_l1(topic, set(starts))
+
+    def _check_l1(self, topic: TopicShadow, partitions: set[int]) -> None:
+        for p in partitions:
+            self.l1.check(topic.revision, p, topic.parts[p].reconciled)
 
     # -- the state beside it ----------------------------------------------------------------------------------------------
 
@@ -284,7 +324,8 @@ class Shadow:
         for topic in self.topics.values():
             for p, part in topic.parts.items():
                 view = s.partition(topic.revision, p)
-                if (view.next_offset, view.last_reconciled_offset) != (part.next_offset, part.reconciled):
+                numbers = (view.next_offset, view.last_reconciled_offset, view.log_start_offset)
+                if numbers != (part.next_offset, part.reconciled, part.start):
                     raise Wrong(f"has a state with {view} for partition {p} of revision {topic.revision}, not {part}")
                 extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.extents(topic.revision, p)]
                 if extents != [(x.key, x.epoch, x.base, x.records) for x in part.live]:
@@ -294,6 +335,12 @@ class Shadow:
                         f"is done with epoch {s.gc_epoch(topic.revision, p)} in partition {p} of revision {topic.revision}, "
                         f"though that may still need {self.needs(topic.revision, p)}"
                     )
+        for revision, there in s.topics.items():
+            names = {bytes(n) for n in there.l1["name"]}, {bytes(n) for n in there.index["name"]}
+            if names != self.l1.names_in_state(revision):
+                raise Wrong(f"has a state with other L1 objects of revision {revision}")
+        if {bytes(n) for n in s.dropped["name"]} != self.l1.dropped_names() or s.l1_fence != self.l1.fence:
+            raise Wrong("has a state with other dropped objects, or another L1 fence")
 
 
 @dataclass(frozen=True)

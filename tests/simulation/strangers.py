@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import ProducerSession
-from l0gc.streamlog.journal.entries import ProducerBatch
+from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.simulation.actors import TOPICS, Body, check_fences, new_lines, repeat, upload
 from tests.simulation.world import Process, World
@@ -84,22 +89,87 @@ def repeater(world: World, times: int) -> Body:
     return repeat(world, times, once)
 
 
+def twins(world: World, times: int) -> Body:
+    """Offers objects of two runs of one producer together, and an object twice: the next is seen to by the one before."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+        partition = world.random.randrange(topic.partitions)
+        handle = cluster.journal(topic.journal_of(partition))
+
+        def an_object(run: Producer, sequence: int, value: bytes) -> ObjectExtents:
+            (part,) = stored(cluster, topic, {partition: [value]}).values()
+            batch = ProducerBatch(run.producer_id, run.epoch, run.run, sequence)
+            return msgspec.structs.replace(part, producer=batch)
+
+        first = cluster.controller.init_producer("twins")
+        values = [f"{process.name}-{world.random.getrandbits(48):012x}".encode() for _ in range(3)]
+        handle.append([an_object(first, 0, values[0])])
+        second = cluster.controller.init_producer("twins")
+        handle.append([an_object(second, 0, values[1]), an_object(first, 1, b"of a run that was fenced just before")])
+        handle.append([an_object(second, 1, values[2]), an_object(second, 1, values[2])])
+
+    return repeat(world, times, once)
+
+
 def elder(world: World, times: int) -> Body:
     """Offers a topic what is older than the topic, but not below the window of its journal."""
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
         epoch, name = cluster.controller.snapshot().epoch, f"young-{world.random.getrandbits(32):08x}"
-        topic, _ = create_topic(cluster, name, world.weather.journals, world.weather.journals)
+        journals = world.random.randint(1, world.weather.journals)
+        topic, _ = create_topic(cluster, name, journals, journals)
         value = new_lines(world, process.name)[0]
         for _ in range(2):
             parts = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}, epoch=epoch)
             for journal, part in parts.items():
                 cluster.journal(journal).append([part])
             world.sleep(world.weather.epoch_interval_s)
+        check_fences(world, cluster)
         delete_topic(cluster, name)
 
     return repeat(world, times, once)
+
+
+def bungler(world: World, times: int) -> Body:
+    """Offers what nobody could apply, and commits of L1 objects that do not hold what they should."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+        partition = world.random.randrange(topic.partitions)
+        (part,) = stored(cluster, topic, {partition: [b"bungled"]}).values()
+        none, wrong = np.zeros(1, NUMBER).tobytes(), np.array([1, 1], NUMBER).tobytes()
+        choices: list[dict[str, Any]] = [
+            {"records": none},
+            {"records": wrong},
+            {"start": -1},
+            {"key": ""},
+            {"blocks": b""},
+        ]
+        bad = world.random.choice(choices)
+        cluster.journal(topic.journal_of(partition)).append([msgspec.structs.replace(part, **bad)])
+        commit_too_little(world, cluster, topic, partition)
+
+    return repeat(world, times, once)
+
+
+def commit_too_little(world: World, cluster: Cluster, topic: Topic, partition: int) -> None:
+    """Commit all that there is of a partition as reconciled, with an L1 object that holds the first record alone."""
+    handle = cluster.journal(topic.journal_of(partition))
+    state = handle.catch_up()
+    extents = state.extents(topic.revision, partition)
+    if not extents or extents[-1].last_offset == extents[0].base_offset:
+        return
+    first, last = extents[0].base_offset, extents[-1].last_offset
+    ranges = np.array([(partition, first, last)], RANGE)
+    files = np.zeros(1, L1_ROW)
+    files["partition"], files["base"], files["last"], files["epoch"] = partition, first, first, state.max_applied_epoch
+    files["name"] = world.random.randbytes(16)
+    topics = [ReconciledTopic(topic.revision, ranges.tobytes(), files.tobytes())]
+    handle.commit_reconciled(Reconciled(state.max_applied_epoch, handle.replica.offset, topics))
 
 
 def stranger(world: World, times: int) -> Body:
@@ -137,7 +207,8 @@ def advancer(world: World, times: int) -> Body:
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
-        if world.random.random() < 0.5:
+        process.recovers = world.random.random() < 0.5
+        if process.recovers:
             cluster.controller.advance_above(world.watch.epoch)
         else:
             cluster.controller.advance()

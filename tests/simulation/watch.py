@@ -17,24 +17,29 @@ from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
 from l0gc.storage.entry import decode_checkpoint, decode_entry
 from l0gc.storage.log import Landed
-from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer
-from l0gc.streamlog.controller.state import ControllerMachine, ControllerState, Topic
+from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer, Tick
+from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.entries import ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import LandedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark, decode_published
-from tests.simulation.shadow import LandingWorld, Shadow, Wrong, fingerprint
+from tests.simulation.shadow import LandingWorld, Shadow, fingerprint
+from tests.simulation.shadow_l1 import Wrong
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import Thread, World
 
 LAYOUT = KeyLayout(shards=4)
 _L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _JOURNAL = re.compile(r"l0gc/journal/(\d{4})/(log|checkpoint)/(\d{20})")
+_L1_KEY = re.compile(r"level_one/(?:data|index)/(.+)-(\d+)/(\d{5})/(\d{18})/[^/]+")
 _CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})")
 _CONTROLLER_ENTRY = msgspec.msgpack.Decoder(ControllerEntry)
 
+GROUPED = "entries of several objects"
+GRACE_EPOCHS = 2
 Place = tuple[str, int]
 """A topic's id, and a partition of it."""
 
@@ -57,7 +62,8 @@ class Watch:
         self._world = world
         self.shadows: dict[int, Shadow] = {}
         self.live: Counter[str] = Counter()
-        self.l1: dict[str, str] = {}
+        self.writers: dict[str, Thread | None] = {}
+        self.topics_ever: dict[tuple[str, int], list[Topic]] = {}
         self.controller: ControllerState = ControllerMachine().initial()
         self.newest: ControllerState | None = None
         self.highest_epoch = -1
@@ -72,7 +78,6 @@ class Watch:
         self.refused: set[tuple[int, str]] = set()
         self.acknowledged: dict[Place, dict[int, bytes]] = {}
         self.states: set[int] = set()
-        self.grouped = 0
 
     # -- what there is --------------------------------------------------------------------------------------------------
 
@@ -91,6 +96,16 @@ class Watch:
     def is_live(self, topic: Topic) -> bool:
         return topic.topic_id in self.topics()
 
+    def log_start(self, topic: Topic, partition: int) -> int:
+        """The first offset that a partition still has."""
+        shadow = self.shadow(topic.journal_of(partition)).topics.get(topic.revision)
+        part = shadow.parts.get(partition) if shadow is not None else None
+        return part.start if part is not None else 0
+
+    def named(self) -> set[str]:
+        """The L1 and index objects that journals name."""
+        return {key for s in self.shadows.values() for key in s.l1.named}
+
     def shadow(self, journal: int) -> Shadow:
         return self.shadows.setdefault(journal, Shadow(journal))
 
@@ -107,6 +122,7 @@ class Watch:
 
     def written(self, key: str, body: bytes) -> None:
         if key.startswith("level_"):
+            self.writers[key] = self._world.thread
             return
         if (m := _JOURNAL.fullmatch(key)) is not None:
             (self._landed if m[2] == "log" else self._checkpoint)(int(m[1]), int(m[3]), body)
@@ -130,23 +146,19 @@ class Watch:
         except Wrong as wrong:
             self._fail(f"journal {journal} {wrong}")
             raise
-        for o in entry.objects if entry is not None else ():
+        objects = entry.objects if isinstance(entry, Objects) else []
+        for o in objects:
             self._check_object(journal, o, known)
-        self.grouped += entry is not None and len(entry.objects) > 1
+        happened = self._world.happened
+        happened[f"entries: {type(entry).__name__.lower()}"] += 1
+        happened[GROUPED] += len(objects) > 1
         self.live.subtract(before)
         self.live.update(self._references(shadow))
         self.live = +self.live
-        self._note_l1(shadow)
         self._count_state()
 
     def _references(self, shadow: Shadow) -> Counter[str]:
         return Counter(key for topic_id in self.topics() for key in shadow.keys(topic_id))
-
-    def _note_l1(self, shadow: Shadow) -> None:
-        live = self.topics()
-        for t in shadow.topics.values():
-            if t.topic_id in live:
-                self.l1.update(dict.fromkeys(t.l1, t.topic_id))
 
     def _check_object(self, journal: int, o: ObjectExtents, known: set[int]) -> None:
         if (journal, o.key) in self.refused:
@@ -180,6 +192,11 @@ class Watch:
         entry = _CONTROLLER_ENTRY.decode(e.payload)
         before = {name: (p.producer_id, p.epoch, p.run) for name, p in state.producers.items()}
         topics = dict(state.topics)
+        if e.time_ms < state.time_ms:
+            self._fail(f"the controller log has an entry at {offset} that is older than the one before")
+        thread, published = self._world.thread, max(self.watermark, self.published_epoch)
+        if published > state.epoch and thread is not None and not (isinstance(entry, Tick) and thread.process.recovers):
+            self._fail(f"the controller log took {entry} at {offset}, though {published} is published")
         try:
             ControllerMachine().apply(state, Landed(offset, e.time_ms, e.payload, 0))
         except L0gcError as error:
@@ -189,6 +206,7 @@ class Watch:
         for name, topic in state.topics.items():
             if name not in topics:
                 self.names[topic.topic_id] = name
+                self.topics_ever.setdefault((name, topic.revision), []).append(topic)
                 if topic.revision <= self.watermark:
                     self._fail(
                         f"{name} was created at epoch {topic.revision}, though M = {self.watermark} is published"
@@ -201,7 +219,6 @@ class Watch:
     def forget(self, topics: Sequence[Topic]) -> None:
         """These topics are gone for good, and their records may go."""
         self.gone.update(t.topic_id for t in topics)
-        self.l1 = {key: topic_id for key, topic_id in self.l1.items() if topic_id not in self.gone}
         self.live = Counter()
         for shadow in self.shadows.values():
             self.live.update(self._references(shadow))
@@ -211,6 +228,9 @@ class Watch:
         if m < self.watermark:
             self._fail(f"M went down from {self.watermark} to {m}")
         for topic in self.topics().values():
+            heard_of = any(topic.revision in self.shadow(j).topics for j in topic.journals)
+            if topic.name not in self.controller.topics and not heard_of:
+                continue  # only the newest log knows it, and nothing has landed there: nobody could know
             for run in topic.runs():
                 for p in range(run.first, run.first + run.count):
                     needs = self.shadow(run.journal).needs(topic.revision, p)
@@ -219,6 +239,8 @@ class Watch:
                             f"M = {m} was published, though {topic.name}/{p} (revision {topic.revision}) may still need "
                             f"{needs}"
                         )
+        if published.cluster_epoch < self.published_epoch:
+            self._fail(f"the published epoch went down from {self.published_epoch} to {published.cluster_epoch}")
         if m > self.controller.epoch:
             self._fail(f"M = {m} was published at cluster epoch {self.controller.epoch}")
         if self.foreign_watermark:
@@ -238,12 +260,12 @@ class Watch:
     def deleted(self, key: str, modified_ms: int) -> None:
         if key in self.live:
             self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
-        if key in self.l1:
-            self._fail(f"{key} was deleted, though it holds records of a partition, or names what does")
         if key in self.foreign:
             self._fail(f"{key} was deleted, which is not l0gc's")
         if key.startswith(LAYOUT.data_prefix):
             self._swept(key, modified_ms)
+        elif key.startswith("level_one/"):
+            self._vacuumed(key)
         elif (m := _JOURNAL.fullmatch(key)) is not None and m[2] == "log":
             self._truncated(journal_log(int(m[1])), key, int(m[3]))
         elif (m := _CONTROLLER.fullmatch(key)) is not None and m[1] == "log":
@@ -253,8 +275,9 @@ class Watch:
         k = _L0_KEY.fullmatch(key)
         if k is None or int(k[1]) > self.watermark:
             self._fail(f"{key} was deleted, though M = {self.watermark}")
-        if self.watermark > self.controller.epoch:
-            self._fail(f"{key} was deleted, though the cluster epoch {self.controller.epoch} is below M")
+        published = max(self.watermark, self.published_epoch)
+        if published > self.controller.epoch:
+            self._fail(f"{key} was deleted, though {published} is published at cluster epoch {self.controller.epoch}")
         if self.foreign_watermark:
             self._fail(f"{key} was deleted, though what is published is another cluster's")
         thread = self._world.thread
@@ -262,6 +285,32 @@ class Watch:
             return
         if self._world.clock.ms - modified_ms < thread.min_age_ms:
             self._fail(f"{key} was deleted at an age of {self._world.clock.ms - modified_ms} ms, below --min-age")
+
+    def _vacuumed(self, key: str) -> None:
+        """L1 goes when a journal has dropped it long enough ago, or behind the fence of a journal that never named it."""
+        shadows = self.shadows.values()
+        if any(key in s.l1.named for s in shadows):
+            self._fail(f"{key} was deleted, though it holds records of a partition, or lists what does")
+        thread = self._world.thread
+        for dropped in (s.l1.dropped[key] for s in shadows if key in s.l1.dropped):
+            age_ms = self._world.clock.ms - dropped.time_ms
+            if thread is not None and age_ms < thread.min_age_ms and not self._world.date_jumped:
+                self._fail(f"{key} was deleted {age_ms} ms after it was dropped, within the time of grace")
+            self._world.happened["dropped L1 and index objects deleted"] += 1
+            if dropped.epoch > self.controller.epoch - GRACE_EPOCHS:
+                self._fail(f"{key} was deleted at epoch {self.controller.epoch}, and dropped at {dropped.epoch}")
+            return
+        if thread is not None and self.writers.get(key) is thread:
+            return  # whoever wrote it knows best that it was refused
+        m = _L1_KEY.fullmatch(key)
+        if m is None:
+            self._fail(f"{key} was deleted, which is no L1 key")
+            return
+        self._world.happened["orphaned L1 and index objects deleted"] += 1
+        for topic in self.topics_ever[m[1], int(m[2])]:
+            fence = self.shadow(topic.journal_of(int(m[3]))).l1.fence
+            if int(m[4]) >= fence:
+                self._fail(f"{key} was deleted, though a run may still commit it: the L1 fence is at {fence}")
 
     def _truncated(self, folder: str, key: str, offset: int) -> None:
         """An entry goes only below a boundary that is there, and inside a checkpoint."""

@@ -14,19 +14,23 @@ import l0gc.collect.scan
 import l0gc.storage.replica
 import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
+import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.reader
+from l0gc.storage.log import SharedLog
+from l0gc.streamlog.journal.handle import JournalHandle
 from tests.simulation.store import HABITS
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 NOTHING = "nothing happens"
+TEN_DAYS = "ten days go by"
 LONG_BREAK = "three weeks go by"
 OLD_BACKUP = "the controller log is restored from an old backup, and later from the newest"
 FOR_GOOD = "the controller log is restored from an old backup for good; later somebody notices"
 NOTICED = "the controller log is restored from an old backup for good, and somebody notices"
 FOREIGN_WATERMARK = "another cluster's watermark lies in the bucket for a while"
-EVENTS = (NOTHING, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
+EVENTS = (NOTHING, TEN_DAYS, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,8 @@ class Faults:
     throttled: float = 0.005
     pause: float = 0.01
     crash: float = 0.004
-    late: float = 0.004
-    twice: float = 0.01
+    late: float = 0.01
+    twice: float = 0.02
 
     @cached_property
     def any(self) -> float:
@@ -87,10 +91,11 @@ class Weather:
     bursts: float
     event: str
     all_topics_go: bool
+    expires: bool
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
-        journals = chance.choice([1, 2, 2, 3])
+        journals = chance.choice([1, 2, 2, 3, 6])
         return cls(
             habit=chance.choice(HABITS),
             page_size=chance.choice([3, 5, 8, 1000]),
@@ -108,6 +113,7 @@ class Weather:
             bursts=chance.choice([0.0, 0.0, 0.5, 0.9, 0.97]),
             event=chance.choice(EVENTS),
             all_topics_go=chance.random() < 0.1,
+            expires=chance.random() < 0.4,
         )
 
     def skew(self, chance: random.Random) -> int:
@@ -126,11 +132,16 @@ class Weather:
             (l0gc.streamlog.level_one.commit, "STATE_ROWS", self.index_rows),
             (l0gc.streamlog.level_one.index, "KEPT_ROWS", self.index_rows // 2),
             (l0gc.streamlog.level_one.index, "INDEX_ROWS", 2 * self.index_rows),
+            (l0gc.streamlog.level_one.merge_plan, "OBJECTS", 1),
             (l0gc.streamlog.reader, "WINDOW_BYTES", self.window_bytes),
         ]
         with ExitStack() as stack:
             for module, name, value in constants:
                 stack.enter_context(mock.patch.object(module, name, value))
+            # Tasks and merges take the default; all processes of a cluster agree on it.
+            ages = {"truncate_min_age_ms": self.truncate_min_age_ms}
+            for kind in (SharedLog, JournalHandle):
+                stack.enter_context(mock.patch.dict(kind.__init__.__kwdefaults__, ages))
             yield
 
 

@@ -8,6 +8,7 @@ that is random comes from the seed alone, so a seed is a run.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,9 +24,13 @@ from tests.simulation.weather import HOUR_MS, Faults, Weather
 from tests.support.memory_store import Call, FakeClock
 
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
-LATEST_MS = 20 * 60_000
+LANDED_LATE = "writes landed late"
+LATE_MS = 10 * 60_000
+LATEST_MS = 2 * LATE_MS
 """How long after its caller has given it up a write may still take effect."""
 DATE_JUMPS_MS = HOUR_MS
+LIFE_GOES_ON = 0.15
+"""How often a process begins because another one sleeps for long, so that much happens to what that one is at."""
 TOO_MANY_STEPS = 50_000
 
 
@@ -35,13 +40,14 @@ class Crashed(BaseException):
 
 @dataclass
 class Process:
-    """What one crash kills: its threads, and the handles that they share."""
+    """What one crash kills: its threads, and the handles that they share. `recovers`: it does what only an operator may."""
 
     name: str
     skew_ms: int
     generation: int = 0
     in_flight: int = 0
     kept: Cluster | None = None
+    recovers: bool = False
 
     def crash(self) -> None:
         self.generation += 1
@@ -53,7 +59,7 @@ class Thread(greenlet):
     """A thread of a simulated process."""
 
     def __init__(self, world: World, process: Process, body: Callable[[], None]) -> None:
-        super().__init__(self._life)
+        super().__init__(self._life, world.main)
         self.world = world
         self.process = process
         self.body = body
@@ -131,14 +137,14 @@ class World:
         self.main = getcurrent()
         self.steps = 0
         self.crashes = 0
-        self.struck = 0
-        self.late: list[tuple[int, int, Callable[[], object]]] = []
-        self.landed_late = 0
+        self.happened: Counter[str] = Counter()
+        self.late: list[tuple[int, int, int, Callable[[], object]]] = []
         self.date_jumped = False
         self.date_jumps_at = self.random.randrange(3_000) if self.weather.date_jumps else -1
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
         self.stopping = False
+        self.while_one_sleeps: Callable[[], object] | None = None
         self.trace: list[str] = []
         self.failed: Violation | None = None
         self._quiet = Process("operator", self.weather.skew(self.random))
@@ -176,8 +182,9 @@ class World:
         while self.late and min(self.late)[0] <= now_ms:
             due = min(self.late)
             self.late.remove(due)
-            self.landed_late += 1
-            due[2]()
+            self.happened[LANDED_LATE] += 1
+            self.happened[f"more than {LATE_MS // 60_000} minutes late"] += now_ms - due[1] > LATE_MS
+            due[3]()
             if self.failed is not None:
                 raise self.failed
 
@@ -251,8 +258,11 @@ class World:
             raise ThrottledError(f"{call.key}: slow down")
         draw -= f.throttled
         if draw < f.pause:
-            thread.wakes_ms = self.clock.ms + self.random.choice(PAUSES_MS)
-            self._log(thread, call, f"pauses until {thread.wakes_ms}")
+            paused_ms = self.random.choice(PAUSES_MS)
+            thread.wakes_ms = self.clock.ms + paused_ms
+            self._log(thread, call, f"pauses for {paused_ms // 1000} s")
+            if self.while_one_sleeps is not None and paused_ms >= LATEST_MS and self.random.random() < LIFE_GOES_ON:
+                self.while_one_sleeps()
             thread.pause()
             return
         draw -= f.pause
@@ -262,7 +272,7 @@ class World:
         draw -= f.crash
         if draw < f.late and thread.sending is not None and call.kind not in {"get", "head", "list", "scan"}:
             lands_ms = self.clock.ms + int(self.random.random() * self.random.choice([1_000, 60_000, LATEST_MS]))
-            self.late.append((lands_ms, self.steps, thread.sending))
+            self.late.append((lands_ms, self.clock.ms, self.steps, thread.sending))
             self._log(thread, call, f"no answer; it lands at {lands_ms}")
             raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: no answer")
 
@@ -281,7 +291,7 @@ class World:
         thread.pause()
 
     def _log(self, thread: Thread, call: Call, what: str) -> None:
-        self.struck += 1
+        self.happened[what.split(";", maxsplit=1)[0]] += 1
         self.trace.append(f"{self.steps} {thread.process.name} {call.kind} {call.key}: {what}")
 
     def note(self, what: str) -> None:

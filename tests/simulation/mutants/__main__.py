@@ -12,7 +12,7 @@ import os
 import sys
 
 from tests.simulation.mutants import table
-from tests.simulation.mutants.hunt import Caught, hunt_all, tests_that_pass
+from tests.simulation.mutants.hunt import Caught, hunt_all, range_of, tests_that_pass
 from tests.simulation.mutants.registry import BY_NAME, MUTANTS
 
 
@@ -31,12 +31,12 @@ def main() -> int:
     missed = 0
     if options.find is not None:
         names = [n for n in options.find or BY_NAME if BY_NAME[n].simulated]
-        found: dict[str, Caught | None] = {}
+        found: dict[str, list[Caught]] = {}
         for name, caught in hunt_all(names, options.jobs):
             found[name] = caught
-            missed += caught is None
-            where = "not found" if caught is None else f"seed {caught.seed}, step {caught.steps}: {caught.said}"
-            sys.stdout.write(f"{name}: {where}\n")
+            missed += not range_of(caught)
+            sys.stdout.write(f"{name}: {', '.join(str(c.seed) for c in caught) or 'not found'}\n")
+            sys.stdout.write("".join(f"  seed {c.seed}, step {c.steps}: {c.said}\n" for c in caught[:2]))
             sys.stdout.flush()
         text = table.DOCUMENT.read_text()
         table.DOCUMENT.write_text(table.written(text, MUTANTS, found))

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
 
 import l0gc.streamlog.journal.producers
+import l0gc.streamlog.journal.state
 import l0gc.streamlog.journal.topic
 from l0gc.errors import InvalidProducerEpochError, ProtocolError, StaleClusterEpochError, UsageError
 from l0gc.storage.log import Landed
+from l0gc.streamlog.controller.state import RUN_LIMIT_MS
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
@@ -165,6 +168,11 @@ def _positions_ignored() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "admit", admit)
 
 
+def _inputs_forgotten() -> AbstractContextManager[Any]:
+    """A journal forgets a producer and its inputs as soon as a run may not begin any more."""
+    return mock.patch.object(l0gc.streamlog.journal.state, "PRODUCER_EXPIRY_MS", RUN_LIMIT_MS)
+
+
 def _older_run_taken() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "admit", lambda producers, batch: None)
 
@@ -266,7 +274,6 @@ MUTANTS = [
             f"{_FENCE}::test_a_seen_window_ends_when_another_writer_moves_the_log_past_it",
             f"{_FENCE}::test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out",
         ),
-        simulated=False,
     ),
     Mutant(
         9,
@@ -291,7 +298,6 @@ MUTANTS = [
         "what `apply` refuses is appended",
         _anything_is_an_object,
         (f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",),
-        simulated=False,
     ),
     Mutant(
         17,
@@ -308,6 +314,14 @@ MUTANTS = [
         "how far an input got is not looked at",
         _positions_ignored,
         (f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",),
+    ),
+    Mutant(
+        20,
+        "inputs-forgotten",
+        "l0gc/streamlog/controller/state.py::PRODUCER_EXPIRY_MS",
+        "a journal forgets how far an input got before the controller forgets the producer's name",
+        _inputs_forgotten,
+        (f"{_TEST_PRODUCERS}::test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name",),
     ),
     Mutant(
         20,

@@ -205,6 +205,18 @@ def _state_ahead_of_log() -> AbstractContextManager[Any]:
     return off()
 
 
+def _time_forgotten() -> AbstractContextManager[Any]:
+    """A replay takes the log's time from the entries behind the checkpoint alone."""
+    original = Replica.replay
+
+    def replay(self: Replica[Any]) -> None:
+        original(self)
+        if self.offset == self.checkpoint_offset:
+            self.time_ms = 0
+
+    return method(Replica, "replay", replay)
+
+
 _HANDLE = "tests/streamlog/journal/test_handle.py"
 _LOG = "tests/storage/test_log.py"
 _REPLICA = "tests/storage/test_replica.py"
@@ -313,5 +325,13 @@ MUTANTS = [
         "an append of unknown outcome stays in the state",
         _state_ahead_of_log,
         (f"{_REPLICA}::test_the_state_holds_only_what_has_landed",),
+    ),
+    Mutant(
+        18,
+        "time-forgotten",
+        "l0gc/storage/replica.py::Replica.replay",
+        "a replay does not take the log's time from its checkpoint",
+        _time_forgotten,
+        (f"{_REPLICA}::test_a_replay_restores_the_time_of_the_log_from_its_checkpoint",),
     ),
 ]

@@ -13,6 +13,7 @@ import l0gc.streamlog.epoch_source
 import l0gc.streamlog.ingest.inputs
 import l0gc.streamlog.reader
 import l0gc.watermark.compute
+import l0gc.watermark.external_files
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.entries import Tick
 from l0gc.streamlog.controller.handle import Controller
@@ -37,6 +38,10 @@ _compute = l0gc.watermark.compute.compute
 _snapshot = Controller.snapshot
 _bounds = JournalState.bounds
 _tasks_of = l0gc.streamlog.epoch_source.tasks_of
+_propose = Controller._propose
+_read_files = l0gc.watermark.external_files._read
+_BETWEEN_S = 60.0
+"""So long a mutant takes between two steps that the guard makes one, so that others come between them."""
 
 
 def _not_capped() -> AbstractContextManager[Any]:
@@ -50,6 +55,7 @@ def _not_capped() -> AbstractContextManager[Any]:
 def _epoch_read_apart() -> AbstractContextManager[Any]:
     def snapshot(self: Controller) -> ControllerState:
         state = _snapshot(self)
+        self._runtime.clock.sleep(_BETWEEN_S)
         state.epoch = _snapshot(self).epoch
         return state
 
@@ -73,6 +79,13 @@ def _untouched_left_out() -> AbstractContextManager[Any]:
         return found
 
     return method(JournalState, "bounds", bounds)
+
+
+def _unfinished_list_read() -> AbstractContextManager[Any]:
+    def read(*args: Any, finished: bool) -> Any:
+        return _read_files(*args, finished=False)
+
+    return everywhere("l0gc.watermark.external_files", "_read", read)
 
 
 def _deleted_hold_back() -> AbstractContextManager[Any]:
@@ -113,6 +126,13 @@ def _published_epoch_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "check_published", check)
 
 
+def _written_unchecked() -> AbstractContextManager[Any]:
+    def propose(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
+        return _propose(self, decide, initialised=initialised, guarded=False)
+
+    return method(Controller, "_propose", propose)
+
+
 def _unknown_topics_are_fine() -> AbstractContextManager[Any]:
     return method(ControllerState, "knows", lambda self, revision, topic_id: True)
 
@@ -138,6 +158,7 @@ def _publication_without_swap() -> AbstractContextManager[Any]:
     def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
         current, _ = read_published(store, new.cluster_id)
         if watermark_of(current) <= new.watermark:
+            runtime.clock.sleep(_BETWEEN_S)
             store.put(PUBLISHED_WATERMARK, encode_published(new))
         return current
 
@@ -204,6 +225,14 @@ MUTANTS = [
         "deleted topics hold M",
         _deleted_hold_back,
         (f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",),
+    ),
+    Mutant(
+        6,
+        "unfinished-list",
+        "l0gc/watermark/external_files.py::ExternalFiles",
+        "a list of another system's partitions is read before its writer has finished it",
+        _unfinished_list_read,
+        ("tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",),
         simulated=False,
     ),
     Mutant(
@@ -243,7 +272,14 @@ MUTANTS = [
         "M alone is compared with the epoch, not the published epoch",
         _published_epoch_not_compared,
         (f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",),
-        simulated=False,
+    ),
+    Mutant(
+        10,
+        "written-unchecked",
+        "l0gc/streamlog/controller/handle.py::Controller._propose",
+        "nobody looks at what is published before an entry is appended",
+        _written_unchecked,
+        (f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",),
     ),
     Mutant(
         10,
@@ -252,7 +288,6 @@ MUTANTS = [
         "topics that the controller never knew are ignored",
         _unknown_topics_are_fine,
         (f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",),
-        simulated=False,
     ),
     Mutant(
         11,
@@ -288,7 +323,6 @@ MUTANTS = [
         "M is compared, then written without a condition",
         _publication_without_swap,
         (f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",),
-        simulated=False,
     ),
     Mutant(
         16,

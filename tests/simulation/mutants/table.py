@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.mutants.hunt import Caught
+from tests.simulation.mutants.hunt import Caught, range_of
 from tests.simulation.mutants.tools import Mutant
 
 DOCUMENT = Path(__file__).parents[3] / "docs/safety.md"
@@ -65,7 +65,7 @@ def row_of(mutant: Mutant, hazard: str, seeds: int) -> Row:
     )
 
 
-def written(text: str, mutants: list[Mutant], found: dict[str, Caught | None]) -> str:
+def written(text: str, mutants: list[Mutant], found: dict[str, list[Caught]]) -> str:
     """The document with a line for each mutant: what `found` says of it, and else what the document says now."""
     before = {row.name: row.range for row in rows(text)}
     about = hazards(text)
@@ -73,8 +73,7 @@ def written(text: str, mutants: list[Mutant], found: dict[str, Caught | None]) -
     for m in mutants:
         seeds = before.get(m.name, 0) if m.simulated else 0
         if m.name in found:
-            caught = found[m.name]
-            seeds = 0 if caught is None else caught.range
+            seeds = range_of(found[m.name])
         lines.append(str(row_of(m, about[m.hazard] if m.hazard != last else "", seeds)))
         last = m.hazard
     return _TABLE.sub(lambda _: _HEAD + "".join(lines), text, count=1)

@@ -1,0 +1,201 @@
+"""The jobs of a cluster: reconcile, merge, expire, housekeep, compute M, sweep, vacuum; and people who change topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
+from l0gc.collect.vacuum import Vacuum, VacuumOptions
+from l0gc.errors import L0gcError
+from l0gc.storage.fan_out import LocalFanOut
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.watermark.listing import ListingScan
+from l0gc.watermark.pipeline import Pipeline
+from tests.simulation.actors import TOPICS, Body, found_topic, new_lines, repeat, upload
+from tests.simulation.weather import HOUR_MS
+from tests.simulation.world import Process, World
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def reconciler(world: World, times: int) -> Body:
+    """Lifts everything, in rounds that are large or tiny."""
+
+    def once(process: Process) -> None:
+        reconcile(world.cluster(process), round_bytes=world.random.choice([1, 2_000, 1 << 20]))
+
+    return repeat(world, times, once)
+
+
+def housekeeper(world: World, times: int) -> Body:
+    def once(process: Process) -> None:
+        housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
+
+    return repeat(world, times, once)
+
+
+def life(world: World, times: int) -> Body:
+    """What goes on while somebody sleeps: records, and housekeeping that truncates behind them."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        for _ in range(3):
+            upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
+        world.sleep(world.weather.truncate_min_age_ms / 1000 + 1)
+        housekeep(cluster)
+
+    return repeat(world, times, once)
+
+
+def merger(world: World, times: int) -> Body:
+    """Merges L1 objects, small ones or all of them."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        merge(cluster, rule=MergeRule(world.random.choice([6_000, 1 << 30]), 2))
+
+    return repeat(world, times, once)
+
+
+def expirer(world: World, times: int) -> Body:
+    """Deletes records by hand, all of them or up to some offset."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+        partition = world.random.randrange(topic.partitions)
+        following = (
+            cluster.journal(topic.journal_of(partition)).catch_up().partition(topic.revision, partition).next_offset
+        )
+        before = world.random.choice(
+            [HIGH_WATERMARK, world.random.randint(0, following), world.random.randint(0, following)]
+        )
+        delete_records(cluster, topic.name, partition, before_offset=before)
+
+    return repeat(world, times, once)
+
+
+def vacuumer(world: World, times: int) -> Body:
+    """Deletes what was dropped and what was never named, soon: long before slow runs have ended."""
+
+    def once(process: Process) -> None:
+        world.sleep(world.weather.epoch_interval_s)
+        grace_ms = world.random.choice([1_000, 60_000])
+        thread = world.thread
+        assert thread is not None
+        thread.min_age_ms = grace_ms
+        vacuum(world.cluster(process), grace_ms, world.random.choice([1_000, 60_000]))
+
+    return repeat(world, times, once)
+
+
+def vacuum(cluster: Cluster, grace_ms: int, orphan_age_ms: int) -> None:
+    options = VacuumOptions(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
+    Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
+
+
+def topic_keeper(world: World, times: int) -> Body:
+    """Deletes topics and creates them again under their old names."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        name = world.random.choice(TOPICS)
+        if world.random.random() < 0.4:
+            delete_topic(cluster, name)
+        else:
+            found_topic(world, cluster, name)
+
+    return repeat(world, times, once)
+
+
+class _Executors(LocalFanOut):
+    """Spark without Spark: it takes its time between its tasks."""
+
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        super().__init__(cluster.store, Inline(), 2)
+        self._world, self._store_of = world, cluster.store
+
+    def map(self, work: Callable[[ObjectStore, A], B], items: Sequence[A]) -> list[B]:
+        done: list[B] = []
+        for item in items:
+            if self._world.thread is not None and not done:
+                _found_meanwhile(self._world)
+            if self._world.thread is not None and self._world.random.random() < (0.2 if done else 0.5):
+                self._world.sleep(self._world.random.choice([2.0, 8.0, 32.0, 120.0]))
+            done.append(work(self._store_of, item))
+        return done
+
+
+def _found_meanwhile(world: World) -> None:
+    """A topic is created while M is computed without it; all journals but its own move on (hazard 5)."""
+    in_use = world.watch.controller.journals_in_use()
+    if len(in_use) == world.weather.journals or world.random.random() > 0.3:
+        return
+    with suppress(L0gcError):
+        cluster = world.cluster()
+        create_topic(cluster, f"young-{world.random.getrandbits(32):08x}", 1)
+        epoch = cluster.controller.advance()
+        for journal in in_use:
+            cluster.journal(journal).barrier(epoch)
+        reconcile(cluster)
+
+
+def watermark_job(world: World, times: int) -> Body:
+    def once(process: Process) -> None:
+        compute_watermark(world, world.cluster(process))
+
+    return repeat(world, times, once)
+
+
+def compute_watermark(world: World, cluster: Cluster) -> int:
+    """M, computed and published by the pipeline that the command runs."""
+    executors = _Executors(world, cluster)
+    pipeline = Pipeline(cluster, JournalSource(cluster, executors), ListingScan(executors, first_pages=2))
+    return pipeline.run().watermark
+
+
+def sweeper(world: World, times: int) -> Body:
+    def once(process: Process) -> None:
+        min_age_ms = world.random.choice([0, 60_000, 7 * HOUR_MS, 7 * HOUR_MS])
+        thread = world.thread
+        assert thread is not None
+        thread.min_age_ms = min_age_ms
+        sweep(world.cluster(process), min_age_ms)
+
+    return repeat(world, times, once)
+
+
+def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
+    """How many objects went."""
+    return LocalSweep(cluster, SweepOptions(min_age_ms=min_age_ms)).run(Inline(), ranges=2).deleted
+
+
+def cron(world: World, times: int) -> Body:
+    """The whole loop, as an operator has it run: what is reconciled goes soon."""
+
+    def once(process: Process) -> None:
+        run_all(world, world.cluster(process))
+
+    return repeat(world, times, once)
+
+
+def run_all(world: World, cluster: Cluster) -> None:
+    """Reconcile, close every window, compute M, sweep."""
+    reconcile(cluster)
+    housekeep(cluster, barrier=True)
+    compute_watermark(world, cluster)
+    sweep(cluster)

@@ -1,0 +1,128 @@
+"""Mutants of the life of L1: commits and merges, the fence, the vacuum, index objects."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager
+from typing import Any
+
+import l0gc.streamlog.garbage
+import l0gc.streamlog.level_one.index
+from l0gc.collect.dropped import DroppedRemoval
+from l0gc.keys import PartitionId
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.garbage_look import JournalLook
+from l0gc.streamlog.journal.l1 import IndexChange
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.level_one.index import index_key
+from tests.simulation.mutants.tools import Mutant, everywhere, method
+
+_STATE = "l0gc.streamlog.journal.state"
+_INDEX = "l0gc.streamlog.level_one.index"
+_spill = l0gc.streamlog.level_one.index.spill
+_raise_fence = JournalGarbage.fence
+_BETWEEN_S = 60.0
+_removal = DroppedRemoval.run
+
+
+def _any_merge() -> AbstractContextManager[Any]:
+    return everywhere(_STATE, "merge_refusals", lambda state, t: {})
+
+
+def _commit_below_fence() -> AbstractContextManager[Any]:
+    return everywhere(_STATE, "check_stamps", lambda state, e: None)
+
+
+def _looked_before_fence() -> AbstractContextManager[Any]:
+    """What a vacuum knows of the journals is from before the fence."""
+
+    def fence(self: JournalGarbage, before_ms: int, *, dry_run: bool) -> int:
+        before = copy.deepcopy(self._states)
+        self._cluster.runtime.clock.sleep(_BETWEEN_S)
+        found = _raise_fence(self, before_ms, dry_run=dry_run)
+        for journal, state in before.items():
+            state.l1_fence = self._fences.get(journal, 0)
+        self._states = before
+        return found
+
+    return method(JournalGarbage, "fence", fence)
+
+
+def _no_grace() -> AbstractContextManager[Any]:
+    def run(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
+        _removal(self, now_ms, 0, 1 << 50)
+
+    return method(DroppedRemoval, "run", run)
+
+
+def _index_not_asked() -> AbstractContextManager[Any]:
+    """What only index objects list counts as named by nobody."""
+    return method(JournalLook, "_lists", lambda self, k, index, name: False)
+
+
+def _replaced_index_removed() -> AbstractContextManager[Any]:
+    """Whoever writes an index object anew removes the one whose place it takes."""
+
+    def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Any) -> IndexChange:
+        change = _spill(store, p, rows, index, epoch, runtime)
+        if len(change.replaced):
+            store.delete([index_key(p, row) for row in change.replaced])
+        return change
+
+    return everywhere(_INDEX, "spill", spill)
+
+
+_STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
+_VACUUM = "tests/collect/test_vacuum.py"
+_GARBAGE = "tests/streamlog/test_garbage.py"
+
+
+MUTANTS = [
+    Mutant(
+        24,
+        "any-merge",
+        "l0gc/streamlog/journal/state.py::merge_refusals",
+        "a merge lands whatever has become of the objects that it replaces",
+        _any_merge,
+        (f"{_STATE_L1}::test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land",),
+    ),
+    Mutant(
+        25,
+        "commit-below-fence",
+        "l0gc/streamlog/journal/state.py::check_stamps",
+        "what is stamped below the L1 fence is committed",
+        _commit_below_fence,
+        (f"{_STATE_L1}::test_what_is_stamped_below_the_fence_is_never_named",),
+    ),
+    Mutant(
+        25,
+        "looked-before-fence",
+        "l0gc/streamlog/garbage.py::JournalGarbage.fence",
+        "a vacuum knows the journals as they were before the fence",
+        _looked_before_fence,
+    ),
+    Mutant(
+        26,
+        "no-grace",
+        "l0gc/collect/dropped.py::DroppedRemoval.run",
+        "what was dropped goes at once",
+        _no_grace,
+        (f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",),
+    ),
+    Mutant(
+        26,
+        "index-not-asked",
+        "l0gc/streamlog/garbage_look.py::JournalLook",
+        "an L1 object that an index object lists counts as an orphan",
+        _index_not_asked,
+        (f"{_GARBAGE}::test_what_index_objects_list_is_needed",),
+    ),
+    Mutant(
+        26,
+        "replaced-index-removed",
+        "l0gc/streamlog/level_one/index.py::spill",
+        "an index object is removed when another one is to take its place",
+        _replaced_index_removed,
+    ),
+]

@@ -1,0 +1,74 @@
+"""What reads while everything moves, and what must be found then."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.reader import read_topic
+from tests.simulation.actors import Body, repeat
+from tests.simulation.jobs import run_all
+from tests.simulation.world import Process, World
+
+
+def reader(world: World, times: int) -> Body:
+    """Reads everything; a record is never seen twice, nor another one where an acknowledged one is."""
+
+    def once(process: Process) -> None:
+        cluster = world.cluster(process)
+        for topic in cluster.controller.snapshot().topics.values():
+            check_topic(world, cluster, topic, complete=False)
+
+    return repeat(world, times, once)
+
+
+def _meanwhile(world: World) -> None:
+    """A slow reader: what it has yet to read moves."""
+    if world.random.random() < 0.7:
+        world.sleep(5.0)
+        return
+    with suppress(L0gcError):
+        run_all(world, world.cluster())
+
+
+def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
+    """Read a topic, and hold it against what was acknowledged before the reading began."""
+    told = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
+    starts = [world.watch.log_start(topic, p) for p in range(topic.partitions)]
+    values: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
+    firsts: dict[int, int] = {}
+    try:
+        for r in read_topic(cluster, topic):
+            mine = values[r.partition]
+            first = firsts.setdefault(r.partition, r.offset)
+            if r.offset != first + len(mine):
+                raise world.violation(
+                    f"{topic.name}/{r.partition}: record {r.offset} came behind {first} and {len(mine)} more"
+                )
+            if told[r.partition].get(r.offset, r.value) != r.value:
+                raise world.violation(
+                    f"{topic.name}/{r.partition}: record {r.offset} is {r.value!r}, not the acknowledged one"
+                )
+            mine.append(r.value)
+            if world.thread is not None and world.random.random() < 0.15:
+                _meanwhile(world)
+    except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
+        if not world.watch.is_live(topic):
+            raise  # its objects may go before its journals are closed
+        raise world.violation(f"{topic.name}: {e}") from e
+    for p, mine in values.items():
+        now = world.watch.log_start(topic, p)
+        if p in firsts and world.watch.is_live(topic) and not starts[p] <= firsts[p] <= now:
+            raise world.violation(
+                f"{topic.name}/{p}: it was read from {firsts[p]} on, and begins at {starts[p]} or {now}"
+            )
+        end = firsts.get(p, now) + len(mine)
+        if (complete or world.watch.is_live(topic)) and told[p] and max(told[p]) >= end:
+            raise world.violation(f"{topic.name}/{p}: acknowledged record {max(told[p])} is not there")
+    every = [v for mine in values.values() for v in mine]
+    if len(set(every)) != len(every):
+        twice = sorted(v for v in set(every) if every.count(v) > 1)
+        raise world.violation(f"{topic.name}: {twice[0]!r} is there twice")
+    return values
