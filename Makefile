@@ -4,6 +4,7 @@
 
 PYTHON ?=
 SEEDS ?= 300
+MINUTES ?= 12
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough simulate explore crash-test lint format bench captures clean java
+.PHONY: help demo test thorough simulate explore crash-test soak lint format bench captures docs clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,11 +20,11 @@ help: ## List the targets
 demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sample data
 	$(BIN)/l0gc demo
 
-test: $(VENV)/.dev java ## Run the tests
+test: $(VENV)/.dev java ## Prove each rule once
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
-	$(BIN)/python -m pytest -q -m thorough
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m thorough
 
 simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
@@ -33,6 +34,9 @@ explore: $(VENV)/.dev ## Search every interleaving of a few processes
 
 crash-test: $(VENV)/.dev java ## Kill each command at each of its requests to a real server, and run it again
 	$(BIN)/python -m tests.crash
+
+soak: $(VENV)/.dev ## Run everything at once for MINUTES, with processes killed
+	$(BIN)/python -m tests.flows.soak --minutes $(MINUTES)
 
 lint: $(VENV)/.dev ## Check style, formatting and types
 	$(BIN)/ruff check
@@ -45,6 +49,10 @@ format: $(VENV)/.dev ## Format the code, and fix what can be fixed without thoug
 
 captures: $(VENV)/.dev java ## Record the README's first session and docs/captures again
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/captures/record.py
+
+docs: $(VENV)/.dev ## Build the documents' site (build/site) and the man pages (build/man)
+	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
+	$(BIN)/python docs/man_pages.py build/man
 
 bench: $(VENV)/.bench java ## Run the benchmarks
 	PATH="$(abspath $(BIN)):$$PATH" benchmarks/run

@@ -13,28 +13,38 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from l0gc.collect.attempts import Noted
+from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions
 from l0gc.collect.runs import KEEP_RUNS_S, expire_before
+from l0gc.collect.vacuum import L1_GRACE_MS, ORPHAN_AGE_MS, Vacuum, VacuumOptions, VacuumResult
 from l0gc.errors import L0gcError, StoreError, UsageError
 from l0gc.inspect.status import Status, status
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 from l0gc.storage.fan_out import FanOut, LocalFanOut
-from l0gc.streamlog import reader, topics
+from l0gc.streamlog import delete_records, reader, topics
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
+from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettings
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import READERS, JournalSource
 from l0gc.streamlog.founding import FoundedCluster, found_cluster
+from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
+from l0gc.streamlog.ingest.formats import AUTO
 from l0gc.streamlog.ingest.inputs import Source
 from l0gc.streamlog.ingest.job import open_upload
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES
+from l0gc.streamlog.level_one import expire
+from l0gc.streamlog.level_one.expire import ExpireResult
+from l0gc.streamlog.level_one.merge import in_process, merge
+from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge_plan import FAN_IN, TARGET_BYTES, MergeRule
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import Record
+from l0gc.streamlog.topics import PARTITIONS_SHOWN, TopicDescription
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 
@@ -42,8 +52,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__: Final = [
-    "Cluster", "FoundedCluster", "HousekeepResult", "ReconcileResult", "Record", "Source", "Status", "SweepResult", "Topic",
-    "Topics", "UploadResult", "WatermarkResult", "open",
+    "Cluster", "ExpireResult", "FoundedCluster", "HousekeepResult", "MergeResult", "ReconcileResult", "Record", "Source",
+    "Status", "SweepResult", "Topic", "TopicDescription", "Topics", "UploadResult", "VacuumResult", "WatermarkResult",
+    "open",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -125,6 +136,7 @@ class Cluster:
         partition: int | None = None,
         producer: str | None = None,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
+        format: str = AUTO,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> UploadResult:
         """Upload records, and return when they are committed. As `l0gc upload`.
@@ -132,9 +144,10 @@ class Cluster:
         Args:
             sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
             key_field: each record goes to the partition that this field of its JSON hashes to; the field is its key.
-            partition: all records go there. Without either, they go to the partitions in turn.
+            partition: all records go there. Without either, they are spread round-robin over the partitions.
             producer: the name under which a repeated upload lands nothing twice.
             batch_bytes: about so many bytes of records become one L0 object.
+            format: `auto` unpacks gzip and zstd, and refuses what is no lines; `raw` takes any bytes as they are.
             progress: called with the records and the bytes of each batch that is committed.
         """
         with ExitStack() as stack:
@@ -147,6 +160,7 @@ class Cluster:
                 key_field=key_field,
                 producer=producer,
                 batch_bytes=batch_bytes,
+                form=format,
                 progress=progress,
             )
             return uploader.run(inputs)
@@ -168,7 +182,7 @@ class Cluster:
         Args:
             barrier: close every journal's window, so that all that was uploaded before, and is reconciled, can go.
         """
-        with Noted(self.handles(), "housekeep"):
+        with LastRun(self.handles(), "housekeep"):
             result = housekeep(self._handles, barrier=barrier)
             return _checked(result, result.problem)
 
@@ -178,7 +192,7 @@ class Cluster:
         Args:
             spark: the session that does the work; without one, this process does it, which suits small buckets.
         """
-        with Noted(self.handles(), "reconcile", whole=topic is None):
+        with LastRun(self.handles(), "reconcile", whole=topic is None):
             if spark is None:
                 result = reconcile(self._handles, topic)
             else:
@@ -186,6 +200,35 @@ class Cluster:
 
                 with ship.prepared(spark, self._store.config):
                     result = reconcile_job.run(spark, self._handles, self._store.config, topic)
+            return _checked(result, result.problem)
+
+    def merge(
+        self,
+        spark: SparkSession | None = None,
+        topic: str | None = None,
+        *,
+        dry_run: bool = False,
+        target_bytes: int = TARGET_BYTES,
+        fan_in: int = FAN_IN,
+    ) -> MergeResult:
+        """Merge small consecutive L1 objects of each partition, of one topic or of all. As `l0gc merge`.
+
+        Args:
+            spark: see `reconcile`.
+            dry_run: only tell what there is to merge.
+            target_bytes: the most that a merged object may have; one that has half of it is left alone.
+            fan_in: a partition may keep one more small object each time that they have grown by this factor.
+        """
+        rule = MergeRule(target_bytes, fan_in)
+        with LastRun(self.handles(), "merge", whole=topic is None and not dry_run):
+            if spark is None:
+                result = merge(self._handles, topic, rule, dry_run=dry_run, workers=in_process(self._handles))
+            else:
+                from l0gc.spark import merge_job, ship
+
+                with ship.prepared(spark, self._store.config):
+                    workers = merge_job.on_spark(spark, self._store.config)
+                    result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
             return _checked(result, result.problem)
 
     def compute_watermark(
@@ -198,7 +241,7 @@ class Cluster:
             scan: whether to read the listing, too, and count what is eligible.
             dry_run: publish nothing.
         """
-        with Noted(self.handles(), "compute-watermark", whole=not dry_run), self._fan_out(spark) as fan_out:
+        with LastRun(self.handles(), "compute-watermark", whole=not dry_run), self._fan_out(spark) as fan_out:
             source = JournalSource(self._handles, fan_out, readers=READERS)
             return Pipeline(self._handles, source, ListingScan(fan_out) if scan else None).run(dry_run=dry_run)
 
@@ -239,7 +282,7 @@ class Cluster:
         options = SweepOptions(
             dry_run, int(min_age_s * 1000), max_objects, max_rate, shards, max_delete_ratio, purge_versions
         )
-        with Noted(self.handles(), "sweep", whole=options.whole), ThreadPoolExecutor(DELETERS) as deleters:
+        with LastRun(self.handles(), "sweep", whole=options.whole), ThreadPoolExecutor(DELETERS) as deleters:
             sweep = LocalSweep(self._handles, options)
             try:
                 result = sweep.run(self._handles.parallel, deleters=deleters)
@@ -248,6 +291,80 @@ class Cluster:
             if result.deleted and not dry_run:
                 with suppress(StoreError):  # the next sweep removes them
                     expire_before(self._store, result.run_id, keep_runs_s)
+            return _checked(result, result.problem)
+
+    def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:
+        """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`.
+
+        Args:
+            dry_run: delete nothing; the result is what a run would do.
+        """
+        with LastRun(self.handles(), "expire", whole=topic is None and not dry_run):
+            result = expire.expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN)
+            return _checked(result, result.problem)
+
+    def delete_records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        before_offset: int | None = None,
+        before_time_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> ExpireResult:
+        """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
+
+        Args:
+            before_offset: the first offset that stays; -1 to delete all records that there are now.
+            before_time_ms: keep the first record whose timestamp is this one or a later one, and all behind it.
+            dry_run: delete nothing; the result is what a run would do.
+        """
+        result = delete_records.delete_records(
+            self.handles(),
+            topic,
+            partition,
+            before_offset=before_offset,
+            before_time_ms=before_time_ms,
+            dry_run=dry_run,
+            shown=PARTITIONS_SHOWN,
+        )
+        return _checked(result, result.problem)
+
+    def vacuum(
+        self,
+        *,
+        dry_run: bool = False,
+        l1_grace_s: float = L1_GRACE_MS / 1000,
+        orphan_age_s: float = ORPHAN_AGE_MS / 1000,
+        max_objects: int | None = None,
+        max_rate: float | None = None,
+        keep_runs_s: float = KEEP_RUNS_S,
+    ) -> VacuumResult:
+        """Delete what else is garbage, in this process: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
+
+        Args:
+            dry_run: delete nothing; the result has the numbers that the run would have.
+            l1_grace_s: how long readers may go on with L1 objects that were merged or dropped.
+            orphan_age_s: refuse what runs stamped so long ago and have not committed, and delete it.
+            max_objects: delete no more than this many.
+            max_rate: delete no more than this many a second.
+            keep_runs_s: remove the records of runs that are older than this.
+        """
+        options = VacuumOptions(
+            dry_run,
+            int(l1_grace_s * 1000),
+            int(orphan_age_s * 1000),
+            keep_runs_ms=int(keep_runs_s * 1000),
+            max_objects=max_objects,
+            max_rate=max_rate,
+        )
+        with LastRun(self.handles(), "vacuum", whole=not dry_run), ThreadPoolExecutor(DELETERS) as deleters:
+            external = self._handles.identity().external_log
+            run = Vacuum(self._handles, None if external else JournalGarbage(self._handles), options)
+            try:
+                result = run.run(self._handles.parallel, deleters)
+            finally:
+                run.stop.set()
             return _checked(result, result.problem)
 
     def status(self) -> Status:
@@ -261,13 +378,37 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def create(self, name: str, partitions: int, journals: int | None = None) -> Topic:
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        journals: int | None = None,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+    ) -> Topic:
         """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
 
         Args:
             journals: spread the partitions over so many journals; by default they are in one.
+            retention_ms: keep records for so many milliseconds; -1 for ever. By default as the cluster does.
+            retention_bytes: keep so many bytes of L1 of each partition, in the same way.
         """
-        return topics.create_topic(self._cluster.handles(), name, partitions, journals)[0]
+        retention = RetentionSettings(
+            NOT_SET if retention_ms is None else retention_ms, NOT_SET if retention_bytes is None else retention_bytes
+        )
+        return topics.create_topic(self._cluster.handles(), name, partitions, journals, retention)[0]
+
+    def alter(
+        self, name: str, *, retention_ms: int | NotSet | None = NOT_SET, retention_bytes: int | NotSet | None = NOT_SET
+    ) -> Topic:
+        """Change a topic's retention; what is not given stays. As `l0gc topic alter`.
+
+        Args:
+            retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
+            retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
+        """
+        return self._cluster.handles().controller.alter_topic(name, RetentionSettings(retention_ms, retention_bytes))[0]
 
     def delete(self, name: str) -> Topic:
         """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""
@@ -279,9 +420,14 @@ class Topics:
         known = self._cluster.handles().controller.snapshot().topics
         return [known[name] for name in sorted(known)]
 
-    def describe(self, name: str) -> Topic:
-        """The topic of that name; its `runs()` are the journals that keep its partitions."""
-        return self._cluster.handles().controller.snapshot().topic(name)
+    def describe(self, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN) -> TopicDescription:
+        """A topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
+
+        Args:
+            partition: the offsets of this one alone.
+            limit: of how many partitions the offsets are given.
+        """
+        return topics.describe_topic(self._cluster.handles(), name, partition, limit)
 
 
 def _checked(result: R, problem: L0gcError | None) -> R:

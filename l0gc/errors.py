@@ -4,7 +4,7 @@ One tree, so that a caller can catch by concern and the command line can turn an
 right exit code. A message names the thing, the value and the way out; it never holds a secret.
 
 Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is done), 4 refused for safety,
-5 not initialised or not found, 6 the store lacks something that l0gc needs; 130 and 143 stopped by a signal.
+5 not initialised or not found, 6 the store lacks something that l0gc needs; 129, 130 and 143 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The way out for whoever misspelt a name: the nearest of those that are known, else what lists them."""
+    """The way out after a misspelt name: the nearest of those that are known, else what lists them."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), 1)
@@ -129,6 +129,10 @@ class ObjectNotFoundError(NotFoundError):
     date_ms: int | None = None
 
 
+class StagedObjectSweptError(NotFoundError):
+    """An L0 object was swept before its batch was committed, which took too long; none of it landed in its journal."""
+
+
 # -- 6: the store lacks something -------------------------------------------------------------------------------------
 
 
@@ -173,6 +177,10 @@ class StoreTimeoutError(StoreError):
     """The store did not answer in time; like `ThrottledError`, a reason to ask for less."""
 
 
+class OutputFailedError(L0gcError):
+    """Stdout takes nothing: its disk is full, or it is closed. It says nothing about the work."""
+
+
 # -- a code of its own -------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +197,7 @@ class StoppedError(L0gcError):
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # 130 or 143, by the signal
+        self.exit_code = exit_code  # type: ignore[misc]  # 128 and the number of the signal
 
 
 class StepsFailedError(L0gcError):

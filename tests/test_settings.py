@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from l0gc.errors import UsageError
-from l0gc.settings import Settings, load_file
+from l0gc.settings import FileSettings, Settings, default_file, load_file, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+CONTEXTS = """
+region = "r-1"
+context = "dev"
+[contexts.dev]
+url = "s3://dev/p"
+[contexts.prod]
+url = "s3://prod/p"
+region = "r-2"
+endpoint-url = "https://store"
+"""
 
 
 def _file(folder: Path, text: str | bytes) -> str:
@@ -55,3 +66,47 @@ def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
 def test_a_file_that_is_not_toml_is_a_usage_error(tmp_path: Path, text: str | bytes) -> None:
     with pytest.raises(UsageError, match="is not TOML"):
         load_file(_file(tmp_path, text))
+
+
+def test_a_context_comes_before_what_is_said_for_all_of_them(tmp_path: Path) -> None:
+    path = _file(tmp_path, CONTEXTS)
+    dev, prod = load_settings(path), load_settings(path, "prod")
+    assert (dev.context, dev.values) == ("dev", {"region": "r-1", "url": "s3://dev/p"})
+    assert prod.values == {"region": "r-2", "url": "s3://prod/p", "endpoint_url": "https://store"}
+    assert sorted(prod.of_context) == ["endpoint_url", "region", "url"]
+    assert prod.contexts == ("dev", "prod")
+    assert load_settings(_file(tmp_path, CONTEXTS.replace('context = "dev"', ""))).values == {"region": "r-1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "said"),
+    [
+        (CONTEXTS, "prd", r"has no context 'prd'; did you mean 'prod'"),
+        ("", "prod", r"has no context 'prod'; it has none"),
+        ('context = "x"\n[contexts.y]\n', None, r"has no context 'x'"),
+        ("[contexts.a]\nurll = 1\n", None, r"unknown setting 'urll' in contexts\.a; known are"),
+        ("[contexts.a]\nurl = 1\n", "a", r"has url = 1 in contexts\.a: Expected"),
+        ("contexts = 5\n", None, r"write \[contexts\.NAME\]"),
+        ("[contexts]\na = 5\n", None, r"write \[contexts\.NAME\]"),
+    ],
+)
+def test_a_context_that_is_not_there_or_is_wrong_is_named(
+    tmp_path: Path, text: str, context: str | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_settings(_file(tmp_path, text), context)
+
+
+def test_the_default_file_is_read_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_file({"XDG_CONFIG_HOME": "/x"}).as_posix() == "/x/l0gc/config.toml"
+    assert default_file({}).as_posix().endswith("/.config/l0gc/config.toml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert load_settings(None) == FileSettings()
+    with pytest.raises(
+        UsageError, match=r"no settings file with a context 'prod': write \[contexts\.prod\] into .*config\.toml"
+    ):
+        load_settings(None, "prod")
+    default_file().parent.mkdir()
+    default_file().write_text(CONTEXTS)
+    assert load_settings(None, "prod").values["url"] == "s3://prod/p"
+    assert load_settings(_file(tmp_path, 'url = "s3://other"')).values == {"url": "s3://other"}

@@ -10,7 +10,9 @@ from benchmarks.scenarios import (
     basic,
     inventory,
     journals,
+    merges,
     rates,
+    spark_source,
     sweep_beside,
     sweep_scale,
     sweep_throttled,
@@ -27,6 +29,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "journals-idle": journals.idle,
     "journals-replay": journals.replay,
     "journals-contention": journals.contention,
+    "merges": merges.merges,
     "watermark-small": watermark.small,
     "scan-beside": watermark.scan_beside,
     "inventory": inventory.histogram,
@@ -35,6 +38,8 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "sweep-growth": sweep_scale.growth,
     "sweep-memory": sweep_scale.memory,
     "sweep-throttled": sweep_throttled.throttled,
+    "spark-read": spark_source.read,
+    "spark-write": spark_source.write,
     "rates": rates.rates,
 }
 

@@ -1,105 +1,71 @@
-"""Runs the README's first session for real, and keeps what the terminal shows: in the README and in this folder.
+"""Types the README's first session, and every command at two widths, and keeps what the terminal shows.
 
-    python docs/captures/record.py            # rewrite (make captures)
-    python docs/captures/record.py --check    # exit 1 if the README says something else than the commands now do
+    python docs/captures/record.py                  # rewrite README.md and this folder (make captures)
+    python docs/captures/record.py --check          # exit 1 if the README says something else than the commands now do
+    python docs/captures/record.py --check --fresh  # the same, in a copy of the files that git knows, environment empty
 
-The commands are those that stand in the README behind `$`, run in order by bash on a fresh SeaweedFS, on a pseudo-terminal
-of 80 columns. What is bound to differ from run to run, ids, times, sizes of what is compressed, is taken from the README as
-it is where nothing else on the line changed, so that a refresh shows in the diff only what is news.
+The session is the README's own text: the lines behind `$`, in two terminals. Without `--fresh` those that install are left
+out, and the l0gc that runs this is used. What the first terminal prints is typed into the second where the README says so.
+What is bound to differ from run to run, ids, times, sizes of what is compressed, is taken from the file as it is where
+nothing else on the line changed, so that a refresh shows in the diff only what is news.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import os
-import pty
 import re
-import struct
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
-import termios
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from l0gc.embedded.seaweedfs import SeaweedFS
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
 
-ROOT = Path(__file__).parents[2]
-HERE = ROOT / "docs" / "captures"
+import click  # noqa: E402 - behind the path that the others are found on
+
+from docs.captures.scenes import FORMS, SCENES  # noqa: E402
+from docs.captures.terminal import Terminal, screen, shown  # noqa: E402
+from l0gc.cli.main import cli  # noqa: E402
+
 README = ROOT / "README.md"
-HEADING = "## A first session"
+HEADING = "## From an empty machine to the first sweep"
+INSTALLS = re.compile(r"(git|cd|python3 -m venv|source|pip) ")
+EXPORT = re.compile(r"export (\w+)=(.*)")
+SERVES = "Ctrl-C here ends it"
+"""With this `l0gc server` has said everything."""
+FLIGHTS = "/tmp/flights"
+WIDTHS = (80, 140)
+GOAL_SECONDS = 180
+"""How long a newcomer may wait for the first sweep, installing included. What is judged is the processor time that it takes,
+which another program on the machine does not change; with one processor to itself the session takes no longer."""
 VARIES = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # ids
+    r"|\b[0-9a-f]{20}(?:[0-9a-f]{20})?\b"  # keys of a server that is gone
     r"|\d{8}T\d{6}Z-[0-9a-f]{8}"  # runs
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ?"
-    r"|\d+(?:\.\d+)? s\b"
+    r"|\d+(?:\.\d+)? (?:s|min)\b"
     r"|[\d.]+ [KMG]iB"
+    r"|\d checkpoints?"  # due by weight, which ids change
     r"|http://127\.0\.0\.1:\d+"
 )
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-LOOKS = {"status": "l0gc status", "doctor": "l0gc doctor", "sweep-dry-run": "l0gc sweep --dry-run"}
-"""What is kept in this folder, as it is before the session's own `l0gc sweep`."""
 
 
-def on_terminal(command: str, columns: int, env: dict[str, str]) -> str:
-    """What a terminal of so many columns is sent, stdout and stderr."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(
-        ["/bin/bash", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=its,
-        stderr=its,
-        env=env,
-        cwd=ROOT,
-        close_fds=True,
-    )
-    os.close(its)
-    parts = []
-    with contextlib.suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # noqa: PTH123 - a file descriptor
-        while part := terminal.read(65536):
-            parts.append(part)
-    if process.wait() != 0:
-        raise SystemExit(f"{command} failed:\n{b''.join(parts).decode()}")
-    return b"".join(parts).decode().replace("\r\n", "\n")
-
-
-def screen(output: str) -> str:
-    """What stays on the screen, with its colours: what a progress line wrote and took back is gone."""
-    lines: list[list[str]] = [[]]
-    row, column, colour = 0, 0, ""
-    for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\s\S]", output):
-        if piece == "\n":
-            row, column = row + 1, 0
-            if row == len(lines):
-                lines.append([])
-        elif piece == "\r":
-            column = 0
-        elif piece.startswith("\x1b["):
-            if piece.endswith("m"):
-                colour += piece
-            elif piece.endswith("A"):
-                row = max(0, row - int(piece[2:-1] or 1))
-            elif piece.endswith("K"):
-                lines[row], colour = [], ""
-        else:
-            lines[row] += [" "] * (column + 1 - len(lines[row]))
-            lines[row][column] = colour + piece
-            column, colour = column + 1, ""
-    return "\n".join("".join(line).rstrip() for line in lines).strip("\n")
-
-
-def shown(output: str) -> str:
-    """The same without colours."""
-    return ESCAPES.sub("", screen(output))
-
-
-def session(text: str) -> tuple[int, int]:
-    """Where the README's block begins and ends."""
-    begin = text.index("```console\n", text.index(HEADING)) + len("```console\n")
-    return begin, text.index("```", begin)
+def blocks(text: str) -> list[tuple[int, int]]:
+    """Where the console blocks of the README's section begin and end."""
+    start = text.index(HEADING)
+    end = text.index("\n## ", start + 1)
+    return [
+        m.span(1)
+        for m in re.finditer(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        if start < m.start() < end
+    ]
 
 
 def commands(block: str) -> Iterator[tuple[str, bool]]:
@@ -122,52 +88,153 @@ def kept(old: str, new: str) -> str:
     def compared(text: str) -> str:
         return VARIES.sub("~", text.strip())
 
-    def blocks(text: str) -> list[str]:
+    def parts(text: str) -> list[str]:
         return re.split(r"^(?=\$ )", text, flags=re.MULTILINE)
 
-    known = {compared(block): block for block in blocks(old)}
-    return "".join(known.get(compared(block), block) for block in blocks(new))
+    known = {compared(part): part for part in parts(old)}
+    return "".join(known.get(compared(part), part) for part in parts(new))
 
 
-def record(block: str, *, looking: bool) -> tuple[str, dict[str, str]]:
-    """Run the session; its text, and, if asked for, the captures by file name."""
+class Session:
+    """The README's two terminals."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], scratch: Path, *, fresh: bool) -> None:
+        self._folder, self._env, self._fresh = folder, env, fresh
+        self._scratch = str(scratch / "flights")
+        self._exports: dict[str, str] = {}
+
+    def play(self, first: str, second: str) -> tuple[str, str]:
+        """What the two blocks say if they are typed."""
+        with Terminal(80, self._env, self._folder) as server:
+            above = self._install_and_serve(server, first)
+            with Terminal(80, self._env, self._folder) as terminal:
+                below = self._work(terminal, second)
+            server.interrupt()
+        return above, below
+
+    def _install_and_serve(self, terminal: Terminal, block: str) -> str:
+        lines: list[str] = []
+        for command, apart in commands(block):
+            lines += [""] * (apart and bool(lines)) + [f"$ {command}"]
+            if command == "l0gc server":
+                terminal.type(command)
+                lines.append(shown(terminal.wait_for(SERVES)))
+                self._exports = dict(EXPORT.findall(lines[-1]))
+            elif self._fresh or not INSTALLS.match(command):
+                lines += filter(None, [shown(terminal.run(command))])
+        return "\n".join(lines) + "\n"
+
+    def _work(self, terminal: Terminal, block: str) -> str:
+        lines: list[str] = []
+        for command, apart in commands(block):
+            typed = command
+            if (export := EXPORT.fullmatch(command)) and export[1] in self._exports:
+                typed = f"export {export[1]}={self._exports[export[1]]}"
+            lines += [""] * (apart and bool(lines)) + [f"$ {typed}"]
+            if self._fresh or not INSTALLS.match(command):
+                said = shown(terminal.run(typed.replace(FLIGHTS, self._scratch))).replace(self._scratch, FLIGHTS)
+                lines += filter(None, [said])
+        return "\n".join(lines) + "\n"
+
+
+def environment() -> dict[str, str]:
+    """Nothing of the user's but the way to the programs; this Python's own l0gc comes first."""
+    return {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": os.environ.get("HOME", "/")}
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """What a clone would hold, with what is not committed yet."""
+    named = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in named.stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def play(text: str, *, fresh: bool) -> tuple[str, str]:
+    """What the two blocks of the README's session say now."""
+    (a, b), (c, d) = blocks(text)
+    with tempfile.TemporaryDirectory(prefix="l0gc-session-") as scratch:
+        env = environment()
+        folder = ROOT
+        if fresh:
+            home = Path(scratch) / "home"
+            home.mkdir()
+            env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
+            folder = copy_of_the_tree(Path(scratch) / "l0gc")
+        started = time.monotonic()
+        first, second = Session(folder, env, Path(scratch), fresh=fresh).play(text[a:b], text[c:d])
+        seconds = time.monotonic() - started
+    if fresh:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        busy = used.ru_utime + used.ru_stime
+        sys.stderr.write(f"the session took {seconds:.0f} s, {busy:.0f} s of a processor\n")
+        if busy > GOAL_SECONDS:
+            raise SystemExit(f"that is more than {GOAL_SECONDS} s")
+    first, second = kept(text[a:b], first), kept(text[c:d], second)
+    for name, value in EXPORT.findall(first):
+        second = re.sub(rf"^(\$ export {name}=).*", rf"\g<1>{value}", second, flags=re.MULTILINE)
+    return first, second
+
+
+def replaced(text: str, session: tuple[str, str]) -> str:
+    """The README with another session in it."""
+    (a, b), (c, d) = blocks(text)
+    return text[:a] + session[0] + text[b:c] + session[1] + text[d:]
+
+
+def look() -> dict[str, str]:
+    """The captures by file name: every command at each width, and some in other forms."""
+    found: dict[str, str] = {}
+    for columns in WIDTHS:
+        with tempfile.TemporaryDirectory(prefix="l0gc-captures-") as scratch:
+            found |= _looked(columns, Path(scratch))
+    return found
+
+
+def _looked(columns: int, scratch: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
     lines: list[str] = []
-    captures: dict[str, str] = {}
-    with SeaweedFS() as server, tempfile.TemporaryDirectory(prefix="l0gc-captures-") as scratch:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "L0GC_", "COLUMNS", "LINES"))}
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        env = {**inherited, **server.environment(), "TERM": "xterm-256color", "PATH": path}
-        for number, (command, apart) in enumerate(commands(block)):
-            if number and apart:
-                lines.append("")
-            lines.append(f"$ {command}")
-            if command.startswith("export "):
-                name, _, value = command.removeprefix("export ").partition("=")
-                env[name] = value
+    with Terminal(columns, environment(), scratch) as server, Terminal(columns, environment(), scratch) as terminal:
+        server.type("l0gc server")
+        for name, value in EXPORT.findall(shown(server.wait_for(SERVES))):
+            terminal.run(f"export {name}={value}")
+        for scene in SCENES:
+            if not exists(scene.command):
                 continue
-            if looking and command == "l0gc sweep":
-                captures = look(env)
-            output = shown(on_terminal(command.replace("/tmp/flights", scratch), 80, env))  # noqa: S108 - replaced
-            if output and not command.startswith("python "):  # the names of its files say nothing
-                lines.append(output)
-    return "\n".join(lines) + "\n", captures
+            if scene.silent:
+                terminal.run(scene.command)
+                continue
+            lines += [f"$ {scene.command}", shown(terminal.run(scene.command, code=None)), ""]
+            if columns == WIDTHS[0] and scene.command in FORMS:
+                found |= _forms(FORMS[scene.command], scene.command, terminal)
+        server.interrupt()
+    return found | {f"commands-{columns}.txt": "\n".join(lines)}
 
 
-def look(env: dict[str, str]) -> dict[str, str]:
-    """The captures of this moment."""
-    found = {}
-    for name, command in LOOKS.items():
-        for columns in (80, 140):
-            sent = on_terminal(command, columns, env)
-            found[f"{name}-{columns}.txt"] = shown(sent) + "\n"
-            if columns == 80 and "\x1b[" in screen(sent):
-                found[f"{name}-{columns}.ansi"] = screen(sent) + "\n"
-        dumb = on_terminal(command, 80, {**env, "TERM": "dumb"})
-        found[f"{name}-dumb.txt"] = shown(dumb) + "\n"
-        piped = subprocess.run(
-            ["/bin/bash", "-c", command], env=env, cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        found[f"{name}-piped.txt"] = piped.stdout
+def exists(line: str) -> bool:
+    """Whether l0gc has the command that a line begins with, if it begins with one."""
+    words = [w for w in line.split() if not w.startswith("-")]
+    if words[0] != "l0gc" or len(words) == 1:
+        return True
+    command = cli.get_command(click.Context(cli), words[1])
+    if not isinstance(command, click.Group):
+        return command is not None
+    return words[2] in command.commands
+
+
+def _forms(name: str, command: str, terminal: Terminal) -> dict[str, str]:
+    """A command's output with its colours, on a terminal that can do nothing, and in a pipe."""
+    sent = terminal.run(command, code=None)
+    found = {f"{name}.ansi": screen(sent) + "\n"} if "\x1b[" in screen(sent) else {}
+    found[f"{name}-dumb.txt"] = shown(terminal.run(f"TERM=dumb {command}", code=None)) + "\n"
+    found[f"{name}-piped.txt"] = shown(terminal.run(f"{command} | cat", code=None)) + "\n"
     return found
 
 
@@ -175,16 +242,21 @@ def main() -> int:
     """Do what the arguments say."""
     arguments = argparse.ArgumentParser(description="Record the README's first session, and the captures.")
     arguments.add_argument("--check", action="store_true", help="write nothing; exit 1 if the README is not true")
-    check = arguments.parse_args().check
+    arguments.add_argument("--fresh", action="store_true", help="install, too, as on an empty machine")
+    arguments.add_argument("--readme-only", action="store_true", help="leave the captures as they are")
+    options = arguments.parse_args()
     text = README.read_text()
-    begin, end = session(text)
-    new, captures = record(text[begin:end], looking=not check)
-    if check:
-        if flat(new) == flat(text[begin:end]):
+    session = play(text, fresh=options.fresh)
+    if options.check:
+        if flat(replaced(text, session)) == flat(text):
             return 0
-        sys.stderr.write(f"README.md, {HEADING}: run `make captures`. The commands now say:\n{new}")
+        sys.stderr.write(f"README.md, {HEADING}: run `make captures`. The commands now say:\n")
+        sys.stderr.writelines(session)
         return 1
-    README.write_text(text[:begin] + kept(text[begin:end], new) + text[end:])
+    README.write_text(replaced(README.read_text(), session))  # read again: somebody may have edited it meanwhile
+    if options.readme_only:
+        return 0
+    captures = look()
     for name, capture in captures.items():
         file = HERE / name
         file.write_text(kept(file.read_text(), capture) if file.exists() else capture)

@@ -1,115 +1,140 @@
-"""Make docs/images/report.png: a bucket on SeaweedFS with some history, `l0gc report`, and Chromium's picture of the page.
+"""Make docs/images/report.png: a cluster with some history, its report, and Chromium's picture of the page.
 
     .venv/bin/python docs/images/make.py           the picture in the README
     .venv/bin/python docs/images/make.py --all DIR three widths in light and dark, and a PDF, to look at
 
-Needs Chromium, and l0gc's own extra `server`. The partitions and their logs are real; of the scans and the runs, which take
-days to come together, only the records are written.
+Needs Chromium. The cluster is on a store in memory, whose clock is set: five days of ticks, uploads, reconciling and
+housekeeping go by as they would. Of the scans and the sweeps, which would take the objects themselves, the records are
+written, from one account of what lies at each epoch: what a scan sees is what was uploaded and not yet swept.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from l0gc.collect.record import RunSummary, write_summary
-from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
-from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.publication import PublishedWatermark, publish
-from l0gc.watermark.scans import ScanRow, ScanSnapshot, ScanTotals, write_scan
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from l0gc.collect.attempts import Attempt, write_attempt  # noqa: E402 - behind the path that it is found on
+from l0gc.collect.record import RunSummary, write_summary  # noqa: E402
+from l0gc.inspect.report.facts import gather  # noqa: E402
+from l0gc.inspect.report.page import render  # noqa: E402
+from l0gc.streamlog.cluster import Cluster  # noqa: E402
+from l0gc.streamlog.housekeep import housekeep  # noqa: E402
+from l0gc.watermark.publication import PublishedWatermark, publish  # noqa: E402
+from l0gc.watermark.scans import ScanRow, ScanSnapshot, ScanTotals, write_scan  # noqa: E402
+from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster  # noqa: E402
+from tests.support.verify import lift, put  # noqa: E402
 
 PICTURE = Path(__file__).with_name("report.png")
-URL = "s3://streams/prod"
-EPOCHS = 160
-BEHIND = {("orders", 3): 131, ("clicks", 7): 138, ("clicks", 11): 138, ("orders", 0): 150}
+URL = "s3://streams/prod/"
+MINUTE = 60_000
+NOW = int(datetime(2026, 11, 18, 9, 30, tzinfo=UTC).timestamp() * 1000)
+EPOCHS = 720
+"""Ten minutes each: five days."""
+EACH_RUN = 12
+"""A scan and a sweep every two hours: at so many epochs."""
+BEHIND = {("orders", 3): 712, ("clicks", 7): 714, ("clicks", 11): 714, ("orders", 0): 717}
 """Partitions with unreconciled records, and from which epoch on."""
-HOUR = 3_600_000
+OUTAGE = range(330, 420)
+"""Epochs in which the reconciler was down: M stood still."""
 MIB = 1 << 20
 
 
-def l0gc(*args: str, stdin: str = "") -> None:
-    """Run a command."""
-    command = [sys.executable, "-c", "from l0gc.cli.main import main; main()", *args]
-    subprocess.run(command, input=stdin.encode(), stdout=subprocess.DEVNULL, check=True)
+class History:
+    """What lies in the bucket at each epoch, and what became of it."""
 
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.rng = random.Random(7)
+        self.objects: dict[int, int] = {}
+        self.size = {e: int(MIB * self.rng.uniform(1.2, 2.4)) for e in range(EPOCHS + 1)}
+        self.held_at = min(BEHIND.values()) - 1
 
-def build(store: S3Store) -> None:
-    """A cluster that has run for five days, with a reconciler that is behind on some partitions."""
-    l0gc("init", "--create-bucket", "--shards", "16")
-    l0gc("topic", "create", "orders", "--partitions", "8")
-    l0gc("topic", "create", "clicks", "--partitions", "24")
-    with Threads(16) as threads:
-        cluster = Cluster(store, parallel=threads)
-        for epoch in range(cluster.controller.snapshot().epoch, EPOCHS):
-            for (topic, partition), since in BEHIND.items():
-                if since == epoch:
-                    l0gc("upload", topic, "-", "--partition", str(partition), stdin="one\ntwo\nthree\n" * 400)
-            if epoch >= EPOCHS - 2:
-                l0gc("housekeep")
-            while cluster.controller.snapshot().epoch <= epoch:
-                cluster.controller.advance()
-        l0gc("housekeep")
-        l0gc("pause", "--why", "moving the orders topic to its own bucket", "--by", "ann@ops1")
-        state = cluster.controller.snapshot()
-        m = min(BEHIND.values()) - 1
-        publish(
-            store, cluster.runtime, PublishedWatermark(state.cluster_id, m, state.epoch, store.now_ms() - 9 * 60_000)
-        )
-        write_history(cluster, state.cluster_id, m, state.epoch)
+    def watermark(self, epoch: int) -> int:
+        """M as the journals have it when `epoch` is the newest."""
+        held = OUTAGE[0] - 1 if epoch in OUTAGE else epoch - 2
+        return min(held, self.held_at)
 
+    def upload(self, epoch: int) -> None:
+        """An epoch's objects: more by day than by night."""
+        self.objects[epoch] = int(900 * (1.3 + math.sin(2 * math.pi * epoch / 144)) * self.rng.uniform(0.8, 1.2))
 
-def write_history(cluster: Cluster, cluster_id: str, m: int, epoch: int) -> None:
-    """Scans every two hours, a sweep after most of them, and one scan just now."""
-    rng, now = random.Random(7), cluster.store.now_ms()
-    garbage = 200_000
-    for n in range(60, -1, -1):
-        taken = now - n * 2 * HOUR - 8 * 60_000
-        garbage += int(rng.uniform(30_000, 70_000) * (1.6 + math.sin(n / 3)))
-        average = int(MIB * rng.uniform(1.6, 2.6))
-        rows = rows_at(rng, m, epoch, taken, garbage, average) if n == 0 else []
-        objects = sum(r.objects for r in rows if r.epoch is not None and r.epoch <= m) or garbage
+    def scan(self, epoch: int, *, whole: bool) -> None:
+        m, now = self.watermark(epoch), self.cluster.store.now_ms()
+        eligible = {e: n for e, n in self.objects.items() if e <= m}
+        everything, may_go = self._amount(self.objects), self._amount(eligible)
         totals = ScanTotals(
-            cluster_id=cluster_id, run_ms=taken, taken_ms=taken, watermark=m, cluster_epoch=epoch, source="listing",
-            objects=objects + 9_000, bytes=(objects + 9_000) * average, eligible_objects=objects,
-            eligible_bytes=objects * average, unparsable=2 if n == 0 else 0,
+            cluster_id=self.cluster.controller.snapshot().cluster_id, run_ms=now, taken_ms=now, watermark=m,
+            cluster_epoch=epoch, source="listing", objects=everything[0] + 2, bytes=everything[1],
+            eligible_objects=may_go[0], eligible_bytes=may_go[1], unparsable=2,
             unparsable_samples=["level_zero/data/README.txt", "level_zero/data/007/backup-2026-11-02.tar"],
         )  # fmt: skip
-        write_scan(cluster.store, cluster.runtime, ScanSnapshot(totals, rows))
-        if n and rng.random() < 0.8 and not 8 < n < 16:
-            garbage -= (deleted := int(garbage * rng.uniform(0.7, 1)))
-            write_run(cluster, rng, taken + 120_000, m, epoch, deleted)
+        rows = [self._row(e, epoch, now) for e in sorted(self.objects)] if whole else []
+        write_scan(self.cluster.store, self.cluster.runtime, ScanSnapshot(totals, rows))
+
+    def sweep(self, epoch: int) -> None:
+        m, at = self.watermark(epoch), self.cluster.store.now_ms()
+        gone = {e: self.objects.pop(e) for e in sorted(self.objects) if e <= m}
+        objects, size = self._amount(gone)
+        run_id = f"{datetime.fromtimestamp(at / 1000, UTC):%Y%m%dT%H%M%SZ}-{self.rng.randrange(1 << 32):08x}"
+        summary = RunSummary(
+            run_id, at, m, epoch, "local", "off", False, 0, 16, at + 40_000, "done",
+            deleted=objects, bytes=size, seconds=round(objects / 2400, 1),
+        )  # fmt: skip
+        write_summary(self.cluster.store, summary)
+
+    def _amount(self, objects: Mapping[int, int]) -> tuple[int, int]:
+        return sum(objects.values()), sum(n * self.size[e] for e, n in objects.items())
+
+    def _row(self, e: int, epoch: int, now: int) -> ScanRow:
+        held = ("orders/3", sum(since <= e for since in BEHIND.values())) if e > self.watermark(epoch) else ("", 0)
+        return ScanRow(e, self.objects[e], self.objects[e] * self.size[e], now - (epoch - e) * 10 * MINUTE, *held)
 
 
-def rows_at(rng: random.Random, m: int, epoch: int, now: int, garbage: int, average: int) -> list[ScanRow]:
-    first = m - 28
-    weights = [rng.uniform(0.2, 1) * (1.4 + math.sin(e / 5)) for e in range(first, epoch + 1)]
-    rows = []
-    for e, weight in zip(range(first, epoch + 1), weights, strict=True):
-        objects = int(garbage / 28 * weight)
-        held = ("orders/3", 1 + sum(since <= e for since in BEHIND.values())) if e > m else ("", 0)
-        rows.append(ScanRow(e, objects, objects * average, now - (epoch - e) * 600_000, *held))
-    return rows
-
-
-def write_run(cluster: Cluster, rng: random.Random, at: int, m: int, epoch: int, deleted: int) -> None:
-    run_id = f"{datetime.fromtimestamp(at / 1000, UTC):%Y%m%dT%H%M%SZ}-{rng.randrange(1 << 32):08x}"
-    outcome = "stopped" if rng.random() < 0.06 else "done"
-    summary = RunSummary(
-        run_id, at, m - 20, epoch, "local", "off", False, 0, 16, at + 40_000, outcome,
-        deleted=deleted, bytes=deleted * 2 * MIB, failed=3 if outcome == "stopped" else 0, seconds=40.0,
-    )  # fmt: skip
-    write_summary(cluster.store, summary)
+def build() -> Cluster:
+    """A cluster that has run for five days, with a reconciler that is behind on some partitions."""
+    clock = FakeClock(NOW - (EPOCHS * 10 + 4) * MINUTE)
+    cluster = memory_cluster(MemoryStore(clock))
+    cluster.controller.create_topic("orders", 8)
+    cluster.controller.create_topic("clicks", 24)
+    history = History(cluster)
+    for epoch in range(cluster.controller.snapshot().epoch, EPOCHS + 1):
+        clock.ms = NOW - ((EPOCHS - epoch) * 10 + 4) * MINUTE
+        while cluster.controller.snapshot().epoch < epoch:
+            cluster.controller.advance()
+        history.upload(epoch)
+        if epoch % EACH_RUN == 0 and epoch < min(BEHIND.values()):
+            put(cluster, dict.fromkeys(range(8), 700), "orders")
+            put(cluster, dict.fromkeys(range(24), 1_900), "clicks")
+            if epoch not in OUTAGE:
+                lift(cluster, "orders")
+                lift(cluster, "clicks")
+                write_attempt(cluster.store, Attempt("reconcile", 0, ""))
+        for (topic, partition), since in BEHIND.items():
+            if since == epoch:
+                put(cluster, {partition: 1_200 + 37 * partition}, topic)
+        housekeep(cluster)
+        write_attempt(cluster.store, Attempt("housekeep", 0, ""))
+        if epoch % EACH_RUN == 0 and epoch:
+            clock.ms += MINUTE
+            history.scan(epoch, whole=epoch == EPOCHS)
+            clock.ms += MINUTE
+            if epoch < EPOCHS:
+                history.sweep(epoch)
+    m, newest = history.watermark(EPOCHS), cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, PublishedWatermark(newest.cluster_id, m, newest.epoch, clock.ms - MINUTE))
+    clock.ms = NOW
+    return cluster
 
 
 def chromium(*args: str) -> None:
@@ -143,11 +168,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", type=Path, metavar="DIR", help="pictures of all widths, and a PDF")
     directory = parser.parse_args().all
-    with tempfile.TemporaryDirectory(prefix="l0gc-report-") as temporary, SeaweedFS() as server:
-        os.environ |= server.environment() | {"L0GC_URL": URL}
-        build(S3Store(StoreConfig.from_url(URL, endpoint_url=server.endpoint_url, region=server.region)))
+    with tempfile.TemporaryDirectory(prefix="l0gc-report-") as temporary:
         page = Path(temporary) / "report.html"
-        l0gc("report", "-o", str(page))
+        page.write_text(render(gather(build(), URL)), encoding="utf-8")
         shoot(page, PICTURE, 1100, 1160)
         if directory is None:
             return

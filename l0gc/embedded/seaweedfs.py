@@ -82,14 +82,16 @@ class SeaweedFS:
     """A private S3 server, alive between `start` and `stop`, or for the length of a `with` block.
 
     `directory` is where its data lives. It is made if need be and kept, so that a later server can go on with
-    it; without one, the data goes to a temporary directory that `stop` removes.
+    it; without one, the data goes to a temporary directory that `stop` removes. `port` is that of the S3 gateway;
+    by default one that is free.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None = None, port: int | None = None) -> None:
         self.region = REGION
         self.access_key = ""
         self.secret_key = ""
         self._directory = None if directory is None else Path(directory).absolute()
+        self._port = port
         self._scratch: Path | None = None
         self._ports: dict[str, int] = {}
         self._server: _BoundProcess | None = None
@@ -150,6 +152,12 @@ class SeaweedFS:
             return self
         raise AssertionError("unreachable: the last attempt returns or raises")
 
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`; `EmbeddedServerError` if the server ends by itself meanwhile."""
+        server = self._running()
+        if server.exited(seconds):
+            raise EmbeddedServerError(f"the embedded S3 server ended by itself; its log ends: {server.last_words()}")
+
     def stop(self) -> None:
         """Stop the server and remove what it left; does nothing if none runs, or in a forked child."""
         if os.getpid() != self._owner:
@@ -190,6 +198,9 @@ class SeaweedFS:
         identities.write_text(json.dumps(_identities(self.access_key, self.secret_key)))
         names = [name for part in LISTENERS for name in (part, f"{part}.grpc")]
         self._ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        if self._port is not None:
+            _refuse_if_taken(self._port)
+            self._ports["s3"] = self._port
         self._server = _BoundProcess(
             [
                 *(sys.executable, "-I", "-S", str(BOUND_EXEC), str(os.getpid())),
@@ -318,6 +329,19 @@ def _identities(access_key: str, secret_key: str) -> dict[str, object]:
             }
         ]
     }
+
+
+def _refuse_if_taken(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # a server that ended a moment ago does not count
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"port {port} of {HOST} cannot be had ({error.strerror}); take another one, or none for any that is free"
+            ) from error
 
 
 def _free_ports(count: int) -> list[int]:

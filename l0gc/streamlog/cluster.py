@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
@@ -20,9 +20,11 @@ from l0gc.storage.parallel import Inline, Parallel, Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.watermark.publication import refuse_if_behind
 from l0gc.watermark.source import ClusterIdentity
+
+if TYPE_CHECKING:
+    from l0gc.streamlog.journal.handle import JournalHandle
 
 THREADS: Final = 16
 """For requests that are sent at once, of a command or of a program that uses the library."""
@@ -65,6 +67,8 @@ class Cluster:
 
     def journal(self, number: int) -> JournalHandle:
         """The process's handle on a journal; always the same one, so that its threads share one fence."""
+        from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without
+
         with self._lock:
             if number not in self._journals:
                 self._journals[number] = JournalHandle(
@@ -92,6 +96,6 @@ def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Cluster
 
 
 def identity_of(state: ControllerState) -> ClusterIdentity:
-    """What the controller's state says of the cluster to whoever collects its garbage."""
+    """What the controller's state says of the cluster to the collector."""
     layout = KeyLayout(state.key_template, state.shards)
     return ClusterIdentity(state.cluster_id, state.epoch, layout, state.external_log)

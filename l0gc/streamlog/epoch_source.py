@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from l0gc.epoch import NO_WATERMARK, prev
 from l0gc.errors import CorruptObjectError, EpochRegressionError, StoreError, StoreUnreachableError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.fan_out import FanOut, LocalFanOut
@@ -105,7 +105,11 @@ class JournalSource:
         assert self._state is not None
         readings = self._fan_out.map(self._read, tasks_of(self._state, watermark_of(published)))
         for reading in readings:
-            _check_topics(self._state, reading)
+            if unknown := unknown_topic(self._state, reading.summary.unit, reading.topics):
+                raise EpochRegressionError(
+                    f"{unknown}: it looks restored from a backup that is older than the topic; nothing was published. "
+                    "Restore the newer controller log"
+                )
         return [r.summary for r in readings]
 
     def epoch_now(self) -> int:
@@ -141,7 +145,7 @@ def read_journal(store: ObjectStore, task: JournalTask, *, readers: int = 0) -> 
         return JournalReading(unreadable(task, str(e)), [])
     return JournalReading(
         summary_of(task.journal, task.runs, state),
-        [(t.revision, t.topic_id) for t in state.topics.values() if not t.closed],
+        [(t.revision, t.topic_id) for t in state.topics.values()],
     )
 
 
@@ -156,7 +160,7 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState) -> U
         lowest = state.lowest(run.revision, run.first, run.count, HELD_BACK_SHOWN)
         low += [_holder(run.topic, state, p) for p in lowest]
     low.sort(key=lambda h: (h.gc_epoch, h.topic, h.partition))
-    revision = max(state.topics, default=NO_WATERMARK)
+    revision = state.highest_revision
     highest = max(state.max_applied_epoch, revision)
     return UnitSummary(
         unit=f"journal {journal}",
@@ -188,19 +192,23 @@ def _holder(topic: str, state: JournalState, p: PartitionLow) -> Holder:
         reason = f"{records} from epoch {p.lowest_epoch} on: run l0gc reconcile"
         return Holder(topic, p.partition, p.gc_epoch, UNRECONCILED, reason, p.unreconciled_records, p.key)
     oldest = p.gc_epoch + 1  # the window's, or the topic's revision where that is higher
+    newest = max(oldest, state.max_applied_epoch)
+    # The oldest becomes what is now the newest: that is more only where the window spans two epochs.
+    tick = "next tick" if newest > oldest else "second tick from now"
     reason = (
-        f"the window [{oldest}, {max(oldest, state.max_applied_epoch)}] of its journal may still take epoch {oldest}; it "
-        "moves with the next tick (l0gc housekeep)"
+        f"the window [{oldest}, {newest}] of its journal may still take epoch {oldest}; it moves with the {tick} "
+        "(l0gc housekeep)"
     )
     return Holder(topic, p.partition, p.gc_epoch, IDLE, reason, p.unreconciled_records)
 
 
-def _check_topics(state: ControllerState, reading: JournalReading) -> None:
-    """Refuse a journal with a topic that a controller log which was not set back would know (hazard 10)."""
-    for revision, topic_id in reading.topics:
+def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:
+    """The topic of a journal that a controller log which was not set back would know (hazard 10), as a sentence; or empty.
+
+    Args:
+        topics: revision and id of the topics that the journal holds.
+    """
+    for revision, topic_id in topics:
         if revision <= state.epoch and not state.knows(revision, topic_id):
-            raise EpochRegressionError(
-                f"{reading.summary.unit} holds a topic with revision {revision} and id {topic_id}, which the controller log "
-                "does not know: it looks restored from a backup that is older than the topic; nothing was published. "
-                "Restore the newer controller log"
-            )
+            return f"{unit} holds a topic with revision {revision} and id {topic_id}, which the controller log does not know"
+    return ""

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 import l0gc
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
@@ -46,8 +47,7 @@ class Format(msgspec.Struct, frozen=True):
     etags: Literal["quoted", "plain"] = QUOTED
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_DECODER: Final = msgspec.json.Decoder(Format)
+_DECODER: Final = json_decoder(Format)
 
 
 def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | None:
@@ -81,7 +81,7 @@ def write_format(store: ObjectStore) -> Format:
     form = Format(etags=QUOTED if store.quotes_etags else PLAIN)
     try:
         store.put_if_absent(FORMAT, msgspec.json.encode(form))
-    except (PreconditionFailedError, AmbiguousWriteError) as e:  # whoever wrote it, it is there or not
+    except (PreconditionFailedError, AmbiguousWriteError) as e:  # another process may have written it
         if (landed := check_format(store)) is None:
             raise StoreError(f"{FORMAT} could not be written ({e}); run l0gc init again") from e
         return landed
@@ -117,7 +117,7 @@ def _read(store: ObjectStore) -> tuple[Format, str] | None:
         return None
     try:
         return _DECODER.decode(stored.body), stored.etag
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+    except UNDECODABLE as e:
         raise CorruptObjectError(f"{FORMAT} does not say how the bucket is laid out: {e}; restore it") from e
 
 

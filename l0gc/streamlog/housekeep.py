@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from l0gc.errors import CorruptObjectError, EpochRegressionError, PartialFailureError, ProtocolError, StoreError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.watermark.publication import refuse_if_behind
+
+if TYPE_CHECKING:
+    from l0gc.streamlog.journal.handle import JournalHandle
 
 S = TypeVar("S")
 

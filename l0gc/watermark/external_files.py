@@ -1,4 +1,4 @@
-"""The files of a system that keeps its own log: its partitions and its reports, as Parquet, CSV or NDJSON.
+"""The files of a system with an external log: its partitions and its reports, as Parquet, CSV or NDJSON.
 
 A number that cannot be read is never guessed: a file with a column that is missing, a value that is empty or no whole
 number, or an end that looks cut off is refused by its name. A list of partitions that lost its end would put M too high. So
@@ -25,7 +25,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_log import SNAPSHOT_AGE_MS, ExternalLog, distinct

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from l0gc import columns
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import ExternalLogError, UsageError
-from l0gc.figures import count
+from l0gc.formatting import count
 from l0gc.watermark.compute import check_cluster_id
 from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark
@@ -129,7 +129,7 @@ def publish(
     allow_unlisted_reports: bool = False,
     dry_run: bool = False,
 ) -> WatermarkResult:
-    """Compute M for a system that keeps its own log, and publish it, so that `l0gc sweep` uses it. Needs no Spark.
+    """Compute M for a system with an external log, and publish it, so that `l0gc sweep` uses it. Needs no Spark.
 
     Take `gc_epochs` first, then `partitions` and `cluster_epoch` at once, as of one moment of your log.
 

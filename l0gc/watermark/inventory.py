@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.decoding import json_decoder
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 
 CSV: Final = "csv"
@@ -90,8 +91,7 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
     files: list[_ListedFile]
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_MANIFESTS: Final = msgspec.json.Decoder(_Manifest)
+_MANIFESTS: Final = json_decoder(_Manifest)
 
 
 def read_inventory(url: str, bucket: str, read: Read) -> Inventory:

@@ -196,5 +196,5 @@ def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:
     if external and not snapshot.external_log:
         raise ExternalLogError(
             "this cluster's epochs are those of l0gc's own controller log, so no other reports count here; a bucket for "
-            "a system that keeps its own log is initialised with l0gc init --external-log"
+            "a cluster with an external log is initialised with l0gc init --external-log"
         )

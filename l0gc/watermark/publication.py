@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -44,8 +45,7 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     partitions: int = -1
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
+_PUBLISHED: Final = json_decoder(PublishedWatermark)
 
 
 def encode_published(published: PublishedWatermark) -> bytes:
@@ -57,7 +57,7 @@ def decode_published(body: bytes) -> PublishedWatermark:
     """Read `published.json`. Raises `CorruptObjectError` if it is not what was written."""
     try:
         return _PUBLISHED.decode(unseal(PUBLISHED_WATERMARK, body))
-    except (CorruptObjectError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+    except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
             f"{PUBLISHED_WATERMARK} cannot be read ({e}); remove it and run l0gc compute-watermark"
         ) from e

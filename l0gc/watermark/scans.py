@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from l0gc import columns
+from l0gc.decoding import json_decoder
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
 from l0gc.keys import SCANS
@@ -203,8 +204,7 @@ class _Sealed(msgspec.Struct, frozen=True):
     rows_crc32: int
 
 
-# Built at import, by one thread: msgspec learns a type at its first use, and two threads doing that at once crash it.
-_DECODER: Final = msgspec.json.Decoder(_Sealed)
+_DECODER: Final = json_decoder(_Sealed)
 _UNREADABLE: Final = (
     pa.ArrowException, OSError, ValueError, MemoryError, CorruptObjectError, msgspec.MsgspecError, RecursionError,
 )  # fmt: skip
@@ -349,9 +349,17 @@ def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: in
 
 def expire_scans(store: ObjectStore, before_ms: int, keep: int = KEEP_SCANS) -> int:
     """Remove snapshots of runs before `before_ms`, and all but the `keep` newest; returns how many are gone."""
-    keys = list_scans(store)
-    old = [k for i, k in enumerate(keys) if i < len(keys) - keep or _run_ms(k) < before_ms]
+    old = _old(list_scans(store), before_ms, keep)
     return sum(_removed(store, old[at : at + PAGE_SIZE]) for at in range(0, len(old), PAGE_SIZE))
+
+
+def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[str]:
+    """Those of the keys that are snapshots, and too old, or not among the `keep` newest."""
+    return _old(sorted(k for k in keys if _KEY.fullmatch(k)), now_ms - KEEP_DAYS * _DAY_MS, keep)
+
+
+def _old(keys: Sequence[str], before_ms: int, keep: int) -> list[str]:
+    return [k for i, k in enumerate(keys) if i < len(keys) - keep or _run_ms(k) < before_ms]
 
 
 def _removed(store: ObjectStore, keys: Sequence[str]) -> int:

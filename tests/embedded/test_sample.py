@@ -41,6 +41,7 @@ FIRST_FLIGHT = {
 }
 
 
+@pytest.mark.thorough
 def test_every_flight_is_one_json_object_with_a_carrier() -> None:
     carriers: dict[str, int] = {}
     cancelled = 0

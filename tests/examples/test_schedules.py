@@ -16,6 +16,7 @@ import click
 import pytest
 import yaml
 
+from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 from tests.examples.command_lines import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -104,7 +105,6 @@ def test_systemd_accepts_the_units_and_finds_the_service_shut_in(tmp_path: Path)
 
 def test_the_timer_starts_the_service_of_its_name() -> None:
     timer = _directives((EXAMPLES / "systemd/l0gc-gc.timer").read_text())
-    assert timer["OnCalendar"] == "*:0/10"
     assert "Unit" not in timer
     assert timer["WantedBy"] == "timers.target"
 
@@ -210,6 +210,45 @@ def test_the_dags_run_commands_that_l0gc_takes_one_after_the_other(dags: dict[st
     for dag in dags.values():
         assert dag.given["catchup"] is False
         assert dag.given["max_active_runs"] == 1
+
+
+# -- how often ----------------------------------------------------------------------------------------------------------
+
+TEN_MINUTES = "*/10 * * * *"
+OPERATIONS = (EXAMPLES.parent / "docs/operations.md").read_text()
+
+
+def _minutes(field: str) -> int:
+    """`*/10` and `7-59/10` are 10."""
+    found = re.fullmatch(r"(?:\*|\d+-59)/(\d+)", field)
+    assert found is not None, field
+    return int(found[1])
+
+
+def test_gc_has_one_period_wherever_it_is_scheduled_and_that_is_the_ticks(dags: dict[str, _Dag]) -> None:
+    """Ticked less often, M would follow later than the documents say; more often, most runs would find nothing due."""
+    (cron,) = [line.split()[:5] for line in CRON_LINES if " l0gc gc " in line]
+    said = re.search(r"^\| `l0gc gc` \| every (\d+) minutes \|", OPERATIONS, re.MULTILINE)
+    assert said is not None
+    periods = {
+        "crontab": " ".join(cron),
+        "systemd": _directives((EXAMPLES / "systemd/l0gc-gc.timer").read_text())["OnCalendar"],
+        "Kubernetes": CRON_JOBS["l0gc-gc"]["schedule"],
+        "Airflow": dags["l0gc"].given["schedule"],
+        "operations.md": f"*/{said[1]} * * * *",
+        "the epoch interval": f"*/{int(EPOCH_INTERVAL_S) // 60} * * * *",
+    }
+    assert periods == {**dict.fromkeys(periods, TEN_MINUTES), "systemd": "*:0/10"}
+    for text in ("systemd/l0gc-gc.timer", "kubernetes/README.md"):
+        assert "every ten minutes" in (EXAMPLES / text).read_text()
+
+
+def test_a_job_for_each_step_runs_as_often_as_operations_says() -> None:
+    crontab = (EXAMPLES / "cron/separate.crontab").read_text()
+    jobs = re.findall(r"^([\d*/-]+) .*\.lock +l0gc ([a-z-]+) ", crontab, re.MULTILINE)
+    assert len(jobs) == 4
+    for minutes, command in jobs:
+        assert f"| `l0gc {command}` | every {_minutes(minutes)} minutes |" in OPERATIONS
 
 
 # -- containers ---------------------------------------------------------------------------------------------------------

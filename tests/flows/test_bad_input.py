@@ -15,7 +15,7 @@ from l0gc.storage.objectstore import Written
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -24,7 +24,7 @@ def fails(
     code: int, *words: str, args: list[str], environment: dict[str, str] | None = None, stdin: bytes = b""
 ) -> str:
     """Run a command that has to fail with one sentence on stderr, nothing on stdout, and this code."""
-    ended = l0gc_process(*args, environment=environment, stdin=stdin)
+    ended = ended_here(*args, environment=environment, stdin=stdin)
     assert ended.code == code, (ended.code, ended.stderr)
     assert ended.stdout == b""
     assert "Traceback" not in ended.stderr
@@ -110,7 +110,7 @@ def test_a_record_without_the_key_field_is_named_by_file_and_line(cluster: Store
     path.write_bytes(b'{"user": 1}\n{"user": 2}\n{"usr": 3}\n')
     fails(2, str(path), "line 3", "'user'", args=["upload", "events", str(path), "--key-field", "user"])
     fails(2, "stdin", "line 1", args=["upload", "events", "-", "--key-field", "user"], stdin=b"not json\n")
-    assert l0gc_process("read", "events").stdout == b""
+    assert ended_here("read", "events").stdout == b""
 
 
 def test_a_bucket_that_belongs_to_another_cluster(cluster: StoreConfig) -> None:
@@ -121,7 +121,7 @@ def test_a_bucket_that_belongs_to_another_cluster(cluster: StoreConfig) -> None:
 def test_a_watermark_of_another_cluster(cluster: StoreConfig, store: S3Store) -> None:
     store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark("other", 5, 9, 0)))
     fails(4, "other", "published.json", args=["sweep"])
-    assert b"foreign_watermark" in l0gc_process("status").stdout
+    assert b"foreign_watermark" in ended_here("status").stdout
 
 
 def test_a_watermark_above_the_cluster_epoch(cluster: StoreConfig, store: S3Store) -> None:

@@ -70,6 +70,7 @@ def listing(*args: str) -> dict[str, Any]:
     return dict(l0gc("compute-watermark", "--dry-run", *args)["listing"])
 
 
+@pytest.mark.thorough
 def test_an_inventory_of_any_format_says_what_the_listing_says(
     cluster: Cluster, store: S3Store, inventories: S3Store
 ) -> None:

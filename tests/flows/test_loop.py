@@ -100,6 +100,7 @@ def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(store: S3Store
     assert l0gc("sweep")["deleted"] == 0
 
 
+@pytest.mark.thorough
 def test_without_a_reconcile_nothing_referenced_is_ever_eligible(store: S3Store, tmp_path: Path) -> None:
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
     l0gc("topic", "create", "flights", "--partitions", "3")
@@ -117,6 +118,7 @@ def test_without_a_reconcile_nothing_referenced_is_ever_eligible(store: S3Store,
     assert l0_objects(store) == before
 
 
+@pytest.mark.thorough
 def test_a_barrier_drains_a_quiet_cluster_also_after_its_topics_are_deleted(store: S3Store, tmp_path: Path) -> None:
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
     (path,) = sample.write_files(tmp_path, 1, 2000)
@@ -127,7 +129,7 @@ def test_a_barrier_drains_a_quiet_cluster_also_after_its_topics_are_deleted(stor
     assert read_back("flights", 3) == expected(lines_of(path), "carrier", 3)
 
     l0gc("upload", "flights", str(path), "--key-field", "carrier")
-    l0gc("topic", "delete", "flights")
+    l0gc("topic", "delete", "flights", "--yes")
     assert drain()["deleted"] == 1
     assert l0_objects(store) == {}
     refused = l0gc_process("upload", "flights", str(path))
@@ -142,6 +144,7 @@ def test_a_barrier_drains_a_quiet_cluster_also_after_its_topics_are_deleted(stor
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(store: S3Store, tmp_path: Path) -> None:
     rounds = 3
@@ -202,6 +205,7 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_an_upload_killed_twenty_times_and_repeated_loses_and_doubles_nothing(store: S3Store, tmp_path: Path) -> None:
     chance = random.Random(20)

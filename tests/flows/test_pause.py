@@ -17,7 +17,7 @@ from tests.support.cli import l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
 
-SMALL_SEGMENTS = "import l0gc.collect.sweeper as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
+SMALL_SEGMENTS = "import l0gc.collect.remover as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
 """The command with segments so small that few objects make many more than may be under way at once."""
 
 
@@ -50,7 +50,7 @@ def test_a_pause_ends_a_sweep_that_is_under_way_and_keeps_others_away_until_resu
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.usefixtures("one_spark")
 def test_each_task_on_spark_looks_for_a_pause(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver does not see the pause here, as if it had been set while Spark started."""
     a_bucket(store)

@@ -11,7 +11,7 @@ import pytest
 from l0gc.errors import UsageError
 from l0gc.storage.s3 import S3Store
 from tests.flows.test_sweep import a_bucket
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -41,10 +41,10 @@ def test_a_report_tells_of_the_bucket_and_changes_nothing_in_it(store: S3Store, 
     assert sorted(f.name for f in tmp_path.iterdir()) == ["findings.json", "report.html"]
     assert {k: m for p in store.scan("") for k, m in zip(p.keys, p.modified_ms, strict=True)} == before
 
-    ended = l0gc_process("report", "-o", "-")
+    ended = ended_here("report", "-o", "-")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.startswith(b"<!doctype html>")
-    named = l0gc_process("report", "-o", str(page), "--json")
+    named = ended_here("report", "-o", str(page), "--json")
     assert json.loads(named.stdout)["watermark"] == 2
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,15 +14,20 @@ import pyspark
 import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.errors import AccessDeniedError, UsageError
+from l0gc.errors import AccessDeniedError
 from l0gc.spark import ship
-from l0gc.spark.master import MasterUnreachableError
 from l0gc.spark.ship import ExecutorsUnfitError
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import l0gc, l0gc_process
 from tests.support.spark_cluster import HIDDEN, SparkCluster, spark_cluster
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.weed,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.usefixtures("no_spark"),
+]
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = ROOT / "examples" / "spark_submit" / "l0gc_submit.py"
@@ -139,19 +143,6 @@ def test_executors_left_to_their_own_credentials_have_none(spark_workers: SparkC
         l0gc("compute-watermark", *spark_workers.options, "--no-send-credentials")
 
 
-def test_a_master_that_is_not_there_is_told_at_once(records: int) -> None:
-    began = time.monotonic()
-    with pytest.raises(MasterUnreachableError, match=r"no Spark master takes connections at spark://127\.0\.0\.1:1 "):
-        l0gc("compute-watermark", "--master", "spark://127.0.0.1:1")
-    assert time.monotonic() - began < 10
-
-
-def test_a_python_of_the_executors_that_the_driver_does_not_have_is_told_at_once(records: int) -> None:
-    with pytest.raises(UsageError, match="Python /nowhere/python is not here"):
-        l0gc("compute-watermark", "--conf", "spark.pyspark.python=/nowhere/python")
-
-
-@pytest.mark.thorough
 def test_packages_are_resolved_and_given_to_spark(records: int, tmp_path: Path) -> None:
     repository = tmp_path / "maven" / "org" / "example" / "nothing" / "1.0"
     repository.mkdir(parents=True)

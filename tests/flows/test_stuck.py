@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import l0gc as library
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import (
@@ -39,7 +40,8 @@ def cluster(store: S3Store, tmp_path: Path) -> S3Store:
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "2")
     upload(tmp_path)
-    l0gc("reconcile")
+    with library.open(store.config.url) as opened:
+        opened.reconcile()
     ticks(2)
     compute()
     assert look()["causes"] == []

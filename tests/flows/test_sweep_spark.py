@@ -17,7 +17,13 @@ from tests.flows.test_sweep import a_bucket, garbage, level_zero
 from tests.support.cli import l0gc
 from tests.support.spark_cluster import spark_cluster
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.weed,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.usefixtures("no_spark"),
+]
 
 
 def test_two_workers_delete_the_same_set_as_the_local_engine_with_one_killed_in_the_middle(

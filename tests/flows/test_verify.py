@@ -168,7 +168,7 @@ def kept(weed: SeaweedFS) -> Iterator[Kept]:
         store.put(LAYOUT.format(0, cluster.controller.epoch(), UUID), b"never committed")
         watermark = publish_m(cluster)
         assert 0 < watermark < cluster.controller.epoch()
-        assert 0 in events_of(cluster).indexes
+        assert len(events_of(cluster).index_of(0))
         yield Kept(config, contents(store), watermark)
 
 
@@ -291,7 +291,7 @@ DAMAGES: dict[str, tuple[Damage, list[str], Sequence[str]]] = {
     ),
     "an L1 object may be somebody's yet": (lambda b: b.store.put(level_one(b.p, 1, 50, 59, UUID), b"x"), [], []),
     "an index object is gone": (
-        lambda b: b.store.delete([index_key(b.p, b.events.indexes[0])]),
+        lambda b: b.store.delete([index_key(b.p, b.events.index_of(0)[0])]),
         ["index_unreadable"],
         [],
     ),
@@ -451,6 +451,7 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
     ]
 
 
+@pytest.mark.thorough
 def test_every_finding_is_counted_and_some_are_listed(
     one_spark: SparkSession, bucket_of_events: Bucket, kept: Kept
 ) -> None:
@@ -465,6 +466,7 @@ def test_every_finding_is_counted_and_some_are_listed(
     assert [f.key for f in result.findings] == keys[:7]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
     """Uploads, a reconciler, ticks, M, sweeps, and topics that come and go, while verify reads."""

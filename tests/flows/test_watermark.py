@@ -159,6 +159,7 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     assert (here.watermark, here.held_back_by, here.listing.rows) == (m, result.held_back_by, result.listing.rows)
 
 
+@pytest.mark.thorough
 def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
     one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:

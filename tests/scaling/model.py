@@ -53,6 +53,8 @@ ONCE: Final = {
     "upload --producer": Requests(gets=2, puts=1),
     # three reads of the controller, the published M; how the run ended
     "housekeep": Requests(gets=4, puts=1),
+    # a read of the controller; how the run ended
+    "merge": Requests(gets=1, puts=1),
     # two reads of the controller, M before and while it is published, the time; M, how the run ended
     "compute-watermark": Requests(gets=6, puts=2),
     # the epoch; old ones; the new one
@@ -194,6 +196,18 @@ def compute_watermark(controller: Log, journal: Log, *, journals: int, listing: 
     """A run over so many journals, with a listing of so many LIST requests (none with `--no-scan`)."""
     scan = Requests(lists=listing) + ONCE["scan snapshot"] if listing else NOTHING
     return ONCE["compute-watermark"] + read_log(controller) + journals * read_log(journal) + scan
+
+
+def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, merges: float = 0) -> Requests:
+    """A merge of small L1 objects in journals whose logs are alike, in one process and one round for each journal.
+
+    Args:
+        sources: how many there are to merge in all.
+        merges: how many they become.
+    """
+    each = read_log(journal) + 3 * look() + Requests(puts=1)
+    work = journals * each + Requests(gets=sources + merges, puts=merges) if merges else NOTHING
+    return ONCE["merge"] + read_log(controller) + journals * read_log(journal) + work
 
 
 def listing(keys: float, readers: int) -> float:

@@ -149,10 +149,10 @@ def _requests() -> str:
         rows.append([name, *cells, dollars(run.dollars), f"{times:.0f}", dollars(times * run.dollars)])
     data = DAY_S * Requests(puts=case.PER_S).dollars
     journals = DAY_S * case.metadata_per_s().dollars
-    upkeep = DAY_S / case.HOUSEKEEP_S * case.housekeep().dollars
+    housekeeping = DAY_S / case.HOUSEKEEP_S * case.housekeep().dollars
     note = wrapped_below(
-        f"The journals cost {dollars(journals)} a day, and {dollars(upkeep)} to housekeep: "
-        f"together {100 * (journals + upkeep) / data:.0f} % of the PUTs of the data itself."
+        f"The journals cost {dollars(journals)} a day, and {dollars(housekeeping)} to housekeep: "
+        f"together {100 * (journals + housekeeping) / data:.0f} % of the PUTs of the data itself."
     )
     return table(["one run", "LIST", "GET", "PUT", "DELETE", "$", "runs a day", "$ a day"], rows) + note
 

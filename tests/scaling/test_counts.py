@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.collect.attempts import Noted
+from l0gc.collect.attempts import LastRun
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.level_one.merge import merge
 from l0gc.watermark.pipeline import Pipeline
 from tests.scaling import model
 from tests.scaling.counted import counted
@@ -25,7 +26,7 @@ from tests.support.generated_store import PagedStore
 from tests.support.ingest import producer_session, upload
 from tests.support.journal import key_of, of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
-from tests.support.reconcile import reconcile
+from tests.support.reconcile import put, reconcile
 
 PARTITIONS = 200
 CONTROLLER = Log(behind=2)
@@ -68,13 +69,13 @@ def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PAR
 
 def run_housekeep(cluster: Cluster) -> None:
     """What `l0gc housekeep` does."""
-    with Noted(cluster, "housekeep"):
+    with LastRun(cluster, "housekeep"):
         housekeep(cluster)
 
 
 def run_compute_watermark(cluster: Cluster) -> None:
     """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
-    with Noted(cluster, "compute-watermark"):
+    with LastRun(cluster, "compute-watermark"):
         Pipeline(cluster, JournalSource(cluster)).run()
 
 
@@ -150,6 +151,26 @@ def test_an_idle_cluster_with_a_tick_due_takes_a_dozen_requests_for_each_journal
         store_of(cluster).clock.ms += TRUNCATE_MIN_AGE_MS
         found = counted(store_of(cluster), lambda seed=seed: run_housekeep(another_process(cluster, seed)))  # type: ignore[misc]
         assert found.total <= 12 * journals + 20
+
+
+def run_merge(cluster: Cluster) -> None:
+    """What `l0gc merge` does."""
+    with LastRun(cluster, "merge"):
+        merge(cluster)
+
+
+@pytest.mark.parametrize("journals", [1, 2])
+@pytest.mark.parametrize("times", [3, 5])
+@pytest.mark.parametrize("partitions", [2, 20])
+def test_a_merge_costs_by_the_journal_and_by_what_it_merges(partitions: int, times: int, journals: int) -> None:
+    cluster = new_cluster(partitions, journals)
+    for n in range(times):
+        put(cluster, "events", {p: [b"%d" % n] for p in range(partitions)})
+        reconcile(cluster)
+    process = another_process(cluster, 2)
+    found = counted(store_of(cluster), lambda: run_merge(process))
+    due = {"sources": times * partitions, "merges": partitions} if times > 3 else {}
+    assert found == model.merge(CONTROLLER, Log(2 * times), journals=journals, **due)
 
 
 @pytest.mark.parametrize("journals", [1, 4])

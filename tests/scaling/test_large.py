@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.attempts import Noted
+from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions, run_id
 from l0gc.collect.runs import expire
@@ -47,7 +47,7 @@ def a_process(store: GeneratedStore) -> Cluster:
 
 def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
-    with Noted(cluster, "sweep", whole=not dry_run):
+    with LastRun(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
         result = LocalSweep(cluster, SweepOptions(dry_run=dry_run, run_id=name)).run(Inline())
         if result.deleted and not dry_run:
@@ -92,7 +92,7 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     results: list[WatermarkResult] = []
 
     def run() -> None:
-        with Noted(cluster, "compute-watermark"):
+        with LastRun(cluster, "compute-watermark"):
             scan = ListingScan(LocalFanOut(store, Inline(), READERS))
             results.append(Pipeline(cluster, JournalSource(cluster), scan).run())
 

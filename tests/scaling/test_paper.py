@@ -26,5 +26,5 @@ def test_no_part_of_the_worked_case_is_below_it() -> None:
 
 def test_the_journals_cost_at_most_15_percent_of_what_the_data_costs() -> None:
     journals = case.DAY_S * case.metadata_per_s().dollars
-    upkeep = case.DAY_S / case.HOUSEKEEP_S * case.housekeep().dollars
-    assert journals + upkeep <= 0.15 * case.DAY_S * Requests(puts=case.PER_S).dollars
+    housekeeping = case.DAY_S / case.HOUSEKEEP_S * case.housekeep().dollars
+    assert journals + housekeeping <= 0.15 * case.DAY_S * Requests(puts=case.PER_S).dollars

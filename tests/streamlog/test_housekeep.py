@@ -19,6 +19,7 @@ from l0gc.storage.replica import CHECKPOINT_EVERY
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.window import EpochWindow
@@ -165,7 +166,8 @@ def test_what_a_writers_own_checkpoint_covers_is_truncated() -> None:
     pass_interval(cluster)
     result = housekeep(another_process(cluster))
     assert result.truncated_entries >= CHECKPOINT_EVERY - 1
-    assert another_process(cluster, 2).journal(0).catch_up() == handle.catch_up()
+    states = another_process(cluster, 2).journal(0).catch_up(), handle.catch_up()
+    assert len({JournalMachine(0).encode(state) for state in states}) == 1
 
 
 def test_what_is_truncated_is_in_a_checkpoint() -> None:

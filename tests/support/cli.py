@@ -1,28 +1,52 @@
-"""Running l0gc's commands: in this process, where one Java serves many of them, or in one of their own."""
+"""Running l0gc's commands: in this process, which is cheap and where one Java serves many, or in one of their own."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from l0gc.cli.main import cli
+from l0gc.cli.main import cli, main
 from l0gc.cli.output import taking_results
 
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
 
+COMMANDS_PAGE = Path(__file__).parents[2] / "docs/commands.md"
+
+
 def l0gc(*args: str) -> dict[str, Any]:
-    """Run a command here, and return what it prints with `--json`. Raises what the command raises."""
+    """Run a command here, and return what it prints with `--json`. Raises what the command raises.
+
+    Each run shows that docs/commands.md explains what the command prints.
+    """
     with taking_results() as results:
         cli.main(list(args), prog_name="l0gc", standalone_mode=False)
-    return results[-1].data
+    data = results[-1].data
+    name = next((n for n in (" ".join(args[:2]), args[0]) if n in documented_fields()), "")
+    assert set(data) <= documented_fields().get(name, set(data)), f"{COMMANDS_PAGE} does not explain them: l0gc {name}"
+    return data
+
+
+@functools.cache
+def documented_fields() -> dict[str, set[str]]:
+    """The fields of each command's JSON, as its section in docs/commands.md explains them."""
+    sections = re.split(r"^#{2,3} l0gc (.+)$", COMMANDS_PAGE.read_text(), flags=re.MULTILINE)[1:]
+    fields = {
+        name: set(re.findall(r"^\| `([a-z_0-9]+)` \|", text.partition("| field | meaning |")[2], re.MULTILINE))
+        for name, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+    return {name: found for name, found in fields.items() if found}
 
 
 def printed(*args: str) -> bytes:
@@ -47,6 +71,25 @@ class Ended:
         result = json.loads(self.stdout)
         assert isinstance(result, dict)
         return result
+
+
+def ended_here(*args: str, environment: Mapping[str, str] | None = None, stdin: bytes = b"") -> Ended:
+    """Run a command here, to its end, as `l0gc_process` does: what is tested is how it ends and what it says."""
+    out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, environment or {}),
+        mock.patch.multiple(sys, argv=["l0gc", *args], stdin=io.TextIOWrapper(io.BytesIO(stdin))),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as e:
+            code = e.code
+        out.flush()
+        err.flush()
+    assert isinstance(code, int)
+    return Ended(code, out.buffer.getvalue(), err.buffer.getvalue().decode())
 
 
 def start(args: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from l0gc.storage.log import Landed
 from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, CreateTopic, InitProducer, encode_entry
-from l0gc.streamlog.controller.state import ControllerMachine, ControllerState
+from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.state import ControllerState
 
 MACHINE = ControllerMachine()
 FOUNDED = Bootstrap("c", 4, journals=4)

@@ -10,7 +10,7 @@ from pathlib import Path
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.inputs import open_inputs
-from l0gc.streamlog.ingest.partitioner import InTurn, Partitioner
+from l0gc.streamlog.ingest.partitioner import Partitioner, RoundRobin
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
 from l0gc.streamlog.journal.entries import Objects
@@ -39,7 +39,7 @@ def upload(
 ) -> UploadResult:
     """Upload the files as `l0gc upload` does; in turn to the partitions, if not told otherwise."""
     target = cluster.controller.snapshot().topic(topic)
-    spread = partitioner or InTurn(target.partitions)
+    spread = partitioner or RoundRobin(target.partitions)
     with ExitStack() as stack:
         inputs = open_inputs([str(f) for f in files], spread.describe() if session is not None else None, stack)
         return Uploader(

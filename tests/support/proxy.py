@@ -1,6 +1,6 @@
 """A proxy on loopback between an S3 client and its server: it counts requests, and lets them go wrong where a test says so.
 
-A behaviour decides the fate of each request when its head has been read, under one lock and by its number, so "the n-th
+A behaviour decides the outcome of each request when its head has been read, under one lock and by its number, so "the n-th
 request" is one request also where a client sends several at once. `Host` goes on unchanged: the server checks the
 signature that the client made for the proxy's address. Everything is bound to 127.0.0.1, and every wait ends.
 """
@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from tests.support.fates import (
+from tests.support.outcomes import (
     LETS_THE_ANSWER_THROUGH,
     REACHES_THE_SERVER,
     STATUS,
     Behaviour,
-    Fate,
+    Outcome,
     Passing,
     Request,
     request_of,
@@ -54,7 +54,7 @@ class Proxy:
         self.upstream = (server.hostname, server.port)
         self.clock_ahead_s = clock_ahead_s
         self.requests: list[Request] = []
-        self.fates: Counter[Fate] = Counter()
+        self.outcomes: Counter[Outcome] = Counter()
         self._behaviour = behaviour or Passing()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -93,16 +93,16 @@ class Proxy:
             assert self._idle.wait_for(lambda: self._active == 0, WAIT_S), "a request is still under way"
 
     @contextlib.contextmanager
-    def one_request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[tuple[Request, Fate]]:
-        """Number a request and decide its fate."""
+    def one_request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[tuple[Request, Outcome]]:
+        """Number a request and decide its outcome."""
         with self._lock:
             request = request_of(len(self.requests) + 1, method, path, headers)
             self.requests.append(request)
-            fate = self._behaviour.decide(request)
-            self.fates[fate] += 1
+            outcome = self._behaviour.decide(request)
+            self.outcomes[outcome] += 1
             self._active += 1
         try:
-            yield request, fate
+            yield request, outcome
         finally:
             with self._idle:
                 self._active -= 1
@@ -158,32 +158,32 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         headers = {k.lower(): v for k, v in self.headers.items()}
         proxy = self.server.proxy
-        with proxy.one_request(self.command, self.path, headers) as (request, fate):
-            if fate is Fate.SLOW:
+        with proxy.one_request(self.command, self.path, headers) as (request, outcome):
+            if outcome is Outcome.SLOW:
                 time.sleep(SLOW_S)
-            if fate is Fate.CUT:
+            if outcome is Outcome.CUT:
                 self.close_connection = True
                 return
-            if fate not in REACHES_THE_SERVER:
+            if outcome not in REACHES_THE_SERVER:
                 for _ in self._body():
                     pass
-                self._refuse(STATUS[fate])
+                self._refuse(STATUS[outcome])
                 return
             upstream = HTTPConnection(*proxy.upstream, timeout=WAIT_S)
             try:
                 body: Iterable[bytes] = self._body()
-                if fate is Fate.REPEATED:
+                if outcome is Outcome.REPEATED:
                     body = list(body)
                     self._forward(upstream, body).read()
                     upstream.close()  # it connects again by itself
                 answer = self._forward(upstream, body)
-                if fate in LETS_THE_ANSWER_THROUGH and not (fate is Fate.TRUNCATED and not answer.length):
-                    self._relay(answer, truncated=fate is Fate.TRUNCATED)
+                if outcome in LETS_THE_ANSWER_THROUGH and not (outcome is Outcome.TRUNCATED and not answer.length):
+                    self._relay(answer, truncated=outcome is Outcome.TRUNCATED)
                     return
                 answer.read()
                 proxy.answered(request)
-                if fate in STATUS:
-                    self._refuse(STATUS[fate])
+                if outcome in STATUS:
+                    self._refuse(STATUS[outcome])
                 else:
                     self.close_connection = True
             except (OSError, HTTPException, _ClientGoneError):

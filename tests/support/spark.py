@@ -1,29 +1,52 @@
-"""One Spark session for many commands in this process; each would else start one and stop it."""
+"""The one Spark of a test process, from when it is first needed: to start one takes seconds, and every command would."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MASTER: Final = "local[2,2]"
+"""A task that fails is done again, as on a cluster."""
+
+_running: list[SparkSession] = []
+
+
+def the_session() -> SparkSession:
+    """The session of this process; its workers have the environment of its start."""
+    from l0gc.spark.session import get_session
+
+    if not _running or _running[0].sparkContext._jsc is None:  # a test has ended it
+        _running[:] = [get_session("tests", master=_MASTER, conf={"spark.sql.shuffle.partitions": "2"})]
+    return _running[0]
+
+
+def stop_session() -> None:
+    """End it: for what starts a Spark of another kind in this process, and at the end."""
+    from l0gc.spark.session import stop
+
+    while _running:
+        stop(_running.pop())
+
 
 @contextlib.contextmanager
 def shared_spark() -> Iterator[SparkSession]:
-    """The session that l0gc's commands use in this process until the block ends; but for `sweep`, which starts its own."""
-    from l0gc.spark.session import get_session
+    """The session, which l0gc's commands use in this process until the block ends."""
+    from l0gc.cli.main import COMMANDS
 
-    spark = get_session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    spark = the_session()
 
     @contextlib.contextmanager
     def shared(*args: object) -> Iterator[SparkSession]:
         yield spark
 
     with contextlib.ExitStack() as stack:
-        stack.callback(spark.stop)
-        for command in ("reconcile", "compute_watermark", "gc", "verify"):
-            stack.enter_context(mock.patch(f"l0gc.cli.{command}.open_spark", shared))
+        for name in {module for module, _ in COMMANDS.values()}:
+            if hasattr(importlib.import_module(name), "open_spark"):
+                stack.enter_context(mock.patch(f"{name}.open_spark", shared))
         yield spark

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,11 +63,14 @@ def _free_port() -> int:
 
 
 @contextmanager
-def spark_cluster(folder: Path, workers: int = 2, memory_mb: int = 512) -> Iterator[SparkCluster]:
+def spark_cluster(
+    folder: Path, workers: int = 2, memory_mb: int = 512, *, hosts: Sequence[str] = ("127.0.0.1",)
+) -> Iterator[SparkCluster]:
     """Start a cluster with `workers` workers of one core each; everything is stopped in the end, by process id.
 
     Args:
         folder: where logs and work files go.
+        hosts: the addresses of the workers, one after another: Spark takes them for as many machines.
     """
     home = Path(pyspark.__file__).parent
     port = _free_port()
@@ -101,7 +104,7 @@ def spark_cluster(folder: Path, workers: int = 2, memory_mb: int = 512) -> Itera
         _until(lambda: _listens(port), folder)
         for n in range(workers):
             start(
-                f"worker{n}", _WORKER, "--host", "127.0.0.1", "--cores", "1", "--memory", f"{memory_mb + 128}m",
+                f"worker{n}", _WORKER, "--host", hosts[n % len(hosts)], "--cores", "1", "--memory", f"{memory_mb + 128}m",
                 "--webui-port", str(_free_port()), url,
             )  # fmt: skip
         for n in range(workers):

@@ -21,7 +21,7 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
-from l0gc.streamlog.level_one.index import l1_key, spill
+from l0gc.streamlog.level_one.index import joined, l1_key, spill
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -72,7 +72,7 @@ def lift(cluster: Cluster, name: str = "events", *, per_file: int = 1_000_000) -
         state = handle.catch_up().topics.get(topic.revision)
         if state is None:
             continue  # nothing has landed there yet
-        ranges, files, indexes = [], [], []
+        ranges, files, changes = [], [], []
         for partition in state.partitions.tolist():
             view, p = state.view(partition), topic.id(partition)
             if not view.unreconciled_records:
@@ -81,17 +81,19 @@ def lift(cluster: Cluster, name: str = "events", *, per_file: int = 1_000_000) -
             ranges.append((partition, first, end - 1))
             mine = [state.l1[state.l1["partition"] == partition]]
             for base in range(first, end, per_file):
-                file = L1File(partition, base, min(base + per_file, end) - 1, 0, epoch, cluster.runtime.new_id())
+                file = L1File(partition, base, min(base + per_file, end) - 1, 0, 0, epoch, cluster.runtime.new_id())
                 size = put_l1(cluster.store, p, file)
-                row = (partition, base, file.last_offset, size, epoch, rows.name_bytes(file.name))
+                row = (partition, base, file.last_offset, size, 0, epoch, rows.name_bytes(file.name))
                 mine.append(np.array([row], L1_ROW))
             files += mine[1:]
-            index = state.indexes.get(partition)
-            index = spill(cluster.store, p, np.concatenate(mine), index, epoch, cluster.runtime)
-            indexes += [index] if index is not None else []
+            index = state.index_of(partition)
+            changes.append(spill(cluster.store, p, np.concatenate(mine), index, epoch, cluster.runtime))
         if ranges:
             lifted = ReconciledTopic(
-                topic.revision, rows.pack(np.array(ranges, RANGE)), rows.pack(np.concatenate(files)), indexes
+                topic.revision,
+                rows.pack(np.array(ranges, RANGE)),
+                rows.pack(np.concatenate(files)),
+                *(rows.pack(column) for column in joined(changes)),
             )
             assert handle.commit_reconciled(Reconciled(epoch, handle.replica.offset, [lifted])) == {}
 

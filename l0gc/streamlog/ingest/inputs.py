@@ -2,9 +2,10 @@
 
 What makes a repeated upload safe: an input is identified by a hash over its content and over how its records are spread,
 never by its name, so that other content is never skipped and the same content is never sent twice under one producer. The
-hash has to be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a
-temporary file when there is a producer. No more is read than was hashed, so what is added to a file meanwhile is for the
-next upload: sent now, it would be sent again by a repeat, which knows the longer file by another hash.
+content is what `formats.py` makes of the file, so a file is the same input whether it is compressed or not. The hash has to
+be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a temporary file
+when there is a producer. No more is read than was hashed, so what is added to a file meanwhile is for the next upload: sent
+now, it would be sent again by a repeat, which knows the longer file by another hash.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from l0gc.errors import BadRecordError, UsageError
+from l0gc.streamlog.ingest.formats import AUTO, RAW, Pieces, decoded
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 MAX_RECORD_BYTES: Final = 16 << 20
@@ -83,15 +85,17 @@ Source = str | os.PathLike[str] | BinaryIO | Iterable[bytes]
 """What an input is read from: a path, `-` for stdin, a binary file that is open and stays so, or records."""
 
 
-def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack) -> list[Input]:
-    """The inputs of an upload, each checked to be readable before anything is sent.
+def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack, form: str = AUTO) -> list[Input]:
+    """The inputs of an upload, each checked to be readable, and to be lines, before anything is sent.
 
     Args:
         spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
         stack: closes what is opened here.
+        form: what files hold, see `formats.py`; records of an iterable are what they are.
 
     Raises:
-        UsageError: a file cannot be read, stdin is named twice, or there are more inputs than a journal remembers.
+        UsageError: a file cannot be read, or is something else than lines; stdin is named twice; or there are more inputs
+            than a journal remembers.
     """
     if list(sources).count(STDIN) > 1:
         raise UsageError("stdin (-) can be read once only")
@@ -103,7 +107,7 @@ def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack)
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for source in sources:
-        opener = _opener(source, stack, keep=spread is not None)
+        opener = _opener(source, stack, form, keep=spread is not None)
         input_id, length = "", None
         if spread is not None:
             digest, length = _digest(opener, spread)
@@ -119,13 +123,18 @@ def _name(source: Source) -> str:
     return str(getattr(source, "name", "the open file" if hasattr(source, "read") else "the iterable"))
 
 
-def _opener(source: Source, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
-    """Opens an input as often as it is read: with `keep` also what gives its bytes once only (stdin, a pipe)."""
+def _opener(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Callable[[], BinaryIO]:
+    """Opens an input as often as it is read: with `keep` also what gives its bytes once only (stdin, a pipe).
+
+    It is looked into here, so that what is no lines is found before anything is sent.
+    """
+    name = _name(source)
     if source == STDIN:
-        return _once(sys.stdin.buffer, stack, keep=keep)
+        return _once(sys.stdin.buffer, name, form, stack, keep=keep)
     if not isinstance(source, str | os.PathLike):
-        pieces = _read_from(source) if hasattr(source, "read") else _joined(source)
-        return _once(io.BufferedReader(_Pieces(pieces), _BLOCK_BYTES), stack, keep=keep)
+        is_file = hasattr(source, "read")
+        pieces = io.BufferedReader(Pieces(_read_from(source) if is_file else _joined(source)), _BLOCK_BYTES)
+        return _once(pieces, name, form if is_file else RAW, stack, keep=keep)
     path = Path(source)
     try:
         f = path.open("rb")
@@ -138,36 +147,21 @@ def _opener(source: Source, stack: ExitStack, *, keep: bool) -> Callable[[], Bin
     except OSError as e:
         raise UsageError(f"cannot read {source}: {e.strerror}") from e
     if again:
-        f.close()
-        return lambda: path.open("rb")
-    return _once(stack.enter_context(f), stack, keep=keep)  # this handle has the first of its bytes already
+        decoded(f, name, form).close()
+        return lambda: decoded(path.open("rb"), name, form)
+    return _once(stack.enter_context(f), name, form, stack, keep=keep)  # this handle has the first of its bytes already
 
 
-def _once(source: BinaryIO, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
+def _once(source: BinaryIO, name: str, form: str, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
     if not keep:
-        return lambda: source
+        file = decoded(source, name, form)
+        return lambda: file
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
     shutil.copyfileobj(source, kept)
     kept.flush()
     path = Path(kept.name)
-    return lambda: path.open("rb")
-
-
-class _Pieces(io.RawIOBase):
-    """Bytes that come piece by piece, as a file. To close it leaves open what they come from, which is the caller's."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._pieces, b""))
-        n = min(len(buffer), len(self._rest))
-        buffer[:n], self._rest = self._rest[:n], self._rest[n:]
-        return n
+    decoded(path.open("rb"), name, form).close()
+    return lambda: decoded(path.open("rb"), name, form)
 
 
 def _read_from(file: Any) -> Iterator[bytes]:

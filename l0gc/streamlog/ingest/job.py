@@ -14,8 +14,9 @@ from typing import Final
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.formats import AUTO
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
-from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner
+from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, Partitioner, RoundRobin
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
 
 _PACKERS: Final = 2
@@ -32,13 +33,17 @@ def open_upload(
     key_field: str | None = None,
     producer: str | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
+    form: str = AUTO,
     progress: Callable[[int, int], None] = lambda records, size: None,
 ) -> tuple[Uploader, list[Input]]:
-    """An uploader, and what it is to run on. Without `partition` and `key_field`, records go to the partitions in turn.
+    """An uploader, and what it is to run on.
+
+    Without `partition` and `key_field`, records are spread round-robin over the partitions.
 
     Args:
         stack: ends the threads and closes the inputs.
         producer: the name under which a repeated upload lands nothing twice.
+        form: what files hold, see `formats.py`.
         progress: see `Uploader`.
 
     Raises:
@@ -50,14 +55,14 @@ def open_upload(
         raise UsageError("--partition and --key-field exclude each other")
     cluster.controller.tick_if_due()
     target = cluster.controller.snapshot().topic(topic)
-    spread: Partitioner = InTurn(target.partitions)
+    spread: Partitioner = RoundRobin(target.partitions)
     if partition is not None:
         spread = FixedPartition(partition, target.partitions)
     elif key_field is not None:
         spread = ByField(key_field, target.partitions)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
     place = f"{target.topic_id} {spread.describe()}" if producer is not None else None
-    inputs = open_inputs(sources, place, stack)
+    inputs = open_inputs(sources, place, stack, form)
     session = ProducerSession.begin(cluster, producer) if producer is not None else None
     uploader = Uploader(
         cluster,

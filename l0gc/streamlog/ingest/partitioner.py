@@ -1,4 +1,4 @@
-"""Which partition a record goes to, and what its key is: by a field, fixed, or in turn.
+"""Which partition a record goes to, and what its key is: by a field, fixed, or round-robin.
 
 Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way. Records are
 placed some hundred at a time: what is done for each of them is the cost of an upload.
@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
+from l0gc.decoding import json_decoder
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
 
-_STRING: Final = msgspec.json.Decoder(str)
+_STRING: Final = json_decoder(str)
 _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What a record raises that is no JSON object with the field."""
 
@@ -58,8 +59,8 @@ class FixedPartition:
         return lambda records: Placed(np.full(len(records), self._partition, NUMBER), [None] * len(records))
 
 
-class InTurn:
-    """One record to each partition in turn, without keys."""
+class RoundRobin:
+    """One record to each partition, one after another, without keys."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions

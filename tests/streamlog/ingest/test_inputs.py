@@ -44,7 +44,7 @@ def write(path: Path, body: bytes) -> Path:
         (b"\n", [b""]),
         (b"one\n\n\ntwo\n", [b"one", b"", b"", b"two"]),
         (b"one\r\ntwo\r\n", [b"one\r", b"two\r"]),  # a carriage return is the record's
-        (b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f\n\xff\x00\n", [b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f", b"\xff\x00"]),
+        (b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f\n\xff\x01\n", [b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f", b"\xff\x01"]),
     ],
 )
 def test_records_are_what_lies_between_newlines_byte_for_byte(

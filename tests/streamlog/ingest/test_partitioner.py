@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.ingest import partitioner
-from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, InTurn, Partitioner, Placed
+from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, Partitioner, Placed, RoundRobin
 
 
 def placed(p: Placed) -> list[tuple[int, bytes | None]]:
@@ -18,7 +18,7 @@ def placed(p: Placed) -> list[tuple[int, bytes | None]]:
 
 
 def test_in_turn_begins_anew_with_each_input() -> None:
-    spread = InTurn(3)
+    spread = RoundRobin(3)
     for name in ("a", "b"):
         place = spread.start(name)
         assert [placed(place([b"x"] * n)) for n in (4, 1)] == [
@@ -103,8 +103,8 @@ def test_spreads_that_differ_say_so() -> None:
     spreads: list[Partitioner] = [
         FixedPartition(0, 2),
         FixedPartition(1, 2),
-        InTurn(2),
-        InTurn(3),
+        RoundRobin(2),
+        RoundRobin(3),
         ByField("a", 2),
         ByField("b", 2),
     ]

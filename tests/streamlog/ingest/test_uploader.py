@@ -122,9 +122,9 @@ def test_no_records_upload_nothing(tmp_path: Path, with_producer: bool) -> None:
 def test_records_are_kept_byte_for_byte(tmp_path: Path) -> None:
     cluster = topic_in_memory(1)
     path = tmp_path / "in"
-    path.write_bytes(b"one\r\n\n\xff\x00\ntwo")
+    path.write_bytes(b"one\r\n\n\xff\x01\ntwo")
     upload(cluster, "events", [path], session=producer_session(cluster, "job"))
-    assert stored_values(cluster, "events") == [[b"one\r", b"", b"\xff\x00", b"two"]]
+    assert stored_values(cluster, "events") == [[b"one\r", b"", b"\xff\x01", b"two"]]
 
 
 def test_a_bad_record_stops_the_upload_and_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l0gc.figures import count, dollars, dollars_month, size, span
+from l0gc.formatting import count, dollars, dollars_month, size, span
 
 
 def test_figures_for_people() -> None:

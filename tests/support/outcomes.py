@@ -28,7 +28,7 @@ class Request:
         return f"{self.operation} {self.key}".rstrip()
 
 
-class Fate(enum.Enum):
+class Outcome(enum.Enum):
     """What becomes of a request. Those that end in `after` reach the server, which does what they ask.
 
     A repeated one reaches it twice, and the client sees the second answer only, as behind nginx and Envoy: of a conditional
@@ -49,22 +49,22 @@ class Fate(enum.Enum):
 
 
 STATUS: Final = {
-    Fate.FAIL: 500,
-    Fate.FAIL_AFTER: 500,
-    Fate.SLOW_DOWN: 503,
-    Fate.DENY: 403,
-    Fate.DENY_AFTER: 403,
+    Outcome.FAIL: 500,
+    Outcome.FAIL_AFTER: 500,
+    Outcome.SLOW_DOWN: 503,
+    Outcome.DENY: 403,
+    Outcome.DENY_AFTER: 403,
 }
 REACHES_THE_SERVER: Final = {
-    Fate.PASS,
-    Fate.SLOW,
-    Fate.CUT_AFTER,
-    Fate.FAIL_AFTER,
-    Fate.TRUNCATED,
-    Fate.REPEATED,
-    Fate.DENY_AFTER,
+    Outcome.PASS,
+    Outcome.SLOW,
+    Outcome.CUT_AFTER,
+    Outcome.FAIL_AFTER,
+    Outcome.TRUNCATED,
+    Outcome.REPEATED,
+    Outcome.DENY_AFTER,
 }
-LETS_THE_ANSWER_THROUGH: Final = {Fate.PASS, Fate.SLOW, Fate.TRUNCATED, Fate.REPEATED}
+LETS_THE_ANSWER_THROUGH: Final = {Outcome.PASS, Outcome.SLOW, Outcome.TRUNCATED, Outcome.REPEATED}
 
 
 def request_of(number: int, method: str, target: str, headers: dict[str, str]) -> Request:
@@ -84,7 +84,7 @@ def request_of(number: int, method: str, target: str, headers: dict[str, str]) -
 class Behaviour(Protocol):
     """Called by one request at a time."""
 
-    def decide(self, request: Request) -> Fate:
+    def decide(self, request: Request) -> Outcome:
         """What becomes of the request, of which the server knows nothing yet."""
         ...
 
@@ -96,8 +96,8 @@ class Behaviour(Protocol):
 class Passing:
     """Every request passes."""
 
-    def decide(self, request: Request) -> Fate:
-        return Fate.PASS
+    def decide(self, request: Request) -> Outcome:
+        return Outcome.PASS
 
     def answered(self, request: Request) -> None:
         pass
@@ -113,15 +113,15 @@ class KillAt:
         self._n, self._after, self._pid = n, after, pid
         self.fired: Request | None = None
 
-    def decide(self, request: Request) -> Fate:
+    def decide(self, request: Request) -> Outcome:
         if self.fired is not None:
-            return Fate.CUT  # sent before the process was gone
+            return Outcome.CUT  # sent before the process was gone
         if request.number != self._n:
-            return Fate.PASS
+            return Outcome.PASS
         if self._after:
-            return Fate.CUT_AFTER
+            return Outcome.CUT_AFTER
         self._kill(request)
-        return Fate.CUT
+        return Outcome.CUT
 
     def answered(self, request: Request) -> None:
         if request.number == self._n:
@@ -142,13 +142,13 @@ class DieAt:
         self._n, self._after = n, after
         self.fired: Request | None = None
 
-    def decide(self, request: Request) -> Fate:
+    def decide(self, request: Request) -> Outcome:
         if request.number < self._n:
-            return Fate.PASS
+            return Outcome.PASS
         if self.fired is not None:
-            return Fate.DENY
+            return Outcome.DENY
         self.fired = request
-        return Fate.DENY_AFTER if self._after else Fate.DENY
+        return Outcome.DENY_AFTER if self._after else Outcome.DENY
 
     def answered(self, request: Request) -> None:
         pass
@@ -164,25 +164,25 @@ class Faults:
     OUTAGE_REQUESTS: Final = 20
 
     KINDS: Final = (
-        Fate.CUT,
-        Fate.CUT_AFTER,
-        Fate.FAIL,
-        Fate.FAIL_AFTER,
-        Fate.SLOW_DOWN,
-        Fate.SLOW,
-        Fate.TRUNCATED,
-        Fate.REPEATED,
+        Outcome.CUT,
+        Outcome.CUT_AFTER,
+        Outcome.FAIL,
+        Outcome.FAIL_AFTER,
+        Outcome.SLOW_DOWN,
+        Outcome.SLOW,
+        Outcome.TRUNCATED,
+        Outcome.REPEATED,
     )
 
     def __init__(self, seed: int, rate: float, outages: float = 0.0) -> None:
         self._seed, self._rate, self._outages = seed, rate, outages
 
-    def decide(self, request: Request) -> Fate:
+    def decide(self, request: Request) -> Outcome:
         stretch = random.Random(f"{self._seed}:stretch:{request.number // self.OUTAGE_REQUESTS}")
         if stretch.random() < self._outages:
-            return stretch.choice((Fate.CUT, Fate.FAIL, Fate.SLOW_DOWN))
+            return stretch.choice((Outcome.CUT, Outcome.FAIL, Outcome.SLOW_DOWN))
         chance = random.Random(f"{self._seed}:{request.number}")
-        return chance.choice(self.KINDS) if chance.random() < self._rate else Fate.PASS
+        return chance.choice(self.KINDS) if chance.random() < self._rate else Outcome.PASS
 
     def answered(self, request: Request) -> None:
         pass

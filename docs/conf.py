@@ -1,0 +1,51 @@
+"""Sphinx makes a site of these documents, of the commands' help and of the library's docstrings: `make docs`.
+
+It needs no network: nothing is fetched, and the theme brings its own files. A warning ends the build, so a link that leads
+nowhere, or a document that no table of contents has, is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from l0gc import __version__  # noqa: E402 - behind the path that it is found on
+
+REPOSITORY = "https://github.com/l0gc/l0gc/blob/main/"
+
+project = "l0gc"
+author = "The l0gc authors"
+copyright = author
+version = release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+exclude_patterns = ["captures", "images", "_build"]
+suppress_warnings = ["myst.header", "myst.xref_missing"]
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+default_role = "code"  # as docstrings and comments here mean it
+add_module_names = False
+html_theme = "furo"
+html_title = f"l0gc {__version__}"
+html_show_sphinx = False
+html_copy_source = False
+pygments_style = "default"
+
+_OUTSIDE = re.compile(r"\]\(\.\./([^)\s]*)\)")
+
+
+def _lead_out(app: Any, document: str, source: list[str]) -> None:
+    """Have links to what lies outside of this folder lead to the repository."""
+    source[0] = _OUTSIDE.sub(rf"]({REPOSITORY}\1)", source[0])
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _lead_out)

@@ -1,0 +1,125 @@
+"""The site, the man pages and the package's own page are made without the network, from what is here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from l0gc.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """A command and those below it."""
+    yield name, command
+    if isinstance(command, click.Group):
+        for sub, below in command.commands.items():
+            yield from leaves(below, f"{name} {sub}")
+
+
+def every_command() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found: dict[str, click.Command] = {}
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        found |= dict(leaves(command, f"l0gc {name}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site; a warning of Sphinx ends the build."""
+    folder = tmp_path_factory.mktemp("site")
+    ended = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(folder / "trees"), "docs", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **NO_NETWORK},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_the_site_has_every_document_every_option_and_the_api(site: Path) -> None:
+    for document in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{document.stem}.html").is_file()
+    reference = (site / "cli.html").read_text()
+    for name, command in every_command().items():
+        assert re.search(rf"<h\d>{name.rpartition(' ')[2]}<", reference), name
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[0] in reference
+    api = (site / "api.html").read_text()
+    for name in ("l0gc.api.open", "l0gc.api.Cluster.upload", "l0gc.api.Cluster.sweep", "l0gc.api.Topics.create"):
+        assert f'id="{name}"' in api
+
+
+def test_a_reader_of_the_site_loads_nothing_from_elsewhere_and_finds_the_repository(site: Path) -> None:
+    for page in site.glob("*.html"):
+        text = page.read_text()
+        loaded = re.findall(r'<(?:script|img)[^>]* src="([^"]*)"|<link rel="stylesheet"[^>]* href="([^"]*)"', text)
+        assert not [u for pair in loaded for u in pair if "//" in u], page
+        assert 'href="../' not in text.replace('href="../index', ""), page
+
+
+def test_there_is_a_man_page_for_every_command_with_all_of_its_options(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "docs/man_pages.py", str(tmp_path)], cwd=ROOT, env={**os.environ, **NO_NETWORK}, check=True
+    )
+    commands = {"l0gc": cli, **every_command()}
+    assert {p.name for p in tmp_path.iterdir()} == {f"{name.replace(' ', '-')}.1" for name in commands}
+    for name, command in commands.items():
+        page = (tmp_path / f"{name.replace(' ', '-')}.1").read_text()
+        assert page.startswith(f'.TH "{name.upper()}" "1"')
+        assert "\x08" not in page
+        assert "..." not in page.split(".SH SYNOPSIS")[0]
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[0].replace("-", r"\-") in page, (name, option.opts)
+
+
+def test_links_and_the_picture_of_the_readme_work_outside_the_repository() -> None:
+    text = (ROOT / "README.md").read_text()
+    for change in PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    source = PROJECT["project"]["urls"]["Source"]
+    targets = LINK.findall(text)
+    assert len(targets) > 20
+    assert [t for t in targets if not t.startswith(("https://", "#"))] == []
+    (picture,) = [t for t in targets if t.endswith(".png")]
+    assert picture.startswith("https://raw.githubusercontent.com/")
+    for target in (t for t in targets if t.startswith(f"{source}/blob/main/")):
+        assert (ROOT / target.removeprefix(f"{source}/blob/main/").partition("#")[0]).exists(), target
+
+
+def test_the_package_says_whose_it_is_and_where() -> None:
+    project = PROJECT["project"]
+    assert project["authors"]
+    assert {"Homepage", "Documentation", "Changelog", "Issues", "Source"} <= set(project["urls"])
+    assert project["dynamic"] == ["readme"]
+    supported = {
+        c.rpartition(" ")[2] for c in project["classifiers"] if c.startswith("Programming Language :: Python :: 3.")
+    }
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in supported
+    assert re.fullmatch(r"\d+\.\d+\.\d+", project["version"])
+
+
+def test_the_changelog_has_a_place_for_what_is_not_released_and_the_version_that_is() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert headings[1].startswith(PROJECT["project"]["version"])

@@ -1,0 +1,196 @@
+"""What an input is: lines, packed lines, or something that is refused with a sentence that says what takes it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import feather, orc
+
+from l0gc.errors import UsageError
+from l0gc.streamlog.ingest.formats import AUTO, RAW, DamagedInputError, plain_size
+from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+
+LINES = b"".join(b'{"n":%d}\n' % n for n in range(50_000))
+BOM = b"\xef\xbb\xbf"
+
+
+def zstd(body: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(body)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def gz(body: bytes) -> bytes:
+    return gzip.compress(body)
+
+
+PACKED = {"gzip": gz, "zstd": zstd}
+
+
+def opened(source: Source, stack: ExitStack, spread: str | None = None, form: str = AUTO) -> Input:
+    (found,) = open_inputs([source], spread, stack, form)
+    return found
+
+
+def content(source: Source, spread: str | None = None, form: str = AUTO) -> bytes:
+    with ExitStack() as stack:
+        return b"".join(r + b"\n" for block in opened(source, stack, spread, form).blocks() for r in block)
+
+
+def write(path: Path, body: bytes) -> str:
+    path.write_bytes(body)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("spread", [None, "in-turn/1"])
+@pytest.mark.parametrize("mark", [b"", BOM])
+def test_packed_lines_are_unpacked_whatever_they_are_called(
+    tmp_path: Path, kind: str, spread: str | None, mark: bytes
+) -> None:
+    packed = PACKED[kind](mark + LINES)
+    assert content(write(tmp_path / "lines.ndjson", packed), spread) == LINES
+    assert content(io.BytesIO(packed), spread) == LINES
+    half = len(LINES) // 2
+    assert content(write(tmp_path / "two", PACKED[kind](LINES[:half]) + PACKED[kind](LINES[half:])), spread) == LINES
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_lines_come_through_a_pipe(tmp_path: Path, kind: str) -> None:
+    packed = write(tmp_path / "packed", PACKED[kind](LINES))
+    for spread in (None, "in-turn/1"):
+        with subprocess.Popen(["/bin/cat", packed], stdout=subprocess.PIPE) as cat:
+            assert cat.stdout is not None
+            assert content(f"/dev/fd/{cat.stdout.fileno()}", spread) == LINES
+
+
+def test_an_input_is_the_same_packed_or_not_with_a_mark_or_without(tmp_path: Path) -> None:
+    forms = {"plain": LINES, "mark": BOM + LINES, "gzip": gzip.compress(LINES, 1), "best": gzip.compress(LINES, 9)}
+    forms["zstd"] = zstd(LINES)
+    with ExitStack() as stack:
+        ids = {opened(write(tmp_path / n, b), stack, "in-turn/1").input_id for n, b in forms.items()}
+        assert len(ids) == 1
+        assert opened(write(tmp_path / "more", gzip.compress(LINES + b"x\n")), stack, "in-turn/1").input_id not in ids
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b + b"rubbish"], ids=["cut", "rubbish behind"])
+def test_a_packed_input_that_is_damaged_is_named_and_with_a_producer_nothing_is_sent(
+    tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    path = write(tmp_path / "in.gz", damage(PACKED[kind](LINES)))
+    with pytest.raises(DamagedInputError, match=f"^{path} is {kind}, and damaged or cut short"):
+        content(path)
+    with ExitStack() as stack, pytest.raises(DamagedInputError):
+        opened(path, stack, "in-turn/1")  # the id is made before the first batch is sent
+
+
+def test_a_byte_order_mark_is_dropped_at_the_beginning_alone(tmp_path: Path) -> None:
+    assert content(write(tmp_path / "in", BOM + b"a\n" + BOM + b"b\n")) == b"a\n" + BOM + b"b\n"
+    assert content(write(tmp_path / "only", BOM)) == b""
+    assert content(write(tmp_path / "in", BOM + b"a\n"), form=RAW) == BOM + b"a\n"
+
+
+def a_file(kind: str, path: Path) -> str:
+    table = pa.table({"n": [1, 2, 3]})
+    match kind:
+        case "Parquet":
+            pq.write_table(table, path)
+        case "ORC":
+            orc.write_table(table, str(path))
+        case "an Arrow file":
+            feather.write_feather(table, str(path))
+        case "CSV":
+            path = path.with_suffix(".csv")
+            path.write_text("n,m\n1,2\n")
+        case "TSV":
+            path = path.with_suffix(".TSV.gz")
+            path.write_bytes(gzip.compress(b"n\tm\n"))
+        case "UTF-16 text":
+            path.write_text("one\n", encoding="utf-16")
+        case "an SQLite database":
+            path.write_bytes(b"SQLite format 3\0")
+        case "bzip2":
+            path.write_bytes(b"BZh91AY&SYxx")
+        case "xz":
+            path.write_bytes(b"\xfd7zXZ\0xx")
+        case "Avro":
+            path.write_bytes(b"Obj\x01\x04")
+        case _:
+            path.write_bytes(b"any\0thing\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ("Parquet", "spark.read.parquet"),
+        ("ORC", "spark.read.orc"),
+        ("Avro", "spark.read.avro"),
+        ("CSV", "spark.read.csv"),
+        ("TSV", "spark.read.csv"),
+        ("an Arrow file", "--format raw"),
+        ("an SQLite database", "--format raw"),
+        ("binary data", "--format raw"),
+        ("UTF-16 text", "iconv -f UTF-16 -t UTF-8"),
+        ("bzip2", "bzip2 -dc"),
+        ("xz", "xz -dc"),
+    ],
+)
+def test_what_is_no_lines_is_refused_with_what_takes_it(tmp_path: Path, kind: str, way: str) -> None:
+    path = a_file(kind, tmp_path / "in")
+    fine = write(tmp_path / "fine", b"1\n")
+    with ExitStack() as stack, pytest.raises(UsageError) as caught:
+        open_inputs([fine, path], None, stack)
+    said = str(caught.value)
+    assert f"is {kind}, and upload takes newline-delimited records: " in said
+    assert way in said
+    assert "\n" not in said
+    assert content(path, form=RAW)  # whoever means it can have it
+
+
+def test_text_that_only_looks_like_a_file_of_another_kind_is_taken(tmp_path: Path) -> None:
+    for text in (b"PAR1 is a line\n", b"ORCHID\n", b"BZh is not packed\n", b"ARROW1\n", b"PK\n", b"n,m\n1,2\n"):
+        assert content(write(tmp_path / "in", text)) == text
+
+
+def test_a_file_on_stdin_of_which_somebody_read_some_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path(write(tmp_path / "in", b"heading\n1\n2\n")).open("rb") as file:
+        os.lseek(file.fileno(), len(b"heading\n"), os.SEEK_SET)
+        with io.TextIOWrapper(io.BufferedReader(io.FileIO(os.dup(file.fileno())))) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            assert content("-") == b"1\n2\n"
+
+
+def test_many_files_are_not_held_open(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", b"1\n")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with ExitStack() as stack:
+        found = open_inputs([path] * 2_000, None, stack)
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+        assert [r for block in found[-1].blocks() for r in block] == [b"1"]
+
+
+def test_records_of_an_iterable_are_what_they_are() -> None:
+    assert content([b"PAR1\x15", b"\0"]) == b"PAR1\x15\n\0\n"
+
+
+def test_a_share_is_known_of_a_file_that_is_what_it_holds(tmp_path: Path) -> None:
+    plain, packed = write(tmp_path / "plain", b"1\n22\n"), write(tmp_path / "packed", gzip.compress(b"1\n"))
+    assert (plain_size(str(plain), AUTO), plain_size(str(packed), AUTO)) == (5, None)
+    assert plain_size(str(packed), RAW) == Path(packed).stat().st_size
+    assert [plain_size(p, AUTO) for p in ("-", "/dev/null", str(tmp_path), str(tmp_path / "none"))] == [None] * 4
