@@ -6,6 +6,8 @@ import copy
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 import l0gc.streamlog.garbage
 import l0gc.streamlog.level_one.index
 from l0gc.collect.dropped import DroppedRemoval
@@ -58,7 +60,7 @@ def _no_grace() -> AbstractContextManager[Any]:
 
 def _index_not_asked() -> AbstractContextManager[Any]:
     """What only index objects list counts as named by nobody."""
-    return method(JournalLook, "_lists", lambda self, k, index, name: False)
+    return method(JournalLook, "_listed_by", lambda self, p, index, names: np.zeros(len(names), bool))
 
 
 def _replaced_index_removed() -> AbstractContextManager[Any]:
