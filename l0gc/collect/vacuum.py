@@ -328,10 +328,7 @@ class Vacuum:
 
         def one(part: Part) -> OrphanCounts:
             scan = OrphanScan(self._cluster.store, part, look_at)
-            for batch in scan.batches():
-                remover.take(batch)
-                if remover.full or self.stop.is_set():
-                    break
+            self._hand_over(remover, scan.batches())
             return scan.counts
 
         for counts in scanners.map(one, parts):
@@ -354,13 +351,16 @@ class Vacuum:
 
     def _take(self, kind: str, batches: Iterable[list[EligibleObject]]) -> None:
         remover = self._of_kind(kind)
-        for batch in batches:
-            remover.take(batch)
-            if remover.full or self.stop.is_set():
-                break
+        self._hand_over(remover, batches)
         _drained(remover)
 
     # -- removers -----------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, remover: Remover, batches: Iterable[list[EligibleObject]]) -> None:
+        for batch in batches:
+            remover.take(batch)
+            if remover.full or self.stop.is_set():
+                return
 
     @property
     def _ended(self) -> bool:

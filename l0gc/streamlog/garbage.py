@@ -42,6 +42,7 @@ from l0gc.keys import PartitionId, level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import L1_DATA, L1_INDEX, JournalLook, JournalPart, PartTopic, look_at, parse_key
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
@@ -99,12 +100,9 @@ class JournalGarbage:
             raise EpochRegressionError(
                 f"journal {journal} has seen epoch {newest}, above the cluster epoch {epoch}: {_FORGOTTEN}"
             )
-        for t in state.topics.values():
-            if t.revision <= self._state.epoch and not self._state.knows(t.revision, t.topic_id):
-                raise EpochRegressionError(
-                    f"journal {journal} holds a topic with revision {t.revision} and id {t.topic_id}, which the controller "
-                    f"does not know: {_FORGOTTEN}"
-                )
+        held = ((t.revision, t.topic_id) for t in state.topics.values())
+        if unknown := unknown_topic(self._state, f"journal {journal}", held):
+            raise EpochRegressionError(f"{unknown}: {_FORGOTTEN}")
 
     def units(self) -> list[int]:
         return sorted(self._states)

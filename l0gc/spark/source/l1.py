@@ -7,7 +7,6 @@ key and columns, a checksum for each page, and consecutive offsets from the firs
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import fetch
 from l0gc.streamlog.journal.topic import L1File
-from l0gc.streamlog.level_one.parquet import check_l1
+from l0gc.streamlog.level_one.parquet import RangedFile, check_l1
 
 WHOLE_BYTES: Final = 64 << 10
 """An object that is no larger is fetched at once: its footer alone would cost a request as well."""
@@ -87,24 +86,12 @@ class Chunk:
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class _Sparse(io.RawIOBase):
+class _Sparse(RangedFile):
     """An object of which only some pieces are here; nothing else of it is asked for."""
 
     def __init__(self, size: int, pieces: Sequence[tuple[int, bytes]]) -> None:
-        self._size, self._pieces, self._at = size, pieces, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
-        return self._at
+        super().__init__(size)
+        self._pieces = pieces
 
     def read(self, size: int = -1) -> bytes:
         for start, body in self._pieces:

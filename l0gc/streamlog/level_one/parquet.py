@@ -35,11 +35,11 @@ RECORD: Final = ("timestamp", "key", "value")
 _ROWS: Final = 4096
 
 
-class StoredFile(io.RawIOBase):
-    """An object as a file that is read by ranges."""
+class RangedFile(io.RawIOBase):
+    """A file of a known size whose `read` gets ranges of it from somewhere; it has a place, and can be moved there."""
 
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        self._store, self._key, self._size, self._at = store, key, size, 0
+    def __init__(self, size: int) -> None:
+        self._size, self._at = size, 0
 
     def readable(self) -> bool:
         return True
@@ -53,6 +53,14 @@ class StoredFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
         return self._at
+
+
+class StoredFile(RangedFile):
+    """An object as a file that is read by ranges."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        super().__init__(size)
+        self._store, self._key = store, key
 
     def read(self, size: int = -1) -> bytes:
         end = self._size if size < 0 else min(self._size, self._at + size)
