@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 from l0gc import __version__  # noqa: E402 - behind the path that it is found on
 
-REPOSITORY = "https://github.com/l0gc/l0gc/blob/main/"
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCE = _PROJECT["urls"]["Source"]
+"""Where the repository is; only pyproject.toml says it."""
+REPOSITORY = f"{SOURCE}/blob/main/"
 
-project = "l0gc"
-author = "The l0gc authors"
+project = _PROJECT["name"]
+author = _PROJECT["authors"][0]["name"]
 copyright = author
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.extlinks", "sphinx.ext.napoleon", "sphinx_click"]
+extlinks = {"source": (f"{SOURCE}%s", None)}
 exclude_patterns = ["captures", "images", "_build"]
 suppress_warnings = ["myst.header", "myst.xref_missing"]
 myst_heading_anchors = 4

@@ -1,4 +1,4 @@
-"""Write the reference in docs/library.md again, from the docstrings of l0gc/api.py: `.venv/bin/python docs/library.py`."""
+"""Write the reference in docs/library.md again, from the docstrings of l0gc/api: `.venv/bin/python docs/library.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Arrow columns from Python lists, built from buffers, and rows grouped by a column.
 
-pyarrow's own conversion looks for pandas first, and so does its grouping; importing that costs a command 0.2 s and 40 MiB.
+pyarrow's own conversion imports pandas first, and so does its grouping; that costs a command 0.2 s and 40 MiB.
 Nothing here decides anything; it belongs below the packages that read and write Arrow and Parquet.
 """
 

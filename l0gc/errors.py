@@ -31,7 +31,7 @@ class L0gcError(Exception):
     result: object = None
 
 
-# -- 2: what the caller asked for cannot be meant -------------------------------------------------------------------
+# -- 2: what the caller requested cannot be meant ----------------------------------------------------------------------
 
 
 class UsageError(L0gcError):
@@ -120,11 +120,11 @@ class PartitionClosedError(TopicNotFoundError):
 
 
 class OffsetOutOfRangeError(NotFoundError):
-    """Records below the log start offset were asked for; retention or `delete-records` has moved it."""
+    """Records below the log start offset were requested; retention or `delete-records` has moved it."""
 
 
 class ObjectNotFoundError(NotFoundError):
-    """The object does not exist; `date_ms` is the store's clock when it said so, if it told."""
+    """The object does not exist; `date_ms` is the store's clock at that answer, if it sent one."""
 
     date_ms: int | None = None
 
@@ -178,14 +178,14 @@ class StoreTimeoutError(StoreError):
 
 
 class OutputFailedError(L0gcError):
-    """Stdout takes nothing: its disk is full, or it is closed. It says nothing about the work."""
+    """Stdout, or the file in its place, takes nothing: its disk is full, or it is closed. It says nothing about the work."""
 
 
 # -- a code of its own -------------------------------------------------------------------------------------------------
 
 
 class CheckFailedError(L0gcError):
-    """Something that the doctor looked at is not fit for l0gc; the exit code says what kind of thing."""
+    """Something that the doctor checked is not fit for l0gc; the exit code says what kind of thing."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -193,7 +193,7 @@ class CheckFailedError(L0gcError):
 
 
 class StoppedError(L0gcError):
-    """The user stopped the run; what was under way is finished and told, the rest is for another run."""
+    """The user stopped the run; what was under way is finished and reported, the rest is for another run."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

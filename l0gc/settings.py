@@ -1,4 +1,4 @@
-"""What l0gc can be told, and where each value came from: flag, then environment, then file, then default.
+"""The settings of l0gc, and where each value came from: flag, then environment, then file, then default.
 
 A settings file may hold named contexts, one for each cluster that somebody works with. A context that a flag names comes
 before the environment in what it says: `--context prod` must not go to another cluster because a variable is left over.
@@ -60,7 +60,7 @@ class FileSettings:
 
 
 def default_file(environment: Mapping[str, str] | None = None) -> Path:
-    """Where settings are looked for, if nobody names a file: `~/.config/l0gc/config.toml`."""
+    """Where the settings file is, if nobody names another: `~/.config/l0gc/config.toml`."""
     environment = os.environ if environment is None else environment
     folder = environment.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "l0gc" / "config.toml"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +26,27 @@ APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/")
 """Folders whose tests share nothing, and of which one file would keep one process busy while the others have ended."""
 
 
+QUICK = "not thorough"
+"""What `make test` selects."""
+
+
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """The tests of a file run in one process, where they share a bucket or a Spark; those of `APART` where one is free."""
+    """The tests of a file run in one process, where they share a bucket; those of `APART` where one is free.
+
+    In `make test` all files that share a Spark run in one process: another Spark would cost more than it saves. `make
+    thorough` has more of them than one process should do.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(APART) else str(super()._split_scope(nodeid))
+        if nodeid.startswith(APART):
+            return nodeid
+        file = str(super()._split_scope(nodeid))
+        return "spark" if self.config.option.markexpr == QUICK and _shares_spark(file) else file
+
+
+@functools.cache
+def _shares_spark(file: str) -> bool:
+    return "one_spark" in (Path(__file__).parents[1] / file).read_text()
 
 
 @pytest.hookimpl(optionalhook=True)

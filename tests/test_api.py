@@ -54,7 +54,7 @@ def over(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Clu
     def opened(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, Any]]:
         yield handles, handles.store
 
-    monkeypatch.setattr(api, "open_cluster", opened)
+    monkeypatch.setattr(api.cluster, "open_cluster", opened)
     with l0gc.open(URL) as cluster:
         yield cluster
 
@@ -250,7 +250,7 @@ def test_the_environment_names_the_endpoint_and_the_region_unless_the_program_do
         expected.append(settings)
         yield None, None
 
-    monkeypatch.setattr(api, "open_cluster", opened)
+    monkeypatch.setattr(api.cluster, "open_cluster", opened)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other:1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")

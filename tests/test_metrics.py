@@ -53,7 +53,7 @@ def test_a_complete_result_of_a_sweep_leaves_no_metric_of_it_untold() -> None:
     assert set(told(Run("sweep", SWEPT))) == {m.name for m in METRICS if "sweep" in m.steps}
 
 
-def test_what_status_cannot_know_of_another_systems_log_is_not_told_as_zero() -> None:
+def test_what_status_cannot_know_of_another_systems_log_is_not_reported_as_zero() -> None:
     seen = {
         "external_log": True,
         "watermark": -1,
@@ -80,7 +80,7 @@ def test_a_run_without_a_result_tells_of_the_run_alone_and_no_success() -> None:
     assert not any("objects" in name for name in numbers)
 
 
-def test_who_holds_m_back_is_counted_and_the_lowest_told() -> None:
+def test_who_holds_m_back_is_counted_and_the_lowest_named() -> None:
     held = [{"topic": "t", "partition": p, "gc_epoch": 3, "reason": ""} for p in range(2)]
     numbers = told(
         Run("compute-watermark", {"watermark": 3, "cluster_epoch": 5, "held_back_by": held, "listing": None})

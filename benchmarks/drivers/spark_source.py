@@ -21,8 +21,12 @@ from l0gc.storage.s3 import S3Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STORED = "offset bigint, timestamp timestamp, key binary, value binary, epoch bigint"
-"""The columns that L1 objects have."""
+LONG_JOBS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+"""Java compiles as well as it can, as in the sessions that users start; those of l0gc's commands are for short jobs."""
+STORED = (
+    "offset bigint NOT NULL, timestamp timestamp NOT NULL, key binary, value binary NOT NULL, epoch bigint NOT NULL"
+)
+"""The columns that L1 objects have, as the source describes them."""
 
 
 def fill(spark: SparkSession, topic: str, records: str, folder: str) -> int:
@@ -93,7 +97,7 @@ def main(job: str, *arguments: str) -> dict[str, Any]:
         f.__name__: f for f in (fill, read, read_parquet, write, write_parquet)
     }
     started = time.monotonic()
-    spark = get_session(job)
+    spark = get_session(job, conf=LONG_JOBS)
     l0gc.spark.register(spark)
     ready = time.monotonic()
     found = jobs[job](spark, *arguments)

@@ -42,9 +42,10 @@ SERVES = "Ctrl-C here ends it"
 """With this `l0gc server` has said everything."""
 FLIGHTS = "/tmp/flights"
 WIDTHS = (80, 140)
+FIRST_SWEEP = "l0gc sweep"
 GOAL_SECONDS = 180
-"""How long a newcomer may wait for the first sweep, installing included. What is judged is the processor time that it takes,
-which another program on the machine does not change; with one processor to itself the session takes no longer."""
+"""How long a newcomer may wait for the first sweep, installing included. What is printed is the time by the clock. What is
+judged is the processor time of the whole session, which another program on the machine does not change."""
 VARIES = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # ids
     r"|\b[0-9a-f]{20}(?:[0-9a-f]{20})?\b"  # keys of a server that is gone
@@ -102,6 +103,9 @@ class Session:
         self._folder, self._env, self._fresh = folder, env, fresh
         self._scratch = str(scratch / "flights")
         self._exports: dict[str, str] = {}
+        self._began = time.monotonic()
+        self.first_sweep_s: float | None = None
+        """When the first sweep had ended, from when the session began."""
 
     def play(self, first: str, second: str) -> tuple[str, str]:
         """What the two blocks say if they are typed."""
@@ -134,6 +138,8 @@ class Session:
             if self._fresh or not INSTALLS.match(command):
                 said = shown(terminal.run(typed.replace(FLIGHTS, self._scratch))).replace(self._scratch, FLIGHTS)
                 lines += filter(None, [said])
+            if command == FIRST_SWEEP and self.first_sweep_s is None:
+                self.first_sweep_s = time.monotonic() - self._began
         return "\n".join(lines) + "\n"
 
 
@@ -168,15 +174,18 @@ def play(text: str, *, fresh: bool) -> tuple[str, str]:
             home.mkdir()
             env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
             folder = copy_of_the_tree(Path(scratch) / "l0gc")
-        started = time.monotonic()
-        first, second = Session(folder, env, Path(scratch), fresh=fresh).play(text[a:b], text[c:d])
-        seconds = time.monotonic() - started
+        session = Session(folder, env, Path(scratch), fresh=fresh)
+        first, second = session.play(text[a:b], text[c:d])
     if fresh:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         busy = used.ru_utime + used.ru_stime
-        sys.stderr.write(f"the session took {seconds:.0f} s, {busy:.0f} s of a processor\n")
+        reached = f"{session.first_sweep_s:.0f} s" if session.first_sweep_s is not None else "never"
+        sys.stderr.write(
+            f"first sweep, by the clock, from the first line typed: {reached} (goal: {GOAL_SECONDS} s); "
+            f"the session took {busy:.0f} s of a processor\n"
+        )
         if busy > GOAL_SECONDS:
-            raise SystemExit(f"that is more than {GOAL_SECONDS} s")
+            raise SystemExit(f"that is more than {GOAL_SECONDS} s of a processor")
     first, second = kept(text[a:b], first), kept(text[c:d], second)
     for name, value in EXPORT.findall(first):
         second = re.sub(rf"^(\$ export {name}=).*", rf"\g<1>{value}", second, flags=re.MULTILINE)

@@ -20,6 +20,7 @@ class Scene:
 SCENES: Final = [
     Scene("l0gc --version"),
     Scene("l0gc help sweep"),
+    Scene("l0gc server --help"),
     Scene("l0gc doctor"),
     Scene("l0gc status"),
     Scene("l0gc init --create-bucket --shards 8"),
@@ -59,13 +60,23 @@ SCENES: Final = [
     Scene("l0gc undelete --run $RUN"),
     Scene("l0gc explain level_zero/data/000/000000000000000002/3f0c8f9e-0000-4000-8000-000000000000"),
     Scene("l0gc read events --partition 0 | head -n 2"),
+    Scene("l0gc read events -o events.out"),
+    Scene("cmp <(sort events.ndjson) <(sort events.out) && echo the same records"),
     Scene("l0gc log show | head -n 3"),
     Scene("l0gc log show --journal 0 | head -n 3"),
     Scene("l0gc explain --partition events/0"),
     Scene("l0gc merge --dry-run"),
+    Scene(
+        "for n in 1 2 3 4 5 6; do l0gc upload events events.ndjson; l0gc reconcile --engine local; done", silent=True
+    ),
+    Scene("l0gc merge --dry-run --fan-in 2"),
+    Scene("l0gc merge --fan-in 2"),
     Scene("l0gc delete-records events --before-offset 10"),
     Scene("l0gc expire"),
+    Scene("l0gc housekeep --barrier", silent=True),
+    Scene("l0gc housekeep --barrier", silent=True),
     Scene("l0gc vacuum --dry-run"),
+    Scene("l0gc vacuum --l1-grace 0s"),
     Scene("l0gc verify"),
     Scene("l0gc gc"),
     Scene("l0gc status"),
@@ -80,6 +91,5 @@ FORMS: Final = {"l0gc status": "status", "l0gc doctor": "doctor", "l0gc sweep --
 """Those that are also kept with colours, on a terminal that can do nothing, and in a pipe; the last time counts."""
 LEFT_OUT: Final = {
     "demo": "runs the others, for two minutes",
-    "server": "is in the README's session, and runs until it is ended",
 }
 """The commands that have no scene, and why."""

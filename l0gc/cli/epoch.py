@@ -7,9 +7,12 @@ import click
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.pause import user_at_host
-from l0gc.errors import UsageError
+from l0gc.errors import EpochRegressionError, UsageError
+from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.settings import Settings
+from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import close_unknown_topics as close_all_unknown
+from l0gc.watermark.publication import read_published
 
 
 @click.group("epoch")
@@ -71,8 +74,25 @@ def advance(settings: Settings, expect: int | None, caller: str, above: int | No
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
         controller = cluster.controller
+        if above is not None:
+            _check_far_enough(cluster, above)
         epoch = controller.advance(expect, caller) if above is None else controller.advance_above(above)
         closed = close_all_unknown(cluster) if close_unknown_topics else []
     rows = [{"journal": journal, "revision": revision, "topic_id": name} for journal, revision, name in closed]
     lines = [f"closed in journal {journal}: the topic of revision {revision}" for journal, revision, _ in closed]
     out.result({"epoch": epoch} | ({"closed": rows} if close_unknown_topics else {}), [str(epoch), *lines])
+
+
+def _check_far_enough(cluster: Cluster, above: int) -> None:
+    """Refuse an epoch that would leave the cluster behind what is published: the entries up to it would be for nothing.
+
+    Raises:
+        EpochRegressionError: it would; nothing was written.
+    """
+    published, _ = read_published(cluster.store, cluster.identity().cluster_id)
+    highest = -1 if published is None else max(published.watermark, published.cluster_epoch)
+    if highest > above + 1:
+        raise EpochRegressionError(
+            f"--above {above} is not far enough: {PUBLISHED_WATERMARK} knows epoch {highest}, and up to there all is "
+            "refused. Nothing was written; give the highest epoch that the bucket knows (docs/operations.md says where)"
+        )

@@ -32,7 +32,7 @@ def command(settings: Settings, key: str | None, epoch_: int | None, partition: 
     if sum(x is not None for x in (key, epoch_, partition)) != 1:
         raise UsageError("explain one thing: KEY, --epoch E or --partition TOPIC/N")
     out = Output(settings)
-    with open_cluster(settings) as (cluster, store), out.progress("looking"):
+    with open_cluster(settings) as (cluster, store), out.progress("reading"):
         if key is not None:
             e = explain_key(cluster, key.removeprefix(store.config.url))
         elif epoch_ is not None:

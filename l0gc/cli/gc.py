@@ -10,39 +10,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import msgspec
 
 from l0gc.cli import logs
 from l0gc.cli.compute_watermark import LOCAL, SPARK, run_compute_watermark
 from l0gc.cli.exit_codes import INTERRUPTED
+from l0gc.cli.gc_due import Due
 from l0gc.cli.housekeep import run_housekeep
 from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.pause import user_at_host
-from l0gc.cli.reconcile import print_result, run_reconcile
+from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OneSession, open_spark, spark_options
 from l0gc.cli.sweep import Limits, eligible, limits, run_sweep
 from l0gc.cli.vacuum import Ages, ages, run_vacuum
-from l0gc.collect.attempts import LastRun, read_attempts
-from l0gc.collect.gc_note import read_gc_note, write_gc_note
+from l0gc.collect.attempts import read_attempts
 from l0gc.collect.gc_steps import (
     COMPUTE,
     EXPIRE,
     HOUSEKEEP,
     MERGE,
     RECONCILE,
-    SCAN_EVERY_MS,
     STEPS,
     SWEEP,
     VACUUM,
-    GcNote,
-    compute_not_due,
     is_final,
     is_left_out,
-    sweep_not_due,
     worst,
 )
 from l0gc.collect.plan import choose_engine, run_id
@@ -52,11 +47,8 @@ from l0gc.events import event
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.entries import UNLIMITED
-from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.garbage import JournalGarbage
     from l0gc.streamlog.level_one.merge_plan import MergeRule
 
 _log: Final = logging.getLogger(__name__)
@@ -135,7 +127,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step: what it does, and why it is not due, asked when its turn comes; empty if it is."""
+    """A step: what it does, and why it is not due, read when it comes up; empty if it is."""
 
     name: str
     work: Callable[[], None]
@@ -160,18 +152,7 @@ def _steps(
     """The steps, in their order."""
     local = bounds.engine == LOCAL
     of_vacuum = run_id(store.now_ms(), cluster.runtime.new_id())  # its record is one of its own
-    due = _Due(cluster, rule, dry_run=dry_run)
-
-    def lift() -> None:
-        if not local:
-            run_reconcile(out, cluster, store.config, session)
-            return
-        from l0gc.streamlog.level_one.reconcile import reconcile
-
-        with LastRun(cluster, RECONCILE):
-            with out.progress("reconciling"):
-                result = reconcile(cluster)
-            print_result(out, result)
+    due = Due(cluster, rule, dry_run=dry_run)
 
     def expire() -> None:
         from l0gc.cli.expire import run_expire
@@ -196,7 +177,11 @@ def _steps(
 
     return [
         _Step(HOUSEKEEP, lambda: run_housekeep(out, cluster, barrier=barrier)),
-        _Step(RECONCILE, lift, due.no_reconcile),
+        _Step(
+            RECONCILE,
+            lambda: run_reconcile(out, cluster, store.config, session, engine=LOCAL if local else SPARK),
+            due.no_reconcile,
+        ),
         _Step(
             MERGE,
             lambda: run_merge(out, cluster, store.config, session, rule=rule, engine=LOCAL if local else "auto"),
@@ -214,96 +199,6 @@ def _steps(
         _Step(SWEEP, sweep, due.no_sweep, due.swept),
         _Step(VACUUM, vacuum, lambda: due.no_vacuum(ages)),
     ]
-
-
-class _Due:
-    """Finds out which steps are due, and notes for the next run what that one needs to decide. In a dry run all are."""
-
-    def __init__(self, cluster: Cluster, rule: MergeRule, *, dry_run: bool) -> None:
-        self._cluster, self._rule, self._dry_run = cluster, rule, dry_run
-        self._external = cluster.identity().external_log
-        self._all = dry_run or self._external
-        self._note = GcNote()
-        self._landed = -1
-        self._garbage: JournalGarbage | None = None
-
-    def no_reconcile(self) -> str:
-        from l0gc.streamlog.level_one.reconcile import has_work
-
-        return "" if self._all or has_work(self._cluster) else "everything is in L1"
-
-    def no_merge(self) -> str:
-        from l0gc.streamlog.level_one.merge import merge_due
-
-        due = self._all or merge_due(self._cluster, rule=self._rule)
-        return "" if due else "no partition has L1 objects that should be one"
-
-    def no_expiry(self) -> str:
-        state = self._cluster.controller.snapshot()
-        kept = [state.retention(t) for t in state.topics.values()]
-        limited = any(r.ms != UNLIMITED or r.bytes != UNLIMITED for r in kept)
-        return "" if self._all or limited else "no topic has a retention"
-
-    def no_watermark(self) -> str:
-        from l0gc.streamlog.standing import standing
-
-        if self._all:
-            return ""
-        self._note = read_gc_note(self._cluster.store)
-        now = standing(self._cluster)
-        self._landed = now.landed
-        published = self._published()
-        now_ms = self._cluster.store.now_ms()
-        return compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
-
-    def computed(self, data: dict[str, Any]) -> None:
-        """Note what M was computed from."""
-        published, listing = self._published(), data["listing"]
-        if self._dry_run or published is None:
-            return
-        held = -1
-        if listing is not None:
-            held = listing["objects"] - listing["eligible_objects"] - listing["unparsable"]
-        self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
-
-    def no_sweep(self) -> str:
-        return "" if self._all else sweep_not_due(self._published(), self._note)
-
-    def swept(self, data: dict[str, Any]) -> None:
-        """Note up to where nothing is left."""
-        if not self._dry_run and data["eligible"] == data["deleted"] and not data["stopped"] and not data["paused"]:
-            self._keep(swept=data["watermark"])
-
-    def no_vacuum(self, ages: Ages) -> str:
-        if self._all:
-            return ""
-        source = self._looked()
-        dropped = source.is_due(self._cluster.store.now_ms() - ages.l1_grace * 1000)
-        if dropped or source.broken or self.orphans(ages):
-            return ""
-        return "nothing that was dropped has had its grace, and orphans were looked for within a day"
-
-    def orphans(self, ages: Ages) -> bool:
-        """Whether it is time to look for orphans, which takes a listing."""
-        if self._all:
-            return True
-        before_ms = self._cluster.store.now_ms() - ages.orphan_age * 1000 - SCAN_EVERY_MS
-        return self._looked().scan_due(before_ms)
-
-    def _looked(self) -> JournalGarbage:
-        from l0gc.streamlog.garbage import JournalGarbage
-
-        if self._garbage is None:
-            self._garbage = JournalGarbage(self._cluster)
-            self._garbage.look()
-        return self._garbage
-
-    def _published(self) -> PublishedWatermark | None:
-        return read_published(self._cluster.store, self._cluster.identity().cluster_id)[0]
-
-    def _keep(self, **noted: int) -> None:
-        self._note = msgspec.structs.replace(self._note, **noted)
-        write_gc_note(self._cluster.store, self._note)
 
 
 class _Gc:

@@ -1,8 +1,8 @@
 """What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
 
 Only l0gc's own loggers are heard. Those of the libraries below stay as they are at every `-v`: botocore's would write down
-signed requests, and py4j's a traceback when Ctrl-C finds it at work. A user and a password inside a URL are hidden, whoever
-wrote it into a message, and what a terminal would act on is escaped.
+signed requests, and py4j's a traceback when Ctrl-C finds it at work. A user and a password inside a URL are hidden,
+whichever library wrote them into a message, and what a terminal would act on is escaped.
 """
 
 from __future__ import annotations

@@ -142,13 +142,15 @@ def main() -> None:
         code = _fail(_of_stdout(e) or _of_this_machine(e), 1, trace=verbose)
     except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v
         code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1, trace=verbose)
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    signals.ended(code)
+    sys.exit(code)
 
 
 def _open_what_is_closed() -> None:
     """Have stdin, stdout and stderr, whatever the caller closed: the next file or connection would get their numbers.
 
-    They are opened the wrong way round, so that whoever uses one learns that it is closed.
+    They are opened the wrong way round, so that a process that uses one learns that it is closed.
     """
     for number, name, flags, mode in (
         (0, "stdin", os.O_WRONLY, "r"),
@@ -189,7 +191,7 @@ def _of_this_machine(e: OSError) -> str:
 
 
 def _log_format(args: list[str]) -> str:
-    """The format that is asked for, as far as it can be told without the command."""
+    """The requested format, as far as it is known without the command."""
     wanted = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
     for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")

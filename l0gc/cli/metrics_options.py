@@ -1,6 +1,6 @@
 """The options of commands that tell metrics, and where the numbers go: a text file, a Pushgateway, or both.
 
-Told when the run ends, also when it failed. Whatever goes wrong here is a note: metrics never change what a command does
+Exported when the run ends, also when it failed. Whatever goes wrong here is a note: metrics never change what a command does
 or ends with.
 """
 

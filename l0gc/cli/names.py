@@ -20,7 +20,7 @@ _MOST: Final = 200
 
 
 class Name(click.ParamType[str]):
-    """Any text; what it may be is found out, and told, by the command."""
+    """Any text; the command checks what it may be."""
 
     name = "text"
 

@@ -61,7 +61,7 @@ _OPTIONS: Final = [
     ),
     click.option(
         "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=Number(min=0), metavar="SECONDS",
-        help="Advance the epoch when it is older than this.  [default: 600]",
+        help="Advance the epoch when it is about this old.  [default: 600]",
     ),
     click.option(
         "--epoch-cache", envvar="L0GC_EPOCH_CACHE", type=Number(min=0), metavar="SECONDS", hidden=True,

@@ -182,7 +182,7 @@ def is_capable() -> bool:
 
 
 def is_coloured() -> bool:
-    """Whether stdout takes colours, and nobody has asked to do without (https://no-color.org)."""
+    """Whether stdout takes colours, and NO_COLOR is not set (https://no-color.org)."""
     return is_capable() and not os.environ.get("NO_COLOR")
 
 

@@ -46,7 +46,7 @@ def describe(settings: Settings, name: str) -> None:
     from l0gc.streamlog.producers import describe_producer
 
     out = Output(settings)
-    with open_cluster(settings) as (cluster, _), out.progress("looking"):
+    with open_cluster(settings) as (cluster, _), out.progress("reading"):
         view = describe_producer(cluster, name)
     out.result(msgspec.to_builtins(view), _lines(view), indent=13)
 
@@ -112,4 +112,4 @@ def _short(input_id: str) -> str:
 
 def _time(ms: int) -> str:
     """A moment of the store's clock for people."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

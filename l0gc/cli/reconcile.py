@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from l0gc.cli import logs
+from l0gc.cli.compute_watermark import LOCAL, SPARK
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import TOPIC
 from l0gc.cli.options import Size, common_options, open_cluster
@@ -34,20 +36,27 @@ _MOST_ROUND_BYTES: Final = 1 << 40
     show_default=True,
     help="L0 that is lifted and committed at once.",
 )
+@click.option(
+    "--engine", type=click.Choice([SPARK, LOCAL]), default=SPARK, show_default=True,
+    help="Where it runs; local: in this process, without Java, for small buckets.",
+)  # fmt: skip
 @spark_options
 @common_options
 @metrics_options
-def command(settings: Settings, topic: str | None, round_bytes: int, master: str | None, conf: tuple[str, ...]) -> None:
+def command(
+    settings: Settings, topic: str | None, round_bytes: int, engine: str, master: str | None, conf: tuple[str, ...]
+) -> None:
     """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, on Spark.
 
     \b
     Example:
       l0gc reconcile
       l0gc reconcile events --master spark://host:7077
+      l0gc reconcile --engine local
     """
     with open_cluster(settings) as (cluster, store):
         spark = lambda defaults: open_spark(settings, "reconcile", master, (*defaults, *conf))  # noqa: E731
-        run_reconcile(Output(settings), cluster, store.config, spark, topic, round_bytes)
+        run_reconcile(Output(settings), cluster, store.config, spark, topic, round_bytes, engine)
 
 
 def run_reconcile(
@@ -57,10 +66,11 @@ def run_reconcile(
     open_session: OpenSpark,
     topic: str | None = None,
     round_bytes: int | None = None,
+    engine: str = SPARK,
 ) -> None:
-    """Reconcile, and tell the result; a session is opened if there is work. Raises as `print_result` does."""
+    """Reconcile, and tell the result; a session is opened if there is work for it. Raises as `print_result` does."""
     from l0gc.streamlog.level_one.plan import ROUND_BYTES
-    from l0gc.streamlog.level_one.reconcile import ReconcileResult, has_work
+    from l0gc.streamlog.level_one.reconcile import Local, ReconcileResult, has_work, run_rounds
 
     lifted = 0
 
@@ -71,20 +81,24 @@ def run_reconcile(
     with telling_stop(stopped), LastRun(cluster, "reconcile", whole=topic is None):
         with out.progress("reconciling") as show:
             show("reading the journals")
+            size_of_round = round_bytes or ROUND_BYTES
+            say: Callable[[str], None] = show
+
+            def progress(done: ReconcileResult) -> None:
+                nonlocal lifted
+                lifted = done.records
+                say(f"round {done.rounds + 1}, {count(done.records, 'record')} in L1")
+
             if not has_work(cluster, topic):  # what is wrong with the arguments is said before Spark starts
                 result = ReconcileResult()
+            elif engine == LOCAL:
+                result = run_rounds(cluster, Local(cluster), topic, round_bytes=size_of_round, progress=progress)
             else:
                 from l0gc.spark import reconcile_job
 
                 with open_session(()) as spark, telling_tasks(spark, show) as say:
-
-                    def progress(done: ReconcileResult) -> None:
-                        nonlocal lifted
-                        lifted = done.records
-                        say(f"round {done.rounds + 1}, {count(done.records, 'record')} in L1")
-
                     result = reconcile_job.run(
-                        spark, cluster, config, topic, round_bytes=round_bytes or ROUND_BYTES, progress=progress
+                        spark, cluster, config, topic, round_bytes=size_of_round, progress=progress
                     )
         print_result(out, result)
 

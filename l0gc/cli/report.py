@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ import msgspec
 
 from l0gc.cli.options import common_options, open_cluster, price_option
 from l0gc.cli.output import Output, writing_stdout
+from l0gc.cli.whole_file import whole_file
 from l0gc.errors import UsageError
 from l0gc.formatting import size
 from l0gc.settings import Settings
@@ -40,14 +40,15 @@ def command(settings: Settings, output: str, findings: str | None, price_gb_mont
     if settings.json and output == _STDOUT:
         raise UsageError("-o - and --json both print to stdout; take one of them")
     found = None if findings is None else findings_of(_read(findings), findings)
-    with open_cluster(settings) as (cluster, store), out.progress("looking"):
+    with open_cluster(settings) as (cluster, store), out.progress("reading"):
         facts = gather(cluster, store.config.url, price_gb_month=price_gb_month, findings=found)
     page = render(facts)
     if output == _STDOUT:
         with writing_stdout():
             click.echo(page, nl=False)
         return
-    _write(Path(output), page)
+    with whole_file(Path(output)) as write:
+        write(page.encode())
     data = {"output": output, **msgspec.to_builtins(facts)}
     out.result(data, [f"{output}: {size(len(page.encode()))}; open it in a browser"])
 
@@ -57,19 +58,3 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as e:
         raise UsageError(f"cannot read the findings in {path}: {e.strerror}") from e
-
-
-def _write(path: Path, page: str) -> None:
-    """All of it or nothing: a web server may be showing the file that it replaces. What is no file stays what it is."""
-    try:
-        if path.exists() and not path.is_file():  # /dev/stdout, a pipe; a directory, which says so
-            path.write_text(page, encoding="utf-8")
-            return
-        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            part.write_text(page, encoding="utf-8")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as e:
-        raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e

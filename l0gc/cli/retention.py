@@ -1,4 +1,4 @@
-"""What the commands share that set a retention, or delete records: options, units, and how a result is told."""
+"""What the commands share that set a retention, or delete records: options, units, and how a result is printed."""
 
 from __future__ import annotations
 
@@ -79,10 +79,12 @@ def retention_text(ms: int | None, bytes_: int | None) -> str:
 def tell(out: Output, result: ExpireResult, *, dry_run: bool) -> None:
     """What was deleted; raises `PartialFailureError` if something was left out."""
     verb = "would be deleted" if dry_run else "deleted"
-    lines = [
-        f"{count(result.records, 'record')} of {count(result.partitions, 'partition')} {verb}, "
-        f"with {count(result.l1_objects, 'L1 object')} ({size(result.bytes)}) for vacuum"
-    ]
+    text = "nothing to delete"
+    if result.partitions:
+        text = f"{count(result.records, 'record')} of {count(result.partitions, 'partition')} {verb}"
+    if result.l1_objects:
+        text += f", with {count(result.l1_objects, 'L1 object')} ({size(result.bytes)}) for vacuum"
+    lines = [text]
     lines += [
         f"{s.topic}/{s.partition} begins at offset {s.log_start_offset} (was {s.previous})" for s in result.starts
     ]

@@ -67,7 +67,7 @@ def command(settings: Settings, directory: str | None, port: int | None) -> None
 
 @contextmanager
 def _until_a_signal() -> Iterator[list[int]]:
-    """The signals that asked for the end; from the second on they have no effect: the end is on its way."""
+    """The signals that ended it; from the second on they have no effect: the end is on its way."""
     heard: list[int] = []
 
     def hear(number: int, frame: Any) -> None:

@@ -7,6 +7,7 @@ instead. A signal that was ignored when the command was started, as under `nohup
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ from l0gc.errors import StoppedError
 
 SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _AGAIN_S: Final = 0.02
+_dropped: Final = set[int]()
+"""Signals of which what they raised was lost, and that are sent once more: they are no second ones."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -44,10 +47,34 @@ def listen() -> None:
 
 
 def _heard(number: int, frame: Any) -> None:
+    _dropped.discard(number)
     for each in SIGNALS:
         if signal.getsignal(each) is _heard:
             signal.signal(each, signal.SIG_DFL)
     raise Interrupted(number)
+
+
+def ended(code: int) -> None:
+    """The command has ended, and said what there was to say: a signal now only makes Python end sooner, with the same code.
+
+    Without this, Python, which gives up its handlers on its way out, would be killed by it, and a command that is done would
+    look like one that was stopped without a word.
+    """
+
+    def heard(number: int, frame: Any) -> None:
+        os._exit(code)
+
+    for number in SIGNALS:
+        if signal.getsignal(number) in (_heard, signal.SIG_DFL):
+            signal.signal(number, heard)
+    atexit.unregister(_ignore)
+    atexit.register(_ignore)
+
+
+def _ignore() -> None:
+    """What Python does behind this is short, and it keeps what is ignored."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
@@ -57,6 +84,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """
     if isinstance(what.exc_value, Interrupted):
         number = what.exc_value.exit_code - 128
+        _dropped.add(number)
         for each in SIGNALS:
             if signal.getsignal(each) == signal.SIG_DFL:
                 signal.signal(each, _heard)
@@ -81,10 +109,13 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
     """A signal ends the run in good order; the second one kills it, which the record is made for."""
 
     def heard(number: int, frame: Any) -> None:
-        if signals:
+        if number in _dropped:
+            _dropped.discard(number)
+        elif signals:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        signals.append(number)
+        if not signals:
+            signals.append(number)
         try:
             stop()
         except KeyboardInterrupt:

@@ -47,7 +47,7 @@ def command(settings: Settings, watch: float | None, price_gb_month: float) -> N
             return _data(s, price_gb_month), lines
 
         if watch is None:
-            with out.progress("looking"):
+            with out.progress("reading"):
                 data, lines = look()
             out.result(data, lines, indent=None, styled=True)
             return

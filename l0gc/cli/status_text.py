@@ -67,7 +67,7 @@ def lines_of(s: Status, url: str, price: float) -> list[Line]:
 
 
 def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
-    """As wide as the terminal, or 80 columns where there is none; escaped, and coloured where that is asked for."""
+    """As wide as the terminal, or 80 columns where there is none; escaped, and coloured where that is wanted."""
     width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
     fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
     out = []
@@ -127,8 +127,14 @@ def _garbage(s: Status, price: float) -> str:
     g, amount = s.garbage, cost(s, price)
     if amount is None:
         return "not known: no listing was read when M was published" if s.published_ms >= 0 else "not known yet"
+    if not g.objects:
+        return f"none as of {_ago(s, g.as_of_ms)}"
     name = " (S3 standard)" if price == STANDARD_PRICE else ""
     gone = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
+    if g.deleted_objects >= g.objects:
+        return (
+            f"none: the last sweeps deleted all {count(g.objects, 'object')} ({size(g.bytes)}) of {_ago(s, g.as_of_ms)}"
+        )
     left = ", what is left of it" if g.deleted_objects else ","
     return (
         f"{count(g.objects, 'object')} ({size(g.bytes)}) as of {_ago(s, g.as_of_ms)}{gone}{left} {dollars(amount)} "

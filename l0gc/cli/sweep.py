@@ -20,13 +20,21 @@ from l0gc.cli.object_lines import ObjectLines
 from l0gc.cli.options import FILE, Duration, Number, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.progress import Advance
+from l0gc.cli.run_options import (
+    ENGINES,
+    keep_runs_option,
+    max_objects_option,
+    max_rate_option,
+    no_record_option,
+    record_dir_option,
+)
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cli.sweep_text import data_of, lines_of
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions, choose_engine, run_id
-from l0gc.collect.runs import KEEP_RUNS_S, expire_before
+from l0gc.collect.runs import expire_before
 from l0gc.collect.sweeper import Progress
 from l0gc.errors import StoppedError, StoreError, UsageError
 from l0gc.formatting import count, size
@@ -37,7 +45,6 @@ from l0gc.watermark.source import ClusterHandle
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
-KEEP_RUNS: Final = f"{KEEP_RUNS_S // 86400}d"
 
 
 class ShardRange(click.ParamType[tuple[int, int]]):
@@ -56,26 +63,19 @@ class ShardRange(click.ParamType[tuple[int, int]]):
 
 _LIMITS: Final = [
     click.option("--min-age", type=Duration(), default="0s", show_default=True, help="Leave objects younger than this."),
-    click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects."),
-    click.option(
-        "--max-rate", type=Number(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
-    ),
+    max_objects_option,
+    max_rate_option,
     click.option(
         "--max-delete-ratio", type=Number(0, 1), metavar="R",
         help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
     ),
+    keep_runs_option,
     click.option(
-        "--keep-runs", type=Duration(), default=KEEP_RUNS, show_default=True, help="Remove records of runs older than this."
-    ),
-    click.option(
-        "--engine", type=click.Choice(["auto", "local", "spark"]), default="auto", show_default=True,
+        "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
         help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
     ),
-    click.option(
-        "--record-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-        help="Keep the run record in this folder instead of the bucket, e.g. because the store is full.",
-    ),
-    click.option("--no-record", is_flag=True, help="Keep no run record: nothing can then be shown or undeleted."),
+    record_dir_option,
+    no_record_option,
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The one place where text is made fit for a terminal.
 
-Keys, producer names, reasons of a pause and messages of a store come from whoever writes to the bucket. Printed as they
+Keys, producer names, reasons of a pause and messages of a store come from every writer of the bucket. Printed as they
 are, a newline in them fakes a line of l0gc, an escape sequence rewrites what stands above, and a bidirectional control
 shows a key in another order. So whatever a command prints goes through `escaped`, which leaves one line of visible
 characters; JSON goes through `json_text`, which leaves the same value.

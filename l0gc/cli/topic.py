@@ -233,7 +233,7 @@ def describe(settings: Settings, name: str, partition: int | None, limit: int) -
 
 
 def _hidden(found: TopicDescription, partition: int | None) -> int:
-    """How many partitions are not shown, where nobody asked for one alone."""
+    """How many partitions are not shown, unless one alone was requested."""
     return found.topic.partitions - len(found.offsets) if partition is None else 0
 
 

@@ -102,15 +102,15 @@ def command(
                 out.note(committed)
             raise
     placeholders = len(result.placeholders)
-    out.result(
-        _data(result, result.placeholders.json() if out.tells_data else placeholders),
-        [
-            f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
-            f"{count(placeholders, 'placeholder')}"
-            + (f"; {result.skipped:,} had landed before" if result.skipped else "")
-            + (f"; {count(result.retries, 'batch', 'batches')} stamped anew" if result.retries else "")
-        ],
-    )
+    text = f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
+    text += count(placeholders, "placeholder")
+    if result.skipped and not result.records:
+        text = f"nothing new: all {count(result.skipped, 'record')} had landed before"
+    elif result.skipped:
+        text += f"; {result.skipped:,} had landed before"
+    if result.retries:
+        text += f"; {count(result.retries, 'batch', 'batches')} stamped anew"
+    out.result(_data(result, result.placeholders.json() if out.tells_data else placeholders), [text])
     out.measure({"placeholders": placeholders})
 
 

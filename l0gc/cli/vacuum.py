@@ -13,23 +13,32 @@ import click
 
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import Duration, Number, common_options, open_cluster
+from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output
+from l0gc.cli.run_options import (
+    ENGINES,
+    keep_runs_option,
+    max_objects_option,
+    max_rate_option,
+    no_record_option,
+    record_dir_option,
+)
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
-from l0gc.cli.sweep import KEEP_RUNS, give_memory_back
+from l0gc.cli.sweep import give_memory_back
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.garbage import KINDS, GarbageSource
 from l0gc.collect.local import DELETERS
-from l0gc.collect.notes import KEEP_SCANS
 from l0gc.collect.plan import SPARK_FROM, needs_one_process, run_id
-from l0gc.collect.vacuum import L1_GRACE_MS, ORPHAN_AGE_MS, Vacuum, VacuumOptions, VacuumResult
+from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum_plan import L1_GRACE_MS, ORPHAN_AGE_MS, VacuumOptions
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.objectstore import ENABLED, SUSPENDED
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.scan_keys import KEEP_SCANS
 
 if TYPE_CHECKING:
     from l0gc.collect.vacuum import ScansElsewhere
@@ -84,11 +93,9 @@ def ages(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("vacuum")
 @click.option("--dry-run", is_flag=True, help="Delete nothing; print the numbers that the run would print.")
 @ages
-@click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects.")
-@click.option("--max-rate", type=Number(0, min_open=True), metavar="N", help="Delete no more than N objects a second.")
-@click.option(
-    "--keep-runs", type=Duration(), default=KEEP_RUNS, show_default=True, help="Remove records of runs older than this."
-)
+@max_objects_option
+@max_rate_option
+@keep_runs_option
 @click.option(
     "--keep-scans",
     type=click.IntRange(1),
@@ -99,18 +106,13 @@ def ages(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option(
     "--engine",
-    type=click.Choice(["auto", "local", "spark"]),
+    type=click.Choice(ENGINES),
     default="auto",
     show_default=True,
-    help="Where orphans are looked for; auto takes a Spark cluster, if one is given, for a million objects and more.",
+    help="Where orphans are searched for; auto takes a Spark cluster, if one is given, for a million objects and more.",
 )
-@click.option(
-    "--record-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Keep the run record in this folder instead of the bucket, e.g. because the store is full.",
-)
-@click.option("--no-record", is_flag=True, help="Keep no run record: nothing can then be shown or undeleted.")
+@record_dir_option
+@no_record_option
 @spark_options
 @common_options
 @metrics_options
@@ -224,7 +226,7 @@ def _run(
 
 
 def _wants_spark(engine: str, master: str | None, source: GarbageSource) -> bool:
-    """Whether orphans are looked for on Spark: if the user says so, or it is given a cluster and much to list."""
+    """Whether orphans are searched for on Spark: if the user says so, or it is given a cluster and much to list."""
     if engine != "auto" or master is None or master.startswith("local"):
         return engine == "spark"
     source.look()

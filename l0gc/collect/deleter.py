@@ -1,7 +1,7 @@
 """Deleting batches of keys at the pace that the store sets, and trying again only what failed.
 
 A delete is idempotent and its keys were eligible for ever, so a retry is safe whatever happened to the first try. What the
-store refuses for being asked too fast is tried until it has taken nothing at all for `PATIENCE_S`; other failures a few
+store refuses for too many requests is tried until it has taken nothing at all for `PATIENCE_S`; other failures a few
 times, with full jitter; what cannot succeed (access denied, object lock) is reported and not tried again.
 """
 

@@ -30,7 +30,7 @@ KINDS: Final = (*DATA_KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, ATTEMPTS, GC_MARKS)
 class Lot(NamedTuple):
     """Dropped objects of one kind. The next lot may go when this one is gone.
 
-    `listed`: the unit lists them one by one, so it is told which are gone; else it lists what leads to them.
+    `listed`: the unit lists them one by one, so it gets those that are gone; else it lists what leads to them.
     """
 
     kind: str
@@ -137,7 +137,7 @@ class GarbageSource(Protocol):
         ...
 
     def scan_due(self, before_ms: int) -> bool:
-        """Whether the fences are older than `before_ms`: so long nobody has looked for orphans."""
+        """Whether the fences are older than `before_ms`: so long no run has searched for orphans."""
         ...
 
     def parts(self, prefix: str, count: int) -> Sequence[Part]:
@@ -145,7 +145,7 @@ class GarbageSource(Protocol):
         ...
 
     def looker(self, *, remote: bool) -> LookAt:
-        """How a part is looked at; `remote` where that is done in another process."""
+        """How a part is read; `remote` where that is done in another process."""
         ...
 
     def prefixes(self) -> dict[str, str]:

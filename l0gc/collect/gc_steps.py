@@ -1,10 +1,10 @@
 """The steps of `l0gc gc`: which of them are due, which still run after one has failed, and what the run ends with (pure).
 
 Leaving a step out is always safe: what it would have done is there for the next run. So a step is left out where the
-journals and what the last runs noted say that it would find nothing, and it runs where they do not say. And every step is
+journals and what the last runs recorded say that it would find nothing, and it runs where they do not say. And every step is
 safe after any other, failed or not: M covers only what is done, and the sweep has its own guards. So after a failure a step
 is left out only where it could do no good, with one exception: where M was not computed, something about the bucket may be
-wrong that only that step looks for, and nothing is deleted.
+wrong that only that step checks, and nothing is deleted.
 """
 
 from __future__ import annotations

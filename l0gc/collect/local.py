@@ -5,20 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from l0gc.collect.pause import refusal
 from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan
-from l0gc.collect.record import RecordSink, RunSummary, write_summary
 from l0gc.collect.record_places import sink_of
 from l0gc.collect.remover import Tally
+from l0gc.collect.run_end import ending
 from l0gc.collect.scan import EligibleObject
 from l0gc.collect.sweeper import Progress, Sweeper
 from l0gc.collect.uploads import UploadsResult, abort_uploads
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import L0gcError, PartialFailureError, SafetyError, StoreError
+from l0gc.errors import L0gcError, PartialFailureError, SafetyError
 from l0gc.formatting import count
 from l0gc.storage.parallel import InlineExecutor, Parallel
 from l0gc.watermark.source import ClusterHandle
@@ -94,6 +93,21 @@ class SweepResult:
     def paused(self) -> str | None:
         """The pause that is set, or that ended the run."""
         return self.plan.paused or self.tally.paused or None
+
+    @property
+    def left_traces(self) -> bool:
+        return bool(self.tally.deleted or self.tally.failed or self.uploads.aborted)
+
+    def particulars(self) -> dict[str, Any]:
+        """What only a sweep has in its `run.json`."""
+        return {
+            "purge_versions": self.plan.purge_versions,
+            "first_shard": self.plan.first_shard,
+            "end_shard": self.plan.end_shard,
+            "listed": self.tally.counts.listed,
+            "eligible": self.tally.counts.eligible,
+            "uploads_aborted": self.uploads.aborted,
+        }
 
     @property
     def over_ratio(self) -> bool:
@@ -178,49 +192,13 @@ class LocalSweep:
             ranges = 1  # a limit is used up in key order, so that a dry run counts the objects that the run deletes
         elif plan.is_mostly_garbage:
             ranges = (ranges + 3) // 4  # the deletes set the pace, and a scanner that waits holds a page
-        try:
-            result.tally = sweeper.run(plan.ranges(ranges), scanners)
+        with ending(self._cluster, self._records, result, began):
+            try:
+                result.tally = sweeper.run(plan.ranges(ranges), scanners)
+            except Exception:
+                result.tally = sweeper.tally
+                raise
             if not result.over_ratio:
                 result.uploads = abort_uploads(self._cluster.store, plan, self.stop)
-        except Exception:  # not what kills the process: then the record says so by having no end
-            result.tally = sweeper.tally
-            with suppress(StoreError):  # the error that ended the run is the one to report
-                self._finish(result, began, "failed")
-            raise
-        result.stopped = self.stop.is_set()
-        self._finish(result, began, "stopped" if result.stopped else "done")
+            result.stopped = self.stop.is_set()
         return result
-
-    def _finish(self, result: SweepResult, began: float, outcome: str) -> None:
-        result.seconds = self._cluster.runtime.clock.monotonic() - began
-        finish_record(self._cluster, self._records, result, outcome)
-
-
-def finish_record(cluster: ClusterHandle, records: RecordSink, result: SweepResult, outcome: str) -> None:
-    """Write the run's `run.json`; a run that deleted nothing and met no trouble leaves none."""
-    plan, t = result.plan, result.tally
-    if plan.dry_run or (outcome == "done" and not (t.deleted or t.failed or result.uploads.aborted)):
-        return
-    write_summary(
-        records,
-        RunSummary(
-            run_id=plan.run_id,
-            started_ms=plan.started_ms,
-            watermark=plan.watermark,
-            cluster_epoch=plan.cluster_epoch,
-            engine=result.engine,
-            versioning=plan.versioning,
-            purge_versions=plan.purge_versions,
-            first_shard=plan.first_shard,
-            end_shard=plan.end_shard,
-            ended_ms=cluster.store.now_ms(),
-            outcome=outcome,
-            listed=t.counts.listed,
-            eligible=t.counts.eligible,
-            deleted=t.deleted,
-            bytes=t.bytes,
-            failed=t.failed,
-            uploads_aborted=result.uploads.aborted,
-            seconds=round(result.seconds, 3),
-        ),
-    )

@@ -16,11 +16,10 @@ from l0gc.collect.scan import EligibleObject
 from l0gc.collect.under_way import is_stale
 from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, RUNS, SCANS
 from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.watermark.scan_keys import old_scans
 
 KEEP_RUNS: Final = 10_000
 """So many runs at the most are on record."""
-KEEP_SCANS: Final = 1000
-"""So many scan snapshots are kept, as compute-watermark keeps them."""
 
 
 def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str) -> Iterator[list[EligibleObject]]:
@@ -40,15 +39,13 @@ def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str
 
 def old_scan_snapshots(store: ObjectStore, now_ms: int, keep: int) -> Iterator[list[EligibleObject]]:
     """The snapshots that compute-watermark would remove, too, and all but the `keep` newest."""
-    from l0gc.watermark.scans import old_scans
-
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], now_ms, keep))
     yield from (_those(page, lambda key: key in old) for page in pages)
 
 
 def old_attempts(store: ObjectStore, before_ms: int) -> Iterator[list[EligibleObject]]:
-    """What was noted of jobs that this l0gc does not have, and not since `before_ms`."""
+    """The last runs of jobs that this l0gc does not have, and not since `before_ms`."""
     known = {attempt_key(job) for job in JOBS}
     for page in store.scan(ATTEMPTS):
         ages = dict(zip(page.keys, page.modified_ms, strict=True))

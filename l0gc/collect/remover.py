@@ -2,7 +2,7 @@
 
 The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then its
 batches go to the deleters. Few segments are under way at once, and the caller waits for a place, with no more than
-the batch in its hands, so memory does not grow with the bucket. An operator's pause is looked for before each segment is put
+the batch in its hands, so memory does not grow with the bucket. An operator's pause is read before each segment is put
 on record; it ends the run as a stop does.
 """
 

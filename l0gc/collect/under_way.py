@@ -1,7 +1,7 @@
 """Which `gc` runs are under way: markers in the bucket, for people to know.
 
 They are no lock and nothing waits for them: two runs at once are safe, since each of their steps is. So a marker that
-cannot be written, read or removed is no reason to stop. A run writes its own marker before it looks for others, so of two
+cannot be written, read or removed is no reason to stop. A run writes its own marker before it lists the others, so of two
 at once at least one sees the other, and writes it again every minute while it lives. One that is older than a few minutes
 by the store's clock was left behind by a run that was killed: it no longer counts, and the next run that sees it removes it.
 """

@@ -10,12 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Protocol
-
-import msgspec
+from typing import Any, Final, Protocol
 
 from l0gc.collect.dropped import DroppedRemoval
 from l0gc.collect.garbage import (
@@ -30,119 +26,30 @@ from l0gc.collect.garbage import (
     LookAt,
     Part,
 )
-from l0gc.collect.notes import KEEP_RUNS, KEEP_SCANS, old_attempts, old_run_records, old_scan_snapshots, stale_marks
+from l0gc.collect.notes import KEEP_RUNS, old_attempts, old_run_records, old_scan_snapshots, stale_marks
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.pause import describe, read_pause, refusal
-from l0gc.collect.plan import run_id, versioning_of
-from l0gc.collect.record import VACUUM, Removed, RunSummary, write_summary
+from l0gc.collect.pause import refusal
+from l0gc.collect.record import VACUUM, Removed
 from l0gc.collect.record_places import NoRecords, sink_of
 from l0gc.collect.remover import Budget, Remover, Tally
-from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.collect.run_end import ending
 from l0gc.collect.scan import EligibleObject
-from l0gc.errors import L0gcError, PartialFailureError, StoreError
+from l0gc.collect.vacuum_plan import VacuumOptions, VacuumPlan, make_vacuum_plan
+from l0gc.errors import L0gcError, PartialFailureError
 from l0gc.formatting import count
-from l0gc.storage.objectstore import OFF, PAGE_SIZE
+from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.parallel import InlineExecutor, Parallel
-from l0gc.watermark.publication import refuse_if_behind, watermark_of
 from l0gc.watermark.source import ClusterHandle
 
-L1_GRACE_MS: Final = 3_600_000
-"""How long dropped objects stay for readers by default."""
-ORPHAN_AGE_MS: Final = 24 * 3_600_000
-"""Runs that stamped an object so long ago are refused by default, if they have not committed it yet."""
 SCANNERS: Final = 8
-
-
-@dataclass(frozen=True)
-class VacuumOptions:
-    """What the caller wants.
-
-    Attributes:
-        l1_grace_ms: dropped objects stay so long for readers.
-        orphan_age_ms: objects stamped so long ago that no journal names are orphans.
-        orphans: False to leave out the listing that finds orphans.
-        keep_runs_ms: the records of runs are kept so long.
-        keep_scans: so many scan snapshots are kept at the most.
-        max_objects: delete no more than this many.
-        max_rate: delete no more than this many a second.
-        run_id: the run's name, see `plan.run_id`; by default a new one.
-        record_dir: a folder of this machine that the run record goes to.
-        record: False for no run record at all.
-    """
-
-    dry_run: bool = False
-    l1_grace_ms: int = L1_GRACE_MS
-    orphan_age_ms: int = ORPHAN_AGE_MS
-    orphans: bool = True
-    keep_runs_ms: int = KEEP_RUNS_S * 1000
-    keep_scans: int = KEEP_SCANS
-    max_objects: int | None = None
-    max_rate: float | None = None
-    run_id: str | None = None
-    record_dir: Path | None = None
-    record: bool = True
-
-
-class VacuumPlan(msgspec.Struct, frozen=True):
-    """What every worker needs to know; holds no secret. `watermark` is what was published when the run began."""
-
-    run_id: str
-    watermark: int
-    cluster_epoch: int
-    started_ms: int
-    dry_run: bool
-    versioning: str
-    external_log: bool = False
-    max_objects: int | None = None
-    max_rate: float | None = None
-    paused: str = ""
-
-    @property
-    def by_version(self) -> bool:
-        """Versions stay, for `l0gc undelete`."""
-        return False
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_objects
-
-    @property
-    def keeps_history(self) -> bool:
-        return self.versioning != OFF
-
-
-def make_vacuum_plan(cluster: ClusterHandle, options: VacuumOptions) -> VacuumPlan:
-    """Look at the cluster.
-
-    Raises:
-        NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
-        PausedError: an operator has paused deletions, and this is no dry run.
-    """
-    identity, published = refuse_if_behind(cluster)
-    pause = read_pause(cluster.store)
-    if pause is not None and not options.dry_run:
-        raise refusal(describe(pause))
-    now_ms = cluster.store.now_ms()
-    return VacuumPlan(
-        run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
-        watermark=watermark_of(published),
-        cluster_epoch=identity.cluster_epoch,
-        started_ms=now_ms,
-        dry_run=options.dry_run,
-        versioning=versioning_of(cluster.store),
-        external_log=identity.external_log,
-        max_objects=options.max_objects,
-        max_rate=options.max_rate,
-        paused=describe(pause) if pause is not None else "",
-    )
 
 
 @dataclass
 class VacuumResult:
     """What a vacuum did, or would do. `stopped`: the caller or a pause ended it.
 
-    `fence` is the epoch below which orphans went, -1 if they were not looked for; `broken` are units that cannot be read.
+    `fence` is the epoch below which orphans went, -1 if none were searched for; `broken` are units that cannot be read.
     """
 
     plan: VacuumPlan
@@ -180,6 +87,22 @@ class VacuumResult:
         return total
 
     @property
+    def left_traces(self) -> bool:
+        of_data = any(removed.objects for kind, removed in self.deleted.items() if kind in DATA_KINDS)
+        return of_data or self.tally.failed > 0
+
+    def particulars(self) -> dict[str, Any]:
+        """What only a vacuum has in its `run.json`."""
+        return {
+            "purge_versions": False,
+            "first_shard": 0,
+            "end_shard": 0,
+            "listed": self.scanned.listed,
+            "command": VACUUM,
+            "kinds": self.deleted,
+        }
+
+    @property
     def oldest_dropped_age_s(self) -> float | None:
         """How long ago the oldest object was dropped that is still there."""
         if self.amounts.oldest_dropped_ms is None:
@@ -211,7 +134,7 @@ class VacuumResult:
 
 
 class ScansElsewhere(Protocol):
-    """An engine that looks for orphans, and removes them, in other processes."""
+    """An engine that searches for orphans, and removes them, in other processes."""
 
     @property
     def slots(self) -> int:
@@ -228,7 +151,7 @@ class Vacuum:
 
     Args:
         source: the writers; None where they keep an external log, and only notes are to go.
-        elsewhere: looks for orphans on Spark; by default this process does.
+        elsewhere: searches for orphans on Spark; by default this process does.
         progress: called behind every request, with the kind, and how many objects of all kinds are gone and their bytes.
     """
 
@@ -259,31 +182,23 @@ class Vacuum:
             EpochRegressionError: a journal or a key knows what the controller does not (hazard 10).
             StoreError: the store failed; what was deleted until then is on record.
         """
-        clock = self._cluster.runtime.clock
-        began = clock.monotonic()
+        began = self._cluster.runtime.clock.monotonic()
         plan = make_vacuum_plan(self._cluster, self._options)
         result = self.result = VacuumResult(plan, "local" if self._elsewhere is None else "spark")
         self._pacer, self._budget = Pacer(self._cluster.runtime, plan.max_rate, self.stop), Budget(plan.max_objects)
         self._deleters = deleters or InlineExecutor()
-        outcome = "failed"
-        try:
-            if self._source is not None and not plan.external_log:
-                self._vacuum_data(self._source, result, scanners)
-            self._vacuum_notes(result)
-            outcome = "stopped" if self.stop.is_set() else "done"
-        except Exception:
-            self.stop.set()
-            raise
-        finally:
-            result.tallies |= {kind: remover.tally for kind, remover in self._removers.items()}
-            result.throttled, result.backpressure_s = self._pacer.throttled, self._pacer.backpressure_s
-            result.stopped = outcome == "stopped"
-            result.seconds = clock.monotonic() - began
-            if outcome == "failed":
-                with suppress(StoreError):  # the error that ended the run is the one to report
-                    self._finish(result, outcome)
-            else:
-                self._finish(result, outcome)
+        with ending(self._cluster, self._records, result, began):
+            try:
+                if self._source is not None and not plan.external_log:
+                    self._vacuum_data(self._source, result, scanners)
+                self._vacuum_notes(result)
+                result.stopped = self.stop.is_set()
+            except BaseException:
+                self.stop.set()  # scanners on other threads end, too
+                raise
+            finally:
+                result.tallies |= {kind: remover.tally for kind, remover in self._removers.items()}
+                result.throttled, result.backpressure_s = self._pacer.throttled, self._pacer.backpressure_s
         return result
 
     # -- data ---------------------------------------------------------------------------------------------------------
@@ -388,36 +303,6 @@ class Vacuum:
     def _report(self, kind: str) -> None:
         removers = list(self._removers.values())
         self._progress(kind, sum(r.shown for r in removers), sum(r.shown_bytes for r in removers))
-
-    def _finish(self, result: VacuumResult, outcome: str) -> None:
-        """Write the run's `run.json`; a run that deleted no data and met no trouble leaves none."""
-        plan, t = result.plan, result.tally
-        of_data = any(removed.objects for kind, removed in result.deleted.items() if kind in DATA_KINDS)
-        if plan.dry_run or (outcome == "done" and not of_data and not t.failed):
-            return
-        write_summary(
-            self._records,
-            RunSummary(
-                run_id=plan.run_id,
-                started_ms=plan.started_ms,
-                watermark=plan.watermark,
-                cluster_epoch=plan.cluster_epoch,
-                engine=result.engine,
-                versioning=plan.versioning,
-                purge_versions=False,
-                first_shard=0,
-                end_shard=0,
-                ended_ms=self._cluster.store.now_ms(),
-                outcome=outcome,
-                listed=result.scanned.listed,
-                deleted=t.deleted,
-                bytes=t.bytes,
-                failed=t.failed,
-                seconds=round(result.seconds, 3),
-                command=VACUUM,
-                kinds=result.deleted,
-            ),
-        )
 
 
 def _drained(remover: Remover) -> None:

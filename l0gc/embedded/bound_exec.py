@@ -1,9 +1,9 @@
-"""Become another program, on condition that it dies when the process that asked for it dies.
+"""Become another program, on condition that it dies when the process that started it dies.
 
 Run as a script: `python -I -S bound_exec.py PARENT_PID PROGRAM [ARGUMENT...]`.
 
-On Linux the kernel is told to send SIGKILL to this process when its parent goes, however the parent goes;
-that setting survives `execv`. The parent may have gone before the kernel was told, so its pid is compared
+On Linux the kernel is set to send SIGKILL to this process when its parent goes, however the parent goes;
+that setting survives `execv`. The parent may have gone before the kernel was set, so its pid is compared
 afterwards. All this runs after an ordinary spawn and not in the forked child of a threaded Python
 (`preexec_fn`), where a lock that another thread held at the fork can hang the child. On other systems the
 program is simply started.

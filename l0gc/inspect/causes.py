@@ -18,6 +18,7 @@ from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause, describe
 from l0gc.formatting import count, span
 from l0gc.keys import KeyLayout
+from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.journal.window import EpochWindow
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
@@ -105,7 +106,7 @@ class Facts:
         damaged: the L0 object that holds M, if it cannot be read.
         damaged_record: why the record of a sweep cannot be read.
         eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
-        held_objects: L0 objects above M at the last scan, by epoch.
+        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
     """
 
     layout: KeyLayout
@@ -173,23 +174,25 @@ def next_step(f: Facts, causes: Sequence[Cause]) -> str:
 
 
 def _waiting(f: Facts) -> str:
-    """That there is nothing to do, and when what is held becomes garbage, given that `l0gc gc` runs at each tick.
-
-    An object of epoch e goes once M has reached e, which is two epochs behind: once the cluster epoch is e + 2.
-    """
-    ticks = {epoch: max(1, epoch + NORMAL_LAG - f.epoch) for epoch in f.held_objects}
-    if not ticks:
+    """That there is nothing to do, and when what is held becomes garbage, given that `l0gc gc` runs at each tick."""
+    if not f.held_objects:
         return NOTHING
     held = count(sum(f.held_objects.values()), "object")
-    first, last = (_tick_in(f, n) for n in (min(ticks.values()), max(ticks.values())))
+    age_ms = f.now_ms - f.epoch_ms
+    first, last = (free_in(n, age_ms, f.interval_ms) for n in (min(f.held_objects), max(f.held_objects)))
     becomes = "becomes" if sum(f.held_objects.values()) == 1 else "become"
     when = last if first == last else f"{last.replace('in', 'within', 1)}, the first {first}"
     return f"{NOTHING} to do: {held} {becomes} garbage {when}, or now with {GC_BARRIER}"
 
 
-def _tick_in(f: Facts, nth: int) -> str:
-    """How long until the nth tick from now, if each comes when it is due."""
-    ms = max(0, f.epoch_ms + f.interval_ms - f.now_ms) + (nth - 1) * f.interval_ms
+def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
+    """When what is held for so many ticks becomes garbage, if `l0gc gc` runs whenever one is due.
+
+    Args:
+        age_ms: how long ago the cluster epoch began.
+    """
+    first_ms = 0 if tick_is_due(age_ms, interval_ms) else interval_ms - age_ms
+    ms = first_ms + (ticks - 1) * interval_ms if ticks else 0
     return f"in about {span(ms)}" if ms >= 1000 else "with the next l0gc gc"
 
 
@@ -303,7 +306,7 @@ def _moving(f: Facts, by_data: Sequence[Holder]) -> str:
     steps = [RECONCILE] if by_data else []
     if f.windows:
         assert f.computable is not None
-        due = f.now_ms - f.epoch_ms >= f.interval_ms
+        due = tick_is_due(f.now_ms - f.epoch_ms, f.interval_ms)
         slides = all(w.newest > f.computable + 1 and (f.epoch > w.newest or due) for w in f.windows)
         steps.append(HOUSEKEEP if slides else BARRIER)
     return " && ".join([*steps, COMPUTE])

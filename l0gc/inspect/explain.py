@@ -12,18 +12,28 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from l0gc.errors import ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
-from l0gc.inspect.causes import BARRIER, COMPUTE, RECONCILE, SWEEP, THEIR_COMPUTE
+from l0gc.inspect.causes import (
+    BARRIER,
+    COMPUTE,
+    GC_BARRIER,
+    HOUSEKEEP,
+    NOTHING,
+    RECONCILE,
+    SWEEP,
+    THEIR_COMPUTE,
+    free_in,
+)
 from l0gc.inspect.journals import Journals, read_journals
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.watermark.publication import read_published, watermark_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,7})")
 SHOWN: Final = 10
-HOUSEKEEP_AT_TICK: Final = "l0gc housekeep, when the next tick is due"
 RESTORE: Final = "restore the object that is named from a version or a backup"
 
 
@@ -64,6 +74,8 @@ class _View:
         published, _ = read_published(cluster.store, self.snapshot.cluster_id)
         self.watermark = watermark_of(published)
         self.epoch = self.snapshot.epoch
+        self._age_ms = cluster.store.now_ms() - self.snapshot.time_ms
+        self._interval_ms = int(cluster.epoch_interval_s * 1000)
         self.journals = Journals(self.snapshot)
         if self.snapshot.external_log:
             self.epoch = published.cluster_epoch if published is not None else -1
@@ -76,6 +88,24 @@ class _View:
 
     def explanation(self, subject: str, epoch: int | None = None) -> Explanation:
         return Explanation(subject, "", [], "", epoch, self.watermark, self.epoch, broken=self.journals.errors)
+
+    def moves(self, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
+        """What makes these partitions leave `epoch` behind; or that there is nothing to do, and when all of them have.
+
+        Args:
+            journal: the only one that matters.
+        """
+        kinds = {h.kind for h in holders}
+        if not kinds <= {UNRECONCILED, IDLE}:
+            return RESTORE
+        if UNRECONCILED in kinds:
+            return RECONCILE
+        due = tick_is_due(self._age_ms, self._interval_ms)
+        ticks = self.journals.ticks_until_free(epoch, due=due, journal=journal)
+        if not ticks:
+            return f"{HOUSEKEEP} && {COMPUTE}"
+        when = free_in(ticks, self._age_ms, self._interval_ms)
+        return f"{NOTHING} to do: epoch {epoch} is free {when}, or now with {GC_BARRIER}"
 
     def naming(self, key: str) -> list[_Naming]:
         """Where the journals refer to the L0 object `key`, for topics that there are."""
@@ -115,10 +145,11 @@ def explain_key(cluster: Cluster, key: str) -> Explanation:
     if naming:
         _needed(e, view, naming, there=there)
         return e
-    _of_epoch(e, view, parsed.epoch)
     if not there:
         e.verdict, e.next_step = "gone", "nothing"
-    elif e.verdict == "held" and not e.broken and not view.snapshot.external_log:
+        return e
+    _of_epoch(e, view, parsed.epoch)
+    if e.verdict == "held" and not e.broken and not view.snapshot.external_log:
         e.sentences.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
     return e
 
@@ -149,7 +180,7 @@ def _foreign(view: _View, key: str, *, there: bool) -> Explanation:
     e.verdict, e.next_step = "foreign", "nothing: remove it by hand if it is of no use"
     what = "It is no L0 key of this cluster, so no sweep ever deletes it."
     if key.startswith(("l0gc/", "level_one/")):
-        what = "It is not an L0 object: no sweep ever looks there."
+        what = "It is not an L0 object: no sweep ever lists it."
     e.sentences.append(what)
     return e
 
@@ -182,17 +213,13 @@ def _of_epoch(e: Explanation, view: _View, epoch: int) -> None:
     if e.broken:
         e.verdict, e.next_step = "held", RESTORE
     elif e.holders:
-        e.verdict, e.next_step = "held", _moves(e.holders[0])
+        e.verdict, e.next_step = "held", view.moves(e.holders, epoch)
     else:
         e.verdict, e.next_step = "releasable", COMPUTE
         e.sentences.append(f"No partition needs epoch {epoch} any more; M = {view.watermark} was computed before that.")
     e.sentences += [_why(h) for h in e.holders]
     if e.held_by > len(e.holders):
         e.sentences.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
-
-
-def _moves(h: Holder) -> str:
-    return {UNRECONCILED: RECONCILE, IDLE: HOUSEKEEP_AT_TICK}.get(h.kind, RESTORE)
 
 
 def _why(h: Holder) -> str:
@@ -223,7 +250,7 @@ def explain_partition(cluster: Cluster, name: str) -> Explanation:
     h = view.journals.holder(topic, partition)
     e = view.explanation(f"partition {h.name}", h.gc_epoch)
     e.holders, e.held_by = [h], 1
-    e.verdict, e.next_step = "holds", _moves(h)
+    e.verdict, e.next_step = "holds", view.moves([h], h.gc_epoch + 1, topic.journal_of(partition))
     e.sentences.append(_why(h))
     lowest = view.journals.watermark.watermark
     if h.gc_epoch > lowest:

@@ -99,6 +99,23 @@ class Journals:
                     found.append(r.state.window)
         return found
 
+    def ticks_until_free(self, epoch: int, *, due: bool, journal: int | None = None) -> int:
+        """How many ticks from now no partition may still need `epoch`, once all of it is reconciled.
+
+        A journal leaves an epoch behind by its window, which slides with housekeeping: now, to the cluster epoch, and then
+        with each tick. 0 if the first of these is enough.
+
+        Args:
+            due: whether a tick is due now, so that the next housekeeping does both at once.
+            journal: the only one that matters.
+        """
+        found = [0]
+        for r in self.readings:
+            revisions = [topic.revision for topic, _ in self.snapshot.topics_of(r.journal)]
+            if r.state is not None and revisions and journal in (None, r.journal):
+                found.append(_ticks(r.state.window, min(revisions), epoch, self.snapshot.epoch, due=due))
+        return max(found)
+
     def records(self) -> tuple[int, int]:
         """How many records were ever uploaded into the topics there are, and how many of them are not in L1."""
         totals = [
@@ -120,6 +137,18 @@ class Journals:
             unknown_topic(self.snapshot, unit, ((t.revision, t.topic_id) for t in topics)) for unit, topics in read
         )
         return next(filter(None, unknown), "")
+
+
+def _ticks(window: EpochWindow, revision: int, epoch: int, cluster_epoch: int, *, due: bool) -> int:
+    """The same for a journal, `revision` being the lowest of its topics, below which nothing is needed anyway."""
+    ticks = 0
+    if not due:
+        window = window.slide(cluster_epoch)
+    cluster_epoch = max(cluster_epoch, window.newest)  # it is lower only where its log went back
+    while max(revision, window.oldest) <= epoch:
+        ticks += 1
+        window = window.slide(cluster_epoch + ticks)
+    return ticks
 
 
 def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -> Journals:

@@ -126,7 +126,7 @@ def show_log(cluster: Cluster, journal: int | None, start: int = 0, *, checkpoin
     """
     names = _topic_names(cluster, journal)
     log = (cluster.controller if journal is None else cluster.journal(journal)).replica.log
-    folder = log.look()
+    folder = log.list_folder()
     offsets = sorted(o for o in folder.entries if o >= start)
     gone = folder.checkpoints and start <= folder.checkpoints[-1] and start not in folder.entries
     if folder.checkpoints and (checkpoint or gone):

@@ -36,10 +36,12 @@ from l0gc.inspect.journals import Journals, read_journals
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, read_published
-from l0gc.watermark.scans import list_scans, read_scan
+from l0gc.watermark.scan_keys import list_scans
+from l0gc.watermark.scans import read_scan
 from l0gc.watermark.source import UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
@@ -168,7 +170,7 @@ def status(cluster: Cluster) -> Status:
         held = _look(cluster, journals, facts, published)
     causes = find_causes(facts)
     if not causes and not state.external_log and published is not None and facts.eligible_objects == 0:
-        facts.held_objects = _held_objects(cluster, facts)
+        facts.held_objects = _held_objects(cluster, journals, facts)
     theirs = published.cluster_epoch if published is not None else -1
     lag_ms, at_least = _lag(cluster, facts, published)
     return Status(
@@ -228,13 +230,21 @@ def _garbage(published: PublishedWatermark | None, runs: Iterable[RunEntry]) -> 
     return found
 
 
-def _held_objects(cluster: Cluster, facts: Facts) -> dict[int, int]:
-    """The L0 objects above M, by epoch, as the last scan saw them; none where there was no scan, or it cannot be read."""
+def _held_objects(cluster: Cluster, journals: Journals, facts: Facts) -> dict[int, int]:
+    """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free.
+
+    None where there was no scan, or it cannot be read.
+    """
+    held: dict[int, int] = {}
     with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
         keys = list_scans(cluster.store)
-        rows = read_scan(cluster.store, max(keys), cluster.controller.snapshot().cluster_id).epochs if keys else []
-        return {r.epoch: r.objects for r in rows if r.epoch is not None and r.epoch > facts.watermark}
-    return {}
+        rows = read_scan(cluster.store, max(keys), journals.snapshot.cluster_id).epochs if keys else []
+        due = tick_is_due(facts.now_ms - facts.epoch_ms, facts.interval_ms)
+        for r in rows:
+            if r.epoch is not None and r.epoch > facts.watermark:
+                ticks = journals.ticks_until_free(r.epoch, due=due)
+                held[ticks] = held.get(ticks, 0) + r.objects
+    return held
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> tuple[int, int]:
@@ -315,7 +325,7 @@ class _Objects:
         return head.modified_ms if head is not None else -1
 
     def damaged(self) -> DamagedObject | None:
-        """An object that is not what the log says, if one of those that were looked at is not."""
+        """An object that is not what the log says, if one of those that were checked is not."""
         for h, extent in self._extents:
             head = self._heads[extent.key]
             short = head is None or head.size < extent.block.start + extent.block.length

@@ -111,7 +111,17 @@ def collected(rdd: RDD[Row]) -> list[Row]:
 
 
 def cause_of(error: BaseException) -> errors.L0gcError:
-    """One of `JOB_ERRORS` as what an executor's l0gc raised, if it did; others as an `L0gcError` that says what failed."""
+    """One of `JOB_ERRORS` as what an executor's l0gc raised, if it did; others as an `L0gcError` that says what failed.
+
+    Raises:
+        KeyboardInterrupt: a signal ended the job. pyspark then tells Java one thing more, on a connection in the middle of
+            an answer, and that failure hides the signal.
+    """
+    behind = error.__context__
+    while behind is not None:
+        if isinstance(behind, KeyboardInterrupt):
+            raise behind
+        behind = behind.__context__
     first = ""
     for line in reversed(str(error).splitlines()):
         m = _ERROR_LINE.fullmatch(line.strip())

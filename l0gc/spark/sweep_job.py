@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from l0gc.collect.local import SweepResult, finish_record
+from l0gc.collect.local import SweepResult
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan, needs_one_process
 from l0gc.collect.remover import Tally
+from l0gc.collect.run_end import ending
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.sweeper import Sweeper
 from l0gc.collect.uploads import abort_uploads
@@ -90,21 +91,17 @@ class SparkSweep:
         if plan.watermark == NO_WATERMARK:
             return result
         self._spark = spark
-        outcome = "failed"
-        try:
-            self._sweep(spark, plan, result)
-            if not result.tally.paused:
-                result.uploads = abort_uploads(cluster.store, plan, self._stop)
-            outcome = "stopped" if self._stop.is_set() or result.tally.paused else "done"
-        finally:
-            result.stopped = self._stop.is_set() or result.tally.paused != ""
-            result.seconds = cluster.runtime.clock.monotonic() - began
-            if outcome == "failed":
+        with ending(cluster, cluster.store, result, began):
+            try:
+                self._sweep(spark, plan, result)
+                if not result.tally.paused:
+                    result.uploads = abort_uploads(cluster.store, plan, self._stop)
+            except Exception:
                 with suppress(StoreError):  # the error that ended the run is the one to report
                     _settle(cluster, result, set())
-                    finish_record(cluster, cluster.store, result, outcome)
-            else:
-                finish_record(cluster, cluster.store, result, outcome)
+                raise
+            finally:
+                result.stopped = self._stop.is_set() or result.tally.paused != ""
         return result
 
     def _sweep(self, spark: SparkSession, plan: SweepPlan, result: SweepResult) -> None:

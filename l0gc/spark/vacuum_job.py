@@ -18,7 +18,7 @@ from l0gc.collect.garbage import LookAt, Part
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
 from l0gc.collect.remover import Remover, Tally
 from l0gc.collect.runs import deleted_on_record
-from l0gc.collect.vacuum import VacuumPlan
+from l0gc.collect.vacuum_plan import VacuumPlan
 from l0gc.runtime import Runtime
 from l0gc.spark.fan_out import SparkFanOut
 from l0gc.spark.sweep_job import pacer_of

@@ -3,12 +3,13 @@
 Truncation deletes entries that a checkpoint covers. A writer that slept through one could re-create a deleted offset and
 believe that it owns it (hazard 7). So truncation first raises `boundary.json` by compare-and-swap, and only a boundary
 that was seen to be raised allows the deletion; entries of less than a minimum age are never deleted; and a writer that
-has not looked at the log for a third of that age, by the store's clock, asks the boundary before it trusts what it
+has not read the log for a third of that age, by the store's clock, asks the boundary before it trusts what it
 appended or read.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +25,7 @@ from l0gc.errors import (
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import Listing, ObjectStore
 
 RAISE_DEADLINE_S: Final = 30.0
 """How long a store that answers reads may refuse the write before the truncation gives up; it deletes nothing then."""
@@ -35,6 +36,7 @@ CLOCKS_DIFFER_MS: Final = 5_000
 """The servers of one store need not agree on the second: a `Date` that goes back by so little means nothing."""
 _BACKOFF_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 5.0
+_NAME: Final = re.compile(r"(log|checkpoint)/([0-9]{20})\Z")
 
 
 class _Boundary(msgspec.Struct, frozen=True):
@@ -54,6 +56,20 @@ class Folder:
     entries: dict[int, int] = field(default_factory=dict)
     checkpoints: list[int] = field(default_factory=list)
     date_ms: int = 0
+
+    @classmethod
+    def of(cls, listing: Listing, folder: str) -> Folder:
+        """What `listing` shows of the log below `folder`."""
+        entries: dict[int, int] = {}
+        checkpoints: list[int] = []
+        for key, modified in listing.modified_ms.items():
+            if (m := _NAME.fullmatch(key.removeprefix(folder))) is None:
+                continue
+            if m[1] == "log":
+                entries[int(m[2])] = modified
+            else:
+                checkpoints.append(int(m[2]))
+        return cls(entries, sorted(checkpoints), listing.date_ms)
 
     def ripe(self, min_age_ms: int) -> list[int]:
         """The entries that may go: those before the newest checkpoint's own, up to the first that is too young."""
@@ -115,7 +131,7 @@ class Boundary:
         return not within(as_of_ms, date_ms, self.min_age_ms // _CHECK_SHARE)
 
     def if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
-        """The boundary, and when it was read; 0 where nobody needs to ask."""
+        """The boundary, and when it was read; 0 where it need not be read."""
         if not self.is_due(as_of_ms, date_ms):
             return 0, date_ms
         boundary, _, seen_ms = self.read()

@@ -1,48 +1,52 @@
 """Whose turn it is, when many processes append to one log.
 
-An attempt costs a request whether it wins or not, and only one wins an offset. Chance alone is unfair there: a writer
-that has won knows the next offset at once, and wins again. But all writers see the same log, and each entry says who
-wrote it. So where others are seen, a writer looks before it appends, and they take turns: the one whose last entry is
-the oldest goes next, and each of the others waits for those before it. Where nothing lands for some turns, the next one
-takes the turn of the writer that was waited for, so nobody waits long for one that has nothing to append.
+An attempt costs a request whether it wins or not, and only one attempt wins an offset. Chance alone is unfair: the writer
+that has just won knows the next offset first, and wins again. But all writers read the same log, and each entry names its
+writer. So they take turns: the writer whose last entry is the oldest goes next, and the others read the log until those
+before them have gone. Where nothing lands, the next writer takes over after a few turns. Those further behind wait longer,
+but only by the logarithm of their place: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
 
-Nothing rests on any of this: a turn that two have taken is a conflict like any other, one that nobody takes is lost time,
-and a writer that is alone appends at once. Only now and then it leaves a gap, or one that comes later would never get in.
+A writer that appends before its turn ends the turns of all that stood before it: they have finished, or they are late. All
+writers see this in the log, so each such turn is waited for once, and not once by each of them. A late writer appends at
+once, as a newcomer does. After a second conflict these two let a few entries pass, at random, and more after each
+further one, so that many of them spread out.
+
+A writer that is alone appends without reading. After every twelfth entry it leaves a gap, since otherwise a newcomer would
+always come too late.
+
+Safety does not depend on any of this: two writers that append at once are a conflict like any other, and a turn that is not
+taken costs time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from l0gc.runtime import Runtime
 
-ACTIVE_S: Final = 5.0
-_ACTIVE_ROUNDS: Final = 2
-"""Who has not appended for so long, or for so many rounds of all, is not waiting for a turn."""
 _REQUEST_S: Final = 0.02
 """How long a request takes, before one has been measured."""
 _MOST_REQUEST_S: Final = 1.0
+"""A measurement above this is a process that was suspended, or a request that was repeated."""
 _SMOOTH: Final = 0.2
 _TURN_REQUESTS: Final = 2
-"""A turn is the look that finds the last entry, and the append."""
+"""A turn is two requests: the one that finds the last entry, and the append."""
 _SILENT_TURNS: Final = 2
-"""Turns without an entry until a writer's turn is taken by the next one."""
-_HASTE: Final = 0.7
-"""A writer that is further behind looks again after this part of the time that those before it should take. If all came
-as late as they reckon, the time between entries would only ever grow."""
-_CROWD: Final = 16
-"""The most turns that chance spreads writers over who have met conflicts: newcomers, whose order nobody knows."""
+"""After so many turns without an entry, and as many more as the logarithm of its place, a writer takes over."""
+_POLL_TURNS: Final = 0.1
+"""How often the next writer in the order reads, once the one before it should be done."""
+_EARLY: Final = 0.7
+"""A writer that is further behind reads again after this part of the time that those before it should take."""
+_SPREAD: Final = 3
+_MOST_SPREAD: Final = 16
+"""After each conflict in a row but the first, a newcomer lets up to 3 more entries pass, and never more than 16."""
+_MOST_WRITERS: Final = 1000
+"""A process that only reads a log need not remember more of its writers."""
 _GAP_EVERY: Final = 12
 _GAP_REQUESTS: Final = 4
-"""Behind every twelfth entry, those who are in the order leave so much time that a newcomer's look and append fit."""
-_MANY: Final = 4
-"""So many writers leave gaps without meaning to."""
-_GAP_SHARE: Final = 0.5
-"""How often a writer that keeps losing waits for a gap; else it tries right behind the next entry, as the next one in the
-order does. Where one or two write without a break only a gap helps, and where many take turns there is none."""
-_PATIENCE: Final = 32
-"""The most looks by which a newcomer waits for a gap."""
+"""The gap that a writer leaves that is alone: enough for a newcomer's read and append."""
 
 
 class Turns:
@@ -51,103 +55,68 @@ class Turns:
     def __init__(self, runtime: Runtime, writer: str) -> None:
         self._runtime = runtime
         self._writer = writer
-        self._last: dict[str, tuple[int, float]] = {}
+        self._order: list[str] = []
+        self._to_pass = 0
+        self._conflicts = 0
+        self._in_a_row = 0
         self._landed_at = float("-inf")
         self._request_s = _REQUEST_S
-        self._between_s = _TURN_REQUESTS * _REQUEST_S
-        self._conflicts = 0
-        self._offset = -1
-        self._busy_looks = 0
 
-    def looked(self, found: Sequence[tuple[int, str]]) -> None:
-        """These entries (offset, writer) were found at once, or one was written."""
-        now = self._runtime.clock.monotonic()
-        self._busy_looks = self._busy_looks + 1 if found else 0
-        for offset, writer in found:
-            self._offset = offset
-            self._last.pop(writer, None)
-            self._last[writer] = offset, now
-        if found:
-            between = min(_MOST_REQUEST_S, max(0.0, now - self._landed_at) / len(found))
-            self._between_s += _SMOOTH * (between - self._between_s)
-            self._landed_at = now
+    def landed(self, writers: Sequence[str]) -> None:
+        """Entries of these writers landed, in this order: each goes to the end, and those before it lose their turns."""
+        for writer in writers:
+            self._to_pass = max(0, self._to_pass - 1)
+            if writer in self._order:
+                turn = self._order.index(writer)
+                if self._writer in self._order[:turn]:  # this writer is late
+                    self._to_pass = 0
+                del self._order[: turn + 1]
+            self._order.append(writer)
+            del self._order[:-_MOST_WRITERS]
+            if writer == self._writer:
+                self._in_a_row, self._conflicts = self._in_a_row + 1, 0
+            else:
+                self._in_a_row = 0
+            self._landed_at = self._runtime.clock.monotonic()
 
-    def lost(self, seconds: float) -> None:
-        """Another writer was first; the append and the look at the winner's entry took so long."""
+    def lost(self) -> None:
+        """Another writer was first."""
         self._conflicts += 1
-        self._measured(seconds / 2)
+        self._to_pass = int(self._runtime.jitter(min(_MOST_SPREAD, _SPREAD * (self._conflicts - 1))))
 
-    def won(self, seconds: float) -> None:
-        """The append landed, and took so long."""
-        self._conflicts = 0
-        self._measured(seconds)
-
-    def _measured(self, seconds: float) -> None:
+    def measured(self, seconds: float) -> None:
+        """A request took so long."""
         self._request_s += _SMOOTH * (min(_MOST_REQUEST_S, max(0.0, seconds)) - self._request_s)
 
     @property
-    def shared(self) -> bool:
-        """Whether others append to this log, too."""
-        self._forget()
-        return any(w != self._writer for w in self._last)
+    def alone(self) -> bool:
+        """Whether no other writer is in the order."""
+        return self.writers == 1
 
     @property
     def writers(self) -> int:
-        """How many append to this log now, this one included."""
-        self._forget()
-        return len({self._writer, *self._last})
-
-    def _forget(self) -> None:
-        now = self._runtime.clock.monotonic()
-        active_s = max(ACTIVE_S, _ACTIVE_ROUNDS * len(self._last) * self._between_s)
-        self._last = {w: (offset, at) for w, (offset, at) in self._last.items() if now - at <= active_s}
-
-    def gap_s(self) -> float:
-        """How long this writer leaves to newcomers now."""
-        if (self._offset + 1) % _GAP_EVERY or len(self._last) >= _MANY:
-            return 0.0
-        return max(0.0, _GAP_REQUESTS * self._request_s - (self._runtime.clock.monotonic() - self._landed_at))
+        """How many writers are in the order, this one included."""
+        return len({self._writer, *self._order})
 
     @property
-    def expected(self) -> int:
-        """How many entries to read at once: about half of what has probably landed since the last look."""
-        if not self.shared:
-            return 1
-        silent = self._runtime.clock.monotonic() - self._landed_at
-        return max(1, int(min(_CROWD, silent / max(self._between_s, 0.001)) / 2))
+    def joined(self) -> bool:
+        """Whether this writer is in the order; a newcomer is not, nor one that others went past."""
+        return self._writer in self._order
 
     @property
-    def next(self) -> bool:
-        """Whether one writer alone has its turn before this one."""
-        return len(self._before()) == 1
+    def place(self) -> int:
+        """How many entries of others should land before this writer appends."""
+        return self._order.index(self._writer) if self.joined else self._to_pass
 
-    def _before(self) -> list[int]:
-        """The last entries of the writers whose turns come before this one's."""
-        mine = self._last.get(self._writer, (-1, 0.0))[0]
-        return [offset for offset, _ in self._last.values() if offset < mine]
-
-    def crowd_s(self) -> float:
-        """A share of chance after conflicts: those whose order nobody knows spread out."""
-        if self._conflicts < 2:
-            return 0.0
-        return self._runtime.jitter(min(_CROWD, 2**self._conflicts / 2 - 1)) * _TURN_REQUESTS * self._request_s
-
-    def look_in_s(self) -> float:
-        """How long to wait for the next look; 0 if it is this writer's turn."""
-        self._forget()
-        if self._conflicts > 1:  # the order is not what it seems: come in behind an entry, or where a gap is
-            busy = 0 < self._busy_looks < _PATIENCE
-            return 0.1 * self._request_s if busy and self._runtime.jitter(1) < _GAP_SHARE else 0.0
-        before = self._before()
-        if not before:
-            return self.gap_s()
+    def pause_s(self) -> float:
+        """How long to wait until the log is read again; 0: append now."""
         silent = self._runtime.clock.monotonic() - self._landed_at
+        if self.alone:
+            gap = self._in_a_row > 0 and self._in_a_row % _GAP_EVERY == 0
+            return max(0.0, _GAP_REQUESTS * self._request_s - silent) if gap else 0.0
         turn = _TURN_REQUESTS * self._request_s
-        if silent >= (_SILENT_TURNS + len(before)) * turn:
-            self._last = {
-                w: at for w, at in self._last.items() if at[0] not in before
-            }  # they have let their turns pass
+        left = (_SILENT_TURNS + math.log2(1 + self.place)) * turn - silent
+        if self.place == 0 or left <= 0:
             return 0.0
-        if len(before) == 1:
-            return max(0.1 * turn, turn / 2 - silent)
-        return max(turn, _HASTE * (len(before) - 1) * max(turn / 2, self._between_s))
+        due = turn / 2 - silent if self.place == 1 else _EARLY * (self.place - 1) * turn
+        return max(_POLL_TURNS * turn, min(left, due))

@@ -17,7 +17,6 @@ be gone).
 from __future__ import annotations
 
 import logging
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -38,7 +37,7 @@ from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import CLOCKS_DIFFER_MS, Boundary, Folder, within
 from l0gc.storage.entry import Checkpoint, Entry, decode_checkpoint, decode_entry, encode_checkpoint, encode_entry
-from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, Stored
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore, Stored
 from l0gc.storage.parallel import Inline, Parallel
 
 _log: Final = logging.getLogger(__name__)
@@ -56,7 +55,6 @@ _WINDOW: Final = 16
 _WRITER: Final = 8
 """An entry's id begins with so many characters that all entries of its writer share; the rest is random."""
 _BACKOFF_S: Final = 0.1
-_NAME: Final = re.compile(r"(log|checkpoint)/([0-9]{20})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ class SharedLog:
             if attempt:
                 self._runtime.clock.sleep(self._runtime.jitter(_BACKOFF_S * attempt))
             began = self._runtime.clock.monotonic()
-            folder = self.look()
+            folder = self.list_folder()
             checkpoint = folder.checkpoints[-1] if folder.checkpoints else None
             start = -1 if checkpoint is None else checkpoint
             offsets = sorted(o for o in folder.entries if o > start)
@@ -186,7 +184,7 @@ class SharedLog:
             after: the last offset that the caller holds.
             as_of_ms: when, by the store's clock, the caller last knew that to be the end of the log.
             expected: how many entries there probably are: the first window is of so many.
-            hasty: if they are there, do not look for more. The offset behind them was free when the caller last knew.
+            hasty: if they are there, do not read on. The offset behind them was free when the caller last knew.
 
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
@@ -195,7 +193,7 @@ class SharedLog:
         window = max(1, min(_WINDOW, expected))
         while True:
             first = after + 1 + len(entries)
-            for found in self._parallel.map(self._look_at, range(first, first + window)):
+            for found in self._parallel.map(self._get_if_there, range(first, first + window)):
                 if isinstance(found, Landed):
                     entries.append(found)
                     continue
@@ -207,7 +205,7 @@ class SharedLog:
                 return entries, as_of_ms
             window = min(_WINDOW, 2 * window)
 
-    def _look_at(self, offset: int) -> Landed | int:
+    def _get_if_there(self, offset: int) -> Landed | int:
         """The entry at `offset`, or the store's clock when there was none."""
         try:
             return self.get(offset)
@@ -229,21 +227,9 @@ class SharedLog:
         kept = decode_checkpoint(key, body)
         return KeptState(offset, kept.time_ms, kept.state, len(body))
 
-    def look(self) -> Folder:
-        """What is in the log's folder."""
-        return self._folder(self._store.list(self.folder))
-
-    def _folder(self, listing: Listing) -> Folder:
-        folder = Folder(date_ms=listing.date_ms)
-        for key, modified in listing.modified_ms.items():
-            if (m := _NAME.fullmatch(key[len(self.folder) :])) is None:
-                continue
-            if m[1] == "log":
-                folder.entries[int(m[2])] = modified
-            else:
-                folder.checkpoints.append(int(m[2]))
-        folder.checkpoints.sort()
-        return folder
+    def list_folder(self) -> Folder:
+        """What the log's folder holds now."""
+        return Folder.of(self._store.list(self.folder), self.folder)
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +243,7 @@ class SharedLog:
 
         Raises:
             OffsetTakenError: another writer's entry owns the offset; the error holds it.
-            LogConflictError: the same, but the log has to be looked at before that entry may be believed.
+            LogConflictError: the same, but the log has to be read before that entry may be believed.
             LogOvertakenError: the log was truncated past the offset; the entry is not part of it.
             AppendOutcomeUnknownError: it could not be learned whether the entry landed.
             ProtocolError: the entry is too large.
@@ -287,7 +273,7 @@ class SharedLog:
             slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
             # Either the offset was re-created behind a truncation, or the entry landed and was truncated since, inside
-            # a checkpoint. Only the minimum age tells them apart, and of an entry that was found nobody knows its age.
+            # a checkpoint. Only the minimum age tells them apart, and the age of an entry that was found is not known.
             if doubt is not None or owner is not None or slept or not within(date, seen_ms, self.min_age_ms):
                 raise self._unknown(offset, overtaken) from overtaken
             raise overtaken
@@ -299,7 +285,7 @@ class SharedLog:
         )
 
     def _create(self, offset: int, body: bytes, deadline: float) -> tuple[StoreError | None, _Owner | None, int]:
-        """Have the offset owned by somebody.
+        """Create the entry, unless the offset has an owner.
 
         Returns what was in doubt on the way, the owner as read back (None: this writer, by the store's own word), and the
         store's clock.
@@ -334,7 +320,7 @@ class SharedLog:
             self._pause(attempt)
 
     def _settle(self, offset: int, deadline: float, cause: StoreError) -> _Owner | None:
-        """Who owns the offset after an ambiguous append; None if nobody does, yet. A process that slept looks once."""
+        """Who owns the offset after an ambiguous append; None if it has no owner yet. A process that slept reads it once."""
         attempt = 0
         while True:
             with suppress(StoreError):
@@ -366,7 +352,7 @@ class SharedLog:
     def write_checkpoint(self, offset: int, state: bytes, time_ms: int) -> tuple[int, bool]:
         """Keep the state after `offset`; returns its weight, and whether it is there for certain.
 
-        Somebody may have kept it before: the state is the same, since `apply` is deterministic.
+        Another process may have kept it before: the state is the same, since `apply` is deterministic.
         """
         key = self.checkpoint_key(offset)
         body = encode_checkpoint(key, Checkpoint(time_ms, state))
@@ -381,14 +367,14 @@ class SharedLog:
     def newest_checkpoint(self) -> tuple[int, int] | None:
         """The offset and the weight of the newest checkpoint, of any writer."""
         listing = self._store.list(f"{self.folder}checkpoint/")
-        kept = self._folder(listing).checkpoints
+        kept = Folder.of(listing, self.folder).checkpoints
         if not kept:
             return None
         return kept[-1], self._store.head(self.checkpoint_key(kept[-1])).size
 
     def truncate(self, folder: Folder | None = None) -> int:
         """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries."""
-        folder = folder if folder is not None else self.look()
+        folder = folder if folder is not None else self.list_folder()
         old = folder.ripe(self.min_age_ms)
         if old and self.boundary.lift(old[-1] + 1) < folder.date_ms - CLOCKS_DIFFER_MS:
             return 0  # the listing's clock, by which they were old, was ahead

@@ -27,22 +27,22 @@ S = TypeVar("S")
 CHECKPOINT_BYTES: Final = 256 << 10
 """A checkpoint of less than this is cheap, so what is behind it need not weigh more."""
 CHECKPOINT_EVERY: Final = 64
-"""Entries behind a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, also where nobody runs
-housekeeping. Behind a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
+"""Entries behind a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, even if housekeeping
+never runs. Behind a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
 _CHECKPOINT_SHARE: Final = 2
 """What lies behind a checkpoint weighs so many times as much as it does when the next one is due. So all checkpoints
 together cost half of what the entries cost, and the newest one; and a replay reads at most three times the state."""
 _OVERDUE: Final = 1.25
-"""Whose entry makes a checkpoint due writes it. The others wait for a quarter more, and look whether it has."""
+"""The writer whose entry makes a checkpoint due writes it. The others wait for a quarter more, and check whether it has."""
 _SMALL_CHECKPOINT_ENTRIES: Final = 4
 """Entries that are worth a cheap checkpoint to housekeeping, and a truncation its three requests."""
-LOOK_AGAIN_S: Final = 60.0
-"""An entry gets the store's time as of the writer's last look, and what is remembered of producers expires by that. A
-writer that was idle for longer looks once more before it appends."""
+READ_AGAIN_S: Final = 60.0
+"""An entry gets the store's time as of the writer's last read of the log, and what is remembered of producers expires by
+that. A writer that was idle for longer reads the log before it appends."""
 _MAX_CONFLICTS: Final = 1000
 """Far above what contention can cause; a writer that meets this many is not making progress."""
-_MAX_LOOKS: Final = 200
-"""After so many looks a writer tries, whosever turn it seems to be."""
+_MAX_READS: Final = 200
+"""A writer that has read the log so many times appends, even if it seems to be another's turn."""
 PROPOSE_DEADLINE_S: Final = 300.0
 """Nor is one that has been losing for so long."""
 
@@ -70,7 +70,7 @@ class StateMachine(Protocol[S]):
 class Replica(Generic[S]):
     """One process's copy of a state, and its way to change it. Safe for use by several threads.
 
-    Nobody waits for others' appends while it holds `lock`.
+    No thread waits for others' appends while it holds `lock`.
     """
 
     def __init__(self, log: SharedLog, machine: StateMachine[S], runtime: Runtime) -> None:
@@ -83,7 +83,7 @@ class Replica(Generic[S]):
         self.offset = -1
         self.time_ms = 0
         self.as_of_ms: int | None = None
-        self._looked_at = float("-inf")
+        self._read_at = float("-inf")
         self._folder = Folder()
         self.checkpoint_offset = -1
         self.checkpoint_weight = 0
@@ -92,7 +92,7 @@ class Replica(Generic[S]):
 
     @property
     def state(self) -> S:
-        """The state as of the last look at the log; replays it on first use."""
+        """The state as of the last read of the log; replays it on first use."""
         with self.lock:
             if self.as_of_ms is None:
                 self.replay()
@@ -105,7 +105,7 @@ class Replica(Generic[S]):
     def replay(self) -> None:
         """Build the state anew from the log."""
         with self.lock:
-            self._looked_at = self._runtime.clock.monotonic()
+            self._read_at = self._runtime.clock.monotonic()
             r = self.log.replay()
             kept = r.checkpoint or KeptState(-1, 0, b"", 0)
             state = self._machine.initial()
@@ -129,18 +129,20 @@ class Replica(Generic[S]):
                 return self._state
             now = self._runtime.clock.monotonic()
             # Where much time has passed by this machine's clock, a store's clock that jumped must not say otherwise.
-            slept = (now - self._looked_at) * 1000 >= self.log.min_age_ms / 3
-            self._looked_at = now
+            slept = (now - self._read_at) * 1000 >= self.log.min_age_ms / 3
+            self._read_at = now
             try:
                 entries, as_of_ms = self.log.tail(
-                    self.offset, 0 if slept else self.as_of_ms, expected=self._turns.expected, hasty=hasty
+                    self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._turns.place // 2), hasty=hasty
                 )
             except LogOvertakenError:
                 self.replay()
                 return self._state
             for entry in entries:
                 self._apply(entry)
-            self._turns.looked([(e.offset, e.writer) for e in entries])
+            requests = 1 if hasty or not entries else 2
+            self._turns.measured((self._runtime.clock.monotonic() - now) / requests)
+            self._turns.landed([e.writer for e in entries])
             self.as_of_ms = as_of_ms
             return self._state
 
@@ -158,11 +160,11 @@ class Replica(Generic[S]):
         deadline = clock.monotonic() + PROPOSE_DEADLINE_S
         conflicts = 0
         while True:
-            self._wait_for_turn(just_looked=conflicts > 0)
+            self._wait_for_turn(just_read=conflicts > 0)
             with self.lock:
                 if self.as_of_ms is None:
                     self.replay()
-                elif clock.monotonic() - self._looked_at > LOOK_AGAIN_S:
+                elif clock.monotonic() - self._read_at > READ_AGAIN_S:
                     self.catch_up()
                 offset = self.offset + 1
                 payload = decide(self._state, offset)
@@ -170,9 +172,10 @@ class Replica(Generic[S]):
                     return None
                 began = clock.monotonic()
                 if self._append(offset, payload):
-                    self._turns.won(clock.monotonic() - began)
+                    self._turns.measured(clock.monotonic() - began)
                     return offset
-                self._turns.lost(clock.monotonic() - began)
+                self._turns.measured((clock.monotonic() - began) / 2)  # the append, and reading the winner's entry
+                self._turns.lost()
             conflicts += 1
             if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:
                 raise ProtocolError(
@@ -186,22 +189,19 @@ class Replica(Generic[S]):
         with self.lock:
             return self._turns.writers
 
-    def _wait_for_turn(self, *, just_looked: bool) -> None:
+    def _wait_for_turn(self, *, just_read: bool) -> None:
         """Let the writers before this one append, where there are others."""
         with self.lock:
-            shared = self._turns.shared
-            pause = self._turns.crowd_s() if shared else self._turns.gap_s()
-        if pause:
-            self._runtime.clock.sleep(pause)
-        if pause or (shared and not just_looked):
-            self.catch_up()
-        for _ in range(_MAX_LOOKS if shared else 0):
+            has_read = self._turns.alone or (just_read and self._turns.joined)
+        for _ in range(_MAX_READS):
             with self.lock:
-                pause, hasty = self._turns.look_in_s(), self._turns.next
-            if not pause:
+                pause, is_next = self._turns.pause_s(), self._turns.place == 1
+            if has_read and not pause:
                 return
-            self._runtime.clock.sleep(pause)
-            self.catch_up(hasty=hasty)
+            if pause:
+                self._runtime.clock.sleep(pause)
+            self.catch_up(hasty=is_next and (has_read or just_read))
+            has_read = True
 
     def _append(self, offset: int, payload: bytes) -> bool:
         """Append and apply; False where another writer was first, whose entry is applied then."""
@@ -212,7 +212,7 @@ class Replica(Generic[S]):
             _log.debug("%s", e, extra=event("log_conflict", log=self.log.folder, offset=offset))
             if isinstance(e, OffsetTakenError):
                 self._apply(e.landed)
-                self._turns.looked([(e.landed.offset, e.landed.writer)])
+                self._turns.landed([e.landed.writer])
             elif isinstance(e, LogOvertakenError):
                 self.replay()
             else:
@@ -221,13 +221,13 @@ class Replica(Generic[S]):
         except BaseException:
             self.as_of_ms = None  # whatever happened to the append, the log knows
             raise
-        self._looked_at = self._runtime.clock.monotonic()
+        self._read_at = self._runtime.clock.monotonic()
         was_due = self.checkpoint_due()
         self._apply(landed)
-        self._turns.looked([(landed.offset, landed.writer)])
+        self._turns.landed([landed.writer])
         self.as_of_ms = landed.date_ms
         if self.checkpoint_due():
-            # The entry has landed, whatever becomes of the checkpoint; somebody else will keep the state.
+            # The entry has landed, whatever becomes of the checkpoint; another writer will keep the state.
             with suppress(L0gcError):
                 self._checkpoint_in_turn(was_due)
         return True
@@ -298,7 +298,7 @@ class Replica(Generic[S]):
             assert self.as_of_ms is not None
             unlisted = self.checkpoint_offset - max(self._folder.entries, default=-1)
             if unlisted >= _SMALL_CHECKPOINT_ENTRIES and self.as_of_ms - self._folder.date_ms >= self.log.min_age_ms:
-                self._folder = self.log.look()
+                self._folder = self.log.list_folder()
             spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
                 return 0

@@ -2,7 +2,7 @@
 
 What is to be deleted is decided once, by the offsets that the partitions have as it begins: where a time is given, by the
 first record that is as new. Then each log start offset moves up, by the rules of `level_one/expire.py`. Nothing is deleted
-if one partition of those asked for has fewer records than that.
+if one of the requested partitions has fewer records than that.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.expire import ExpireResult, run_expiry
 from l0gc.streamlog.level_one.index import files_of
 from l0gc.streamlog.reader import first_at_or_after
+from l0gc.watermark.publication import refuse_if_behind
 
 HIGH_WATERMARK: Final = -1
 """As an offset to delete records before: all that there are, as in Kafka's DeleteRecords."""
@@ -45,11 +46,13 @@ def delete_records(
         OffsetOutOfRangeError: a partition has fewer records; nothing was deleted.
         TopicNotFoundError: there is no such topic.
         UsageError: it has no such partition, or not exactly one place is given.
+        EpochRegressionError: what is published is above the cluster epoch; nothing was deleted (hazard 10).
     """
     if (before_offset is None) == (before_time_ms is None):
         raise UsageError("say before what records are to be deleted: an offset or a time, one of the two")
     if before_offset is not None and before_offset < HIGH_WATERMARK:
         raise UsageError(f"offset {before_offset} cannot be; give one from 0 up, or -1 for all records that there are")
+    refuse_if_behind(cluster)
     state = cluster.controller.snapshot()
     target = state.topic(topic)
     partitions = np.arange(target.partitions) if partition is None else np.array([target.id(partition).partition])

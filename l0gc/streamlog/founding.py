@@ -91,7 +91,7 @@ def refuse_where_a_log_is_gone(cluster: Cluster) -> None:
     Raises:
         EpochRegressionError: there are, and it is gone.
     """
-    folder = cluster.controller.replica.log.look()
+    folder = cluster.controller.replica.log.list_folder()
     if folder.entries or folder.checkpoints:
         return
     journals = next(iter(cluster.store.scan(JOURNALS)), None)

@@ -1,6 +1,6 @@
 """The stream log's garbage, as a vacuum asks for it: what journals dropped, and what they know of a key in a listing.
 
-Each journal is read once, and again behind its fence. What a vacuum is told of a key comes from the state of the one journal
+Each journal is read once, and again behind its fence. What a vacuum learns of a key comes from the state of the one journal
 that its partition lies in, behind the fence there: the names in that state, and those that its index objects list. In doubt
 a key is needed: where an index object cannot be read, where the journal cannot, where the fence is not in its log.
 
@@ -50,7 +50,7 @@ from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key, read_dropped
 
 LOT: Final = 16 * PAGE_SIZE
-"""Dropped objects that are deleted before their journal is told."""
+"""Dropped objects that are deleted before their journal records it."""
 _OF_ONE_JOURNAL: Final = (CorruptObjectError, StoreError, ProtocolError)
 _FORGOTTEN: Final = (
     "the controller log looks restored from a backup that is older than the topic; nothing more was deleted. Restore the "
@@ -123,13 +123,13 @@ class JournalGarbage:
         return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
 
     def _now(self) -> dict[int, JournalState]:
-        """The states with what this run has told the journals since."""
+        """The states with what this run has appended since."""
         return {j: self._cluster.journal(j).state for j in self._states}
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
         rows = self._states[unit].dropped_before(before_ms, epoch).copy()
         names = {t.revision: t.name for t in self._topics()}
-        # A topic that was closed because the controller does not know it has no name; its objects stay.
+        # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(names))]
         for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
             some = rows[rows["kind"] == of]
@@ -163,7 +163,7 @@ class JournalGarbage:
         try:
             rows = read_dropped(self._cluster.store, p, tree)
         except ObjectNotFoundError:
-            return []  # it went behind all that it listed, and its journal was not told
+            return []  # it went behind all that it listed, and its journal does not know
         except CorruptObjectError as e:
             self._broken[unit] = str(e)
             return None
@@ -247,6 +247,7 @@ class JournalGarbage:
 
         A run that stamps at the fence or above has seen that the topic was deleted.
         """
+        self._purge_unnamed(fence)
         now = self._now()
         done = [
             d.topic.revision
@@ -259,6 +260,19 @@ class JournalGarbage:
         ]
         if done:
             self._cluster.controller.forget_topics(done)
+
+    def _purge_unnamed(self, fence: int) -> None:
+        """Purge what topics have dropped that were closed because the controller does not know them.
+
+        They have no name, so the listing found their objects, and those below the fence are gone. An object that is stamped
+        at the fence or above is found by a later listing: a journal remembers for ever what it has closed.
+        """
+        named = [t.revision for t in self._topics()]
+        for journal in self._fences:
+            rows = self._states[journal].dropped
+            gone = rows[~np.isin(rows["revision"], named) & (rows["epoch"] < fence)]
+            if len(gone) and journal not in self._broken:
+                self._cluster.journal(journal).purge([bytes(name) for name in gone["name"]])
 
 
 def _part_topic(t: Topic) -> PartTopic:

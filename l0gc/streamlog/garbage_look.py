@@ -1,4 +1,4 @@
-"""What journals know of keys in a listing, wherever that is asked: in this process, or by an executor that replays them.
+"""What journals know of keys in a listing, wherever that is needed: in this process, or by an executor that replays them.
 
 A part of the listing takes with it which topics lie in it, in which journals, and the epochs of the fences. A look reads the
 states of these journals, which must be behind those fences, and keeps of them the names of the objects, sorted, 16 bytes
@@ -203,7 +203,7 @@ class JournalLook:
         return facts
 
     def _fence_of_forgotten(self, key: str, k: L1Key) -> int:
-        """The fence for a key of a topic that the controller does not have; -1 for one that is younger than the look."""
+        """The fence for a key of a topic that the controller does not have; -1 for one that is younger than the reading."""
         at = int(np.searchsorted(self._part.forgotten, k.revision))
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
             return self._lowest
@@ -218,11 +218,11 @@ class JournalLook:
     def _needed(self, at: tuple[int, int], keys: Sequence[L1Key]) -> list[bool]:
         names = np.frombuffer(b"".join(name_bytes(k.name) for k in keys), _NAME)
         found = _among(self._names[at], names)
-        asked: dict[int, list[int]] = {}
+        wanted: dict[int, list[int]] = {}
         for i, k in enumerate(keys):
             if not found[i] and k.base >= 0:
-                asked.setdefault(k.partition, []).append(i)
-        for partition, some in asked.items():
+                wanted.setdefault(k.partition, []).append(i)
+        for partition, some in wanted.items():
             k, places = keys[some[0]], np.array(some)
             bases, lasts = (np.array([getattr(keys[i], end) for i in some]) for end in ("base", "last"))
             for index in of_partition(self._indexes[at], partition):

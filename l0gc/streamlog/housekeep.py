@@ -85,7 +85,7 @@ class _Log:
     errors: list[str] = field(default_factory=list)
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Do a step; what fails is noted, and keeps no other step from being done."""
+        """Do a step; what fails is recorded, and keeps no other step from being done."""
         try:
             step()
         except _OF_ONE_LOG as e:
@@ -164,12 +164,12 @@ def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[T
             log.moved = handle.barrier(epoch) if barrier else handle.advance(epoch)
 
     def close(topic: Topic) -> None:
-        log.closed += handle.close(topic.revision, topic.topic_id)
+        if not handle.state.closed(topic.revision):  # read anew where the move failed
+            log.closed += handle.close(topic.revision, topic.topic_id)
 
     log.attempt(move)
     for topic in deleted:
-        if not handle.state.closed(topic.revision):
-            log.attempt(partial(close, topic))
+        log.attempt(partial(close, topic))
     log.attempt(lambda: log.shorten(handle.replica))
     return log
 

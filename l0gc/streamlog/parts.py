@@ -1,6 +1,6 @@
 """What a reader reads at once: an L1 object, or what is wanted of an L0 object; and how it is fetched and decoded.
 
-What cannot be read is not raised but told in the place of the records: what lies before it is read first.
+What cannot be read is not raised but returned in the place of the records: what lies before it is read first.
 """
 
 from __future__ import annotations

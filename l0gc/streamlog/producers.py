@@ -1,6 +1,6 @@
 """What is known of a producer: its newest run at the controller, and what each journal would do with that run now.
 
-Read from the controller's log and the journals' own. Changes nothing, and above all bumps no epoch: to look at a producer
+Read from the controller's log and the journals' own. Changes nothing, and above all bumps no epoch: to describe a producer
 must not fence the run that somebody is asking about.
 """
 

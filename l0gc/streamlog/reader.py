@@ -1,8 +1,8 @@
 """Reading a topic: L1 up to the last reconciled offset, L0 above it, each record once and in order.
 
-A reader holds no lock, so an object may be reconciled, merged or swept between the look at the journal that named it and the
-read of it (hazard 19). The reader then looks again and goes on from the same offset. Only an object that the journal still
-names after it was found missing is reported, as what it is: a loss.
+A reader holds no lock, so an object may be reconciled, merged or swept between the reading of the journal that named it and
+the read of it (hazard 19). The reader then replays the journal and goes on from the same offset. Only an object that the
+journal still names after it was found missing is reported, as what it is: a loss.
 
 Many partitions share the blocks of an L0 object, and a small partition has small L1 objects. So consecutive partitions are
 read together, as many as fit the memory: each block is fetched and decoded once, and small objects are fetched at once.
@@ -84,11 +84,22 @@ def read_slices(
         OffsetOutOfRangeError: `start` is below a log start offset, or records were deleted before they could be read.
         PartitionClosedError: the topic was deleted.
     """
+    for reader in _readers(cluster, topic, partitions, start):
+        yield from reader.read()
+
+
+def count_records(
+    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+) -> int:
+    """How many records `read_slices` would read now, from the journals alone. Raises as it does."""
+    return sum(reader.records for reader in _readers(cluster, topic, partitions, start))
+
+
+def _readers(cluster: Cluster, topic: Topic, partitions: Iterable[int] | None, start: int | None) -> list[_RunReader]:
     wanted = None if partitions is None else np.unique(np.fromiter(partitions, np.int64))
     runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
     cluster.parallel.map(lambda run: cluster.journal(run.journal).catch_up(), runs)
-    for reader in [_RunReader(cluster, topic, run, wanted, start) for run in runs]:
-        yield from reader.read()
+    return [_RunReader(cluster, topic, run, wanted, start) for run in runs]
 
 
 def first_at_or_after(cluster: Cluster, topic: Topic, partition: int, start: int, time_ms: int, end: int) -> int:
@@ -148,6 +159,11 @@ class _RunReader:
         self._partitions, self._starts, self._ends = (column[ends > starts] for column in (chosen, starts, ends))
         self._index = 0  # the partition that is being read; `_starts` has the record that is next
         self._begun = False
+
+    @property
+    def records(self) -> int:
+        """How many are left to read."""
+        return int((self._ends - self._starts).sum())
 
     # -- what the journal says ----------------------------------------------------------------------------------------
 
@@ -278,7 +294,7 @@ class _RunReader:
         offset = max(lost.base_offset, int(self._starts[self._index]))
         named = {e.key for e in known.extents(lost.partition) if e.last_offset >= offset}
         named |= {index_key(p, row) for row in known.index_of(lost.partition) if row["last"] >= offset}
-        with suppress(_Gone):  # then the index object is what is asked for next
+        with suppress(_Gone):  # then the index object is read next
             named |= {l1_key(p, f) for f in self._listed(known, lost.partition, offset)}
         if lost.key not in named:
             return

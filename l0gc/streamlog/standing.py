@@ -1,6 +1,6 @@
 """Where the journals stand, for finding out cheaply whether M could move: a process that has read them asks what is new.
 
-Nothing is decided by it but whether it is worth to look: M is computed from journals that are read for that.
+Nothing is decided by it but whether a run is worth starting: M is computed from journals that are read for that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Standing(NamedTuple):
 
 
 def standing(cluster: Cluster) -> Standing:
-    """As of now: other processes, executors among them, may have appended since this one looked."""
+    """As of now: other processes, executors among them, may have appended since this one read them."""
     state = cluster.controller.snapshot()
     try:
         cluster.parallel.map(lambda journal: cluster.journal(journal).catch_up(), state.journals_in_use())

@@ -2,7 +2,7 @@
 
 Only keys in the cluster's data prefix count; an inventory may be of the whole bucket. In one with all versions, what is
 there now counts as objects, what a delete or another version covers counts apart, and delete markers are nothing.
-Everything is done on columns: an inventory may have more rows than Python can look at one by one.
+Everything is done on columns: an inventory may have more rows than Python can read one by one.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class WatermarkResult:
         previous_watermark: what was published before.
         held_back_by: the first few of the partitions that M equals; none where it is the cluster epoch.
         unreadable: what could not be read, and holds M.
-        listing: None where the bucket was not looked at.
+        listing: None where the bucket was not listed.
         published: False for a dry run.
         kept: None where no scan snapshot was to be kept.
         seconds: where the time went.
@@ -81,7 +81,7 @@ class Pipeline:
 
     Args:
         source: the writers whose objects are collected.
-        scan: how the bucket is looked at; None to leave that out. What is eligible is then not known, and a controller log
+        scan: how the bucket is listed; None to leave that out. What is eligible is then not known, and a controller log
             that went back is found out by the source and what is published alone.
     """
 

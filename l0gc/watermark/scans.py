@@ -1,14 +1,13 @@
 """Scan snapshots: what compute-watermark saw in the bucket, a Parquet file for each run, a row for each epoch.
 
 They are for people: what is eligible, what is held by whom, and how that has changed. Nothing that deletes reads one, and
-and neither does M: an object's own key and what is published decide whether it may go (`collect/plan.py`). So one that is
+neither does M: an object's own key and what is published decide whether it may go (`collect/plan.py`). So one that is
 lost, old or wrong costs a number and no data. They are checked all the same, since a wrong number sends people the wrong
 way: the totals carry a checksum over their key, which keeps them at their place, and one over the rows.
 """
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,25 +22,21 @@ from l0gc import columns
 from l0gc.decoding import json_decoder
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
-from l0gc.keys import SCANS
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.compute import Holders, Watermark, check_cluster_id
 from l0gc.watermark.histogram import Histogram, schema_of
 from l0gc.watermark.listing import LISTING
+from l0gc.watermark.scan_keys import expire_scans, list_scans, scan_key
 
 FORMAT_VERSION: Final = 1
 """Goes up when a column or a total is added or means something else; docs/format.md describes each version."""
 MAX_ROWS: Final = 100_000
 """Above so many epochs the oldest ones share a row: a file stays around a megabyte, whatever the bucket holds."""
-KEEP_SCANS: Final = 1000
-KEEP_DAYS: Final = 90
-_DAY_MS: Final = 86_400_000
 _VERSION: Final = b"l0gc.scans"
 _TOTALS: Final = b"l0gc.totals"
-_KEY: Final = re.compile(re.escape(SCANS) + r"([0-9]{15})-[0-9a-f-]{36}\.parquet")
 
 
 class ScanRow(msgspec.Struct, frozen=True):
@@ -216,14 +211,14 @@ def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptS
     key = ""
     try:
         key = write_scan(store, runtime, scan)
-        return KeptScan(key, expire_scans(store, scan.totals.run_ms - KEEP_DAYS * _DAY_MS))
+        return KeptScan(key, expire_scans(store, scan.totals.run_ms))
     except (StoreError, NotFoundError) as e:
         return KeptScan(key, 0, str(e))
 
 
 def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
     """Write a snapshot and return its key."""
-    key = f"{SCANS}{scan.totals.run_ms:015}-{runtime.new_id()}.parquet"
+    key = scan_key(scan.totals.run_ms, runtime.new_id())
     store.put(key, encode_scan(key, scan))
     return key
 
@@ -283,11 +278,6 @@ def checksum_of(table: pa.Table) -> int:
     return crc
 
 
-def list_scans(store: ObjectStore) -> list[str]:
-    """The keys of the snapshots that there are, the oldest first."""
-    return sorted(k for k in store.list(SCANS).modified_ms if _KEY.fullmatch(k))
-
-
 def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
     """The snapshot at `key`.
 
@@ -345,28 +335,3 @@ def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: in
 
     found = parallel.map(read, list_scans(store)[-last:] if last > 0 else [])
     return Trend([totals for t in found for totals in t.scans], sum(t.skipped for t in found))
-
-
-def expire_scans(store: ObjectStore, before_ms: int, keep: int = KEEP_SCANS) -> int:
-    """Remove snapshots of runs before `before_ms`, and all but the `keep` newest; returns how many are gone."""
-    old = _old(list_scans(store), before_ms, keep)
-    return sum(_removed(store, old[at : at + PAGE_SIZE]) for at in range(0, len(old), PAGE_SIZE))
-
-
-def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[str]:
-    """Those of the keys that are snapshots, and too old, or not among the `keep` newest."""
-    return _old(sorted(k for k in keys if _KEY.fullmatch(k)), now_ms - KEEP_DAYS * _DAY_MS, keep)
-
-
-def _old(keys: Sequence[str], before_ms: int, keep: int) -> list[str]:
-    return [k for i, k in enumerate(keys) if i < len(keys) - keep or _run_ms(k) < before_ms]
-
-
-def _removed(store: ObjectStore, keys: Sequence[str]) -> int:
-    return len(keys) - len(store.delete(keys))
-
-
-def _run_ms(key: str) -> int:
-    m = _KEY.fullmatch(key)
-    assert m is not None
-    return int(m[1])

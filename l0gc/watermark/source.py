@@ -135,7 +135,7 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
 class EpochSource(Protocol):
     """The writers' side of a cluster: their epoch, and what each of their partitions may still need.
 
-    It is used in this order: `snapshot`, `read`, then whatever else is looked at, then `epoch_now`.
+    It is used in this order: `snapshot`, `read`, then whatever else is read, then `epoch_now`.
     """
 
     @property

@@ -137,5 +137,5 @@ def test_a_misspelt_command_option_or_choice_is_answered_with_the_nearest() -> N
         assert hint in caught.value.format_message()
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert l0gc_process("--version").stdout.startswith(b"l0gc, version ")

@@ -133,7 +133,7 @@ def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
     assert told(0)[-1] == "counted from an inventory of unknown age, not from the bucket as it is now"
 
 
-def test_an_inventory_that_this_machine_cannot_read_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_inventory_that_this_machine_cannot_read_is_reported_in_a_sentence(tmp_path: Path) -> None:
     name = tmp_path / "manifest.json"
     name.symlink_to("/proc/self/mem")  # which root may open, and not read
     with pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"):
@@ -145,7 +145,7 @@ def test_an_inventory_that_this_machine_cannot_read_is_told_in_a_sentence(tmp_pa
         pass
 
 
-def test_no_age_is_told_of_objects_of_which_an_inventory_tells_no_time() -> None:
+def test_no_age_is_shown_of_objects_of_which_an_inventory_has_no_time() -> None:
     t = msgspec.structs.replace(SCAN.totals, source="inventory", oldest_eligible_ms=None, oldest_held_ms=None)
     rows = [msgspec.structs.replace(r, oldest_ms=0) for r in SCAN.rows]
     assert not [line for line in printed(scan=ScanSnapshot(t, rows)).text if "oldest" in line]
@@ -161,7 +161,7 @@ def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
     assert data["scan"] == "the/key"
 
 
-def test_a_snapshot_that_was_not_kept_is_told_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_that_was_not_kept_is_reported_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "l0gc"):
         assert printed(KeptScan(error="the store refused access")).data["scan"] is None
     assert caplog.messages == [

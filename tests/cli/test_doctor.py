@@ -10,7 +10,7 @@ from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError
 from l0gc.inspect.doctor.checkup import Check, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 
 def printed(*checks: Check) -> Result:
@@ -29,7 +29,7 @@ def test_a_warning_has_a_remedy_and_fails_nothing() -> None:
     ]
 
 
-def test_a_failure_exits_with_6_and_is_told_after_all_results() -> None:
+def test_a_failure_exits_with_6_and_is_reported_after_all_results() -> None:
     with taking_results() as results, pytest.raises(CheckFailedError, match="race: two winners; keep away") as e:
         print_result(Output(Settings()), [failure("race", "two winners", "keep away"), ok("cluster", "fine")])
     assert e.value.exit_code == 6
@@ -47,8 +47,8 @@ def test_what_ends_a_check_keeps_its_exit_code() -> None:
 
 
 @pytest.mark.weed
-def test_a_bucket_that_is_not_there_is_told_once_and_exits_with_5(bucket: StoreConfig) -> None:
-    ended = l0gc_process("doctor", "--json")
+def test_a_bucket_that_is_not_there_is_reported_once_and_exits_with_5(bucket: StoreConfig) -> None:
+    ended = ended_here("doctor", "--json")
     assert ended.code == 5, ended.stderr
     assert [c["name"] for c in ended.data["checks"] if c["status"] == "failure"] == ["bucket"]
     assert ended.stderr.count("\n") == 1

@@ -6,12 +6,12 @@ import click
 import pytest
 
 from l0gc.errors import UsageError
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 
 def test_help_says_what_the_option_says() -> None:
     for name in ("", "sweep", "topic", "topic create"):
-        said, expected = (l0gc_process(*words).stdout for words in (("help", *name.split()), (*name.split(), "--help")))
+        said, expected = (ended_here(*words).stdout for words in (("help", *name.split()), (*name.split(), "--help")))
         assert said.decode().splitlines() == expected.decode().splitlines()
     for name in ("sweep", "topic", "topic create"):
         assert l0gc("help", *name.split())["command"] == name

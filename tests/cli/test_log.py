@@ -10,7 +10,7 @@ from l0gc.cli.main import cli
 from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -19,24 +19,24 @@ def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "3")
     l0gc("housekeep", "--barrier")
-    ended = l0gc_process("log", "show")
+    ended = ended_here("log", "show")
     assert ended.code == 0, ended.stderr
     entries = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [e["entry"] for e in entries] == ["bootstrap", "create_topic", "tick"]
     of_controller = {"log": "controller", "journal": None, "lines": entries, "count": 3, "damaged": 0}
-    assert l0gc_process("log", "show", "--json").data == of_controller
+    assert ended_here("log", "show", "--json").data == of_controller
     empty = {"log": "journal", "journal": 1, "lines": [], "count": 0, "damaged": 0}
-    assert l0gc_process("log", "show", "--journal", "1", "--json").data == empty
-    ended = l0gc_process("log", "show", "--journal", "0")
+    assert ended_here("log", "show", "--journal", "1", "--json").data == empty
+    ended = ended_here("log", "show", "--journal", "0")
     assert [(r["entry"], r["epoch"]) for r in map(json.loads, ended.stdout.splitlines())] == [("barrier", 2)]
-    ended = l0gc_process("log", "show", "--journal", "1")
+    ended = ended_here("log", "show", "--journal", "1")
     assert (ended.code, ended.stdout, ended.stderr) == (0, b"", "l0gc: journal 1 holds nothing\n")
     store.put(f"{CONTROLLER_LOG}log/{1:020}", b"nonsense")
-    ended = l0gc_process("log", "show")
+    ended = ended_here("log", "show")
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
     assert (ended.code, ["error" in r for r in rows]) == (4, [False, True, False])
     assert "1 line of the controller's log cannot be read" in ended.stderr
-    ended = l0gc_process("log", "show", "--json")
+    ended = ended_here("log", "show", "--json")
     assert (ended.code, ended.data["lines"], ended.data["damaged"]) == (4, rows, 1)
 
 

@@ -16,7 +16,7 @@ from l0gc.errors import AmbiguousWriteError, UsageError
 from l0gc.events import event
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import Ended, l0gc, l0gc_process
+from tests.support.cli import Ended, ended_here, l0gc
 from tests.support.memory_store import Call, memory_cluster
 
 FIELDS = {"ts", "level", "run_id", "command", "event", "message"}
@@ -29,12 +29,12 @@ def events(ended: Ended) -> list[dict[str, Any]]:
 
 
 @pytest.mark.weed
-def test_a_command_is_quiet_unless_it_is_asked(store: S3Store) -> None:
-    ended = l0gc_process("init", "--create-bucket", "--json")
+def test_a_command_is_quiet_by_default(store: S3Store) -> None:
+    ended = ended_here("init", "--create-bucket", "--json")
     assert (ended.code, ended.stderr) == (0, "")
-    ended = l0gc_process("status", "-v", "--json")
+    ended = ended_here("status", "-v", "--json")
     assert [line.split(" ")[:2] for line in ended.stderr.splitlines()] == [["l0gc:", "status"]] * 2
-    assert len(l0gc_process("status", "-vv").stderr.splitlines()) > 2
+    assert len(ended_here("status", "-vv").stderr.splitlines()) > 2
 
 
 @pytest.mark.weed
@@ -43,7 +43,7 @@ def test_json_is_an_event_a_line_of_one_run_and_holds_no_secret(
 ) -> None:
     monkeypatch.setenv("L0GC_LOG_FORMAT", "json")
     l0gc("init", "--create-bucket")
-    ended = l0gc_process("sweep", "-vv", "--json")
+    ended = ended_here("sweep", "-vv", "--json")
     rows = events(ended)
     assert (rows[0]["event"], rows[-1]["event"]) == ("command_began", "command_ended")
     assert (rows[-1]["level"], rows[-1]["exit_code"]) == ("info", 0)
@@ -60,24 +60,24 @@ def test_json_is_an_event_a_line_of_one_run_and_holds_no_secret(
 @pytest.mark.weed
 def test_the_last_error_is_an_event_with_the_exit_code(store: S3Store) -> None:
     store.create_bucket()
-    ended = l0gc_process("status", "--log-format", "json")
+    ended = ended_here("status", "--log-format", "json")
     (row,) = events(ended)
     assert (row["level"], row["event"], row["command"], row["exit_code"]) == ("error", "error", "status", 5)
     assert (ended.code, ended.stdout) == (5, b"")
     assert row["message"].startswith("there is no l0gc cluster")
-    (row, *_) = [r for r in events(l0gc_process("status", "-v", "--log-format=json")) if r["event"] == "error"]
+    (row, *_) = [r for r in events(ended_here("status", "-v", "--log-format=json")) if r["event"] == "error"]
     assert "NotInitialisedError" in row["traceback"]
 
 
-def test_wrong_arguments_are_an_event_too_if_events_are_asked_for() -> None:
-    ended = l0gc_process("sweep", "--no-such-option", "--log-format", "json")
+def test_wrong_arguments_are_an_event_too_if_events_are_requested() -> None:
+    ended = ended_here("sweep", "--no-such-option", "--log-format", "json")
     (row,) = events(ended)
     assert (ended.code, row["exit_code"], "--no-such-option" in row["message"]) == (2, 2, True)
-    assert "Usage:" in l0gc_process("sweep", "--no-such-option").stderr
+    assert "Usage:" in ended_here("sweep", "--no-such-option").stderr
 
 
 def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
-    ended = l0gc_process("status", "--url", "s3://b/p", "--endpoint-url", "http://ann:hush@127.0.0.1:1", "-vv")
+    ended = ended_here("status", "--url", "s3://b/p", "--endpoint-url", "http://ann:hush@127.0.0.1:1", "-vv")
     assert ended.code == 2
     assert "Traceback" in ended.stderr
     assert "hush" not in ended.stderr
@@ -148,7 +148,7 @@ def test_the_library_is_silent_where_nobody_listens() -> None:
     assert any(isinstance(h, logging.NullHandler) for h in logging.getLogger("l0gc").handlers)
 
 
-def test_an_append_whose_reply_was_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_append_whose_reply_was_lost_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     cluster = memory_cluster()
     lost: list[Call] = []
 

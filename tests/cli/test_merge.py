@@ -60,7 +60,7 @@ def test_a_dry_run_says_what_would_become_of_it() -> None:
     assert printed(MergeResult(), dry_run=True).text == ["nothing to merge"]
 
 
-def test_a_merge_that_was_given_up_is_told_and_is_no_error() -> None:
+def test_a_merge_that_was_given_up_is_reported_and_is_no_error() -> None:
     assert printed(MergeResult(lost=3)).text == [
         "nothing to merge; 3 merges given up, because another run has changed those objects "
         "(l0gc vacuum removes what was written)"

@@ -18,7 +18,7 @@ from l0gc.errors import AccessDeniedError, L0gcError
 from l0gc.metrics import Run, samples
 from l0gc.storage.s3 import S3Store
 from tests.flows.test_sweep import a_bucket
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 LABELS = 'command="sweep",step="sweep",url="s3://b/p"'
 
@@ -144,7 +144,7 @@ def test_metrics_never_change_what_a_command_ends_with(store: S3Store, tmp_path:
     store.create_bucket()
     path = tmp_path / "status.prom"
     with gateway() as server:
-        ended = l0gc_process("status", "--metrics-file", str(path), "--pushgateway", server.url)
+        ended = ended_here("status", "--metrics-file", str(path), "--pushgateway", server.url)
     assert ended.code == 5  # a run that failed is told, too
     assert told(path.read_text())["l0gc_exit_code"] == 5
     assert "l0gc_exit_code" in server.heard[0][2]
@@ -152,7 +152,7 @@ def test_metrics_never_change_what_a_command_ends_with(store: S3Store, tmp_path:
     l0gc("init")
     nowhere = str(tmp_path / "none" / "status.prom")
     with gateway(500) as server:
-        ended = l0gc_process("status", "--json", "--metrics-file", nowhere, "--pushgateway", server.url)
+        ended = ended_here("status", "--json", "--metrics-file", nowhere, "--pushgateway", server.url)
     assert ended.code == 0
     assert ended.data["cluster_epoch"] == 0
     notes = ended.stderr.splitlines()
@@ -210,7 +210,7 @@ def test_a_sweep_that_the_store_fails_tells_what_it_did_until_then(
     assert numbers["l0gc_list_requests_total"] > 0
 
 
-def test_a_run_that_did_not_know_where_to_look_is_told_as_well(tmp_path: Path) -> None:
+def test_a_run_that_did_not_know_its_bucket_is_reported_as_well(tmp_path: Path) -> None:
     path = tmp_path / "status.prom"
     with pytest.raises(L0gcError):
         l0gc("status", "--metrics-file", str(path))

@@ -63,7 +63,7 @@ def test_an_expression_uses_metrics_and_labels_that_there_are(name: str) -> None
         assert all(step in BY_NAME[n].steps for n in NAME.findall(expr))
 
 
-def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
+def test_counters_get_a_rate_and_gauges_do_not() -> None:
     for name, expr in EXPRESSIONS.items():
         for metric in NAME.findall(expr):
             rated = re.search(rf"(rate|increase)\({metric}\b", expr) is not None

@@ -10,7 +10,7 @@ from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import NotFoundError
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -66,7 +66,7 @@ def test_the_list_has_every_name(cluster: StoreConfig, tmp_path: Path) -> None:
 
 def test_an_unknown_name_exits_5_with_the_nearest(cluster: StoreConfig, tmp_path: Path) -> None:
     put(tmp_path / "in", 1)
-    ended = l0gc_process("producer", "describe", "nigthly")
+    ended = ended_here("producer", "describe", "nigthly")
     assert (ended.code, ended.stdout) == (5, b"")
     assert ended.stderr.count("\n") == 1
     assert "did you mean 'nightly'?" in ended.stderr

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from l0gc.cli.compute_watermark import LOCAL
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import print_result, run_reconcile
 from l0gc.errors import PartialFailureError, TopicNotFoundError
@@ -83,3 +84,12 @@ def test_spark_is_not_started_for_nothing() -> None:
     put(cluster, "events", {0: [b"x"]})
     with pytest.raises(AssertionError, match="nothing needs Spark"):
         run_reconcile(out, cluster, config, no_spark)
+
+
+def test_the_local_engine_lifts_without_spark_and_java() -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 4)
+    put(cluster, "events", {0: [b"x"], 3: [b"y", b"z"]})
+    with taking_results() as results:
+        run_reconcile(Output(Settings()), cluster, StoreConfig("b"), no_spark, engine=LOCAL)
+    assert (results[-1].data["records"], results[-1].data["l1_objects"]) == (3, 2)

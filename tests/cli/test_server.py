@@ -17,7 +17,7 @@ import pytest
 
 from l0gc.cli.demo import _OWN, _environment
 from tests.embedded.test_seaweedfs import wait_until_dead
-from tests.support.cli import BIN, l0gc, l0gc_process
+from tests.support.cli import BIN, ended_here, l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
 HOST = "127.0.0.1"
@@ -58,12 +58,12 @@ def test_the_printed_lines_are_all_that_a_client_needs_and_a_signal_leaves_nothi
     with running(tmp=tmp_path) as process:
         exports = read_exports(process.stdout)
         assert exports["AWS_ENDPOINT_URL_S3"].startswith(f"http://{HOST}:")
-        founded = l0gc_process("init", "--create-bucket", "--json", environment=exports)
+        founded = ended_here("init", "--create-bucket", "--json", environment=exports)
         assert founded.code == 0, founded.stderr
         assert founded.data["created"]
         (folder,) = tmp_path.iterdir()
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "")
     assert "Ctrl-C here ends it" in err
     assert err.splitlines()[-1].endswith("the S3 server has ended; its data is gone")
@@ -84,9 +84,9 @@ def test_a_directory_keeps_the_data_for_the_next_server_on_the_same_port(tmp_pat
         with running("--directory", str(data), "--port", port, tmp=scratch) as process:
             exports = read_exports(process.stdout)
             assert exports["AWS_ENDPOINT_URL_S3"] == f"http://{HOST}:{port}"
-            ids.append(l0gc_process("init", "--create-bucket", "--json", environment=exports).data)
+            ids.append(ended_here("init", "--create-bucket", "--json", environment=exports).data)
             process.send_signal(signal.SIGINT)
-            assert f"its data is kept in {data}" in process.communicate(timeout=30)[1]
+            assert f"its data is kept in {data}" in process.communicate(timeout=120)[1]
     assert [i["created"] for i in ids] == [True, False]
     assert ids[0]["cluster_id"] == ids[1]["cluster_id"]
 
@@ -98,7 +98,7 @@ def test_json_is_one_object_with_the_same_lines(tmp_path: Path) -> None:
         assert said["environment"]["AWS_ENDPOINT_URL_S3"] == said["endpoint_url"]
         assert said["environment"]["L0GC_URL"] == "s3://mine/here"
         os.kill(said["pid"], signal.SIGKILL)  # the server itself, not l0gc
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "ended by itself" in err
     assert list(tmp_path.iterdir()) == []
@@ -117,7 +117,7 @@ def test_a_settings_file_of_the_user_does_not_reach_the_server_or_the_demo(
         assert process.stdout is not None
         exports = json.loads(process.stdout.readline())["environment"]
         assert exports["L0GC_CONFIG"] == os.devnull
-        assert l0gc_process("init", "--create-bucket", environment=exports).code == 0
+        assert ended_here("init", "--create-bucket", environment=exports).code == 0
     with _environment(_OWN):
         assert l0gc("config", "show")["file"] == os.devnull
 

@@ -72,6 +72,17 @@ FINALIZER = """
     import time
     time.sleep(60)
 """
+RUN = """
+    class Dropped:
+        def __del__(self): os.kill(os.getpid(), {number}); sum(range(1000))
+    def interrupt(): raise KeyboardInterrupt
+    import time
+    heard = []
+    with signals.telling_stop(lambda: f"heard {{len(heard)}}"):
+        with signals.stopping(interrupt, heard):
+            Dropped()
+            time.sleep(60)
+"""
 TOLD = """
     with signals.telling_stop(lambda: "two of three are done; l0gc work continues from there"):
         os.kill(os.getpid(), {number})
@@ -94,13 +105,34 @@ def test_a_signal_is_one_line_and_its_exit_code(number: signal.Signals) -> None:
     [
         (ENTRY, "stopped: nothing was done"),
         (WORKING.replace("{work}", FINALIZER), AGAIN),
+        (WORKING.replace("{work}", RUN.replace("{{", "{").replace("}}", "}")), "stopped: heard 1"),
         (WORKING.replace("{work}", TOLD), "stopped: two of three are done; l0gc work continues from there"),
     ],
-    ids=["while importing", "in a finalizer, which Python does not let it leave", "told by the command"],
+    ids=["while importing", "in a finalizer, where Python drops it", "there, in a run of steps", "told by the command"],
 )
 def test_wherever_it_comes(code: str, said: str) -> None:
     done = ended(code.replace("{number}", "15"))
     assert (done.returncode, done.stdout, done.stderr) == (143, "", f"l0gc: {said}\n")
+
+
+LAST = """
+    import atexit, signal
+    def late(): os.kill(os.getpid(), {number}); sum(range(1000))
+    if "{when}" == "atexit":
+        atexit.register(late)
+    else:
+        class Late:
+            def __del__(self): late()
+        sys.modules["late"] = Late()
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("when", ["atexit", "finalizing"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_behind_the_end_changes_nothing(number: signal.Signals, when: str) -> None:
+    done = ended(WORKING.format(work=LAST.format(number=int(number), when=when)))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_a_signal_that_was_ignored_stays_ignored() -> None:

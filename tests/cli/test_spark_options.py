@@ -59,7 +59,6 @@ def test_the_wish_about_credentials_is_kept(flag: str, value: str) -> None:
 
 
 @pytest.mark.weed
-@pytest.mark.timeout(45)  # Spark itself tries for a minute
 @pytest.mark.parametrize(
     ("given_options", "error", "said"),
     [
@@ -71,7 +70,7 @@ def test_the_wish_about_credentials_is_kept(flag: str, value: str) -> None:
         (["--conf", "spark.pyspark.python=/nowhere/python"], UsageError, "Python /nowhere/python is not here"),
     ],
 )
-def test_what_is_not_there_is_told_before_spark_is_started(
+def test_what_is_not_there_is_reported_before_spark_is_started(
     store: S3Store, given_options: list[str], error: type[L0gcError], said: str
 ) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")

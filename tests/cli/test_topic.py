@@ -17,7 +17,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -39,7 +39,7 @@ def test_a_cluster_is_founded_with_its_journals_and_keeps_them(cluster: StoreCon
     assert (again["journals"], again["created"]) == (3, False)
     with pytest.raises(UsageError, match="initialised with 3 journals"):
         l0gc("init", "--journals", "4")
-    assert l0gc_process("init", "--journals", "10000").code == 2
+    assert ended_here("init", "--journals", "10000").code == 2
 
 
 def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
@@ -110,17 +110,17 @@ def test_a_topic_keeps_what_its_retention_says_or_the_clusters(cluster: StoreCon
         with pytest.raises(UsageError):
             l0gc("topic", "alter", *wrong)
     for value in ("-2", "7 days", "", "1e3", "d", "1x"):
-        assert l0gc_process("topic", "alter", "events", "--retention-ms", value).code == 2
+        assert ended_here("topic", "alter", "events", "--retention-ms", value).code == 2
 
 
 def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) -> None:
     l0gc("topic", "create", "events", "--partitions", "1")
-    ended = l0gc_process("topic", "describe", "event")
+    ended = ended_here("topic", "describe", "event")
     assert (ended.code, ended.stdout) == (5, b"")
     assert "did you mean 'events'?" in ended.stderr
 
 
-def test_behind_what_is_published_the_epoch_goes_up_only_when_told_how_far(cluster: StoreConfig) -> None:
+def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluster: StoreConfig) -> None:
     """Hazard 10: the controller log was restored from a backup."""
     handles = Cluster(S3Store(cluster))
     cluster_id = handles.controller.snapshot().cluster_id
@@ -156,9 +156,9 @@ def test_where_there_is_no_terminal_to_ask_at_nothing_is_deleted_without_yes(
     cluster: StoreConfig, options: list[str]
 ) -> None:
     l0gc("topic", "create", "events", "--partitions", "2")
-    ended = l0gc_process("topic", "delete", "events", *options, stdin=b"y\n")
+    ended = ended_here("topic", "delete", "events", *options, stdin=b"y\n")
     assert (ended.code, ended.stdout) == (2, b"")
     assert "so say --yes" in ended.stderr
     assert l0gc("topic", "list")["topics"]
-    assert l0gc_process("topic", "delete", "events", "--yes", *options).code == 0
+    assert ended_here("topic", "delete", "events", "--yes", *options).code == 0
     assert not l0gc("topic", "list")["topics"]

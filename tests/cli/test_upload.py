@@ -10,7 +10,7 @@ import pytest
 import l0gc as library
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import l0gc, l0gc_process, printed
+from tests.support.cli import ended_here, l0gc, printed
 
 pytestmark = pytest.mark.weed
 LINES = b'{"n":1}\n{"n":2}\n'
@@ -27,7 +27,7 @@ def test_a_packed_file_lands_once_under_a_producer_whatever_it_is_packed_with(
     assert l0gc("upload", "events", str(packed), "--producer", "nightly")["records"] == 2
     again = l0gc("upload", "events", str(plain), "--producer", "nightly")
     assert (again["records"], again["skipped"]) == (0, 2)
-    ended = l0gc_process("upload", "events", "-", "--producer", "nightly", "--json", stdin=gzip.compress(LINES, 1))
+    ended = ended_here("upload", "events", "-", "--producer", "nightly", "--json", stdin=gzip.compress(LINES, 1))
     assert ended.data["skipped"] == 2
     assert printed("read", "events") == LINES
 
@@ -40,7 +40,7 @@ def test_what_is_no_lines_gets_a_sentence_and_nothing_is_sent_unless_it_is_meant
     fine, table = tmp_path / "fine", tmp_path / "table.csv"
     fine.write_bytes(LINES)
     table.write_bytes(b"n,m\n1,2\n")
-    ended = l0gc_process("upload", "events", str(fine), str(table))
+    ended = ended_here("upload", "events", str(fine), str(table))
     assert (ended.code, ended.stdout) == (2, b"")
     assert "table.csv is CSV, and upload takes newline-delimited records" in ended.stderr
     assert printed("read", "events") == b""

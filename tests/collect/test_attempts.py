@@ -34,7 +34,7 @@ def last(store: MemoryStore) -> Attempt | None:
     return read_attempts(store, Inline()).get("reconcile")
 
 
-def test_a_run_that_ended_well_is_noted_with_the_stores_time_in_one_request() -> None:
+def test_a_run_that_ended_well_is_recorded_with_the_stores_time_in_one_request() -> None:
     cluster = memory_cluster()
     store = known(cluster)
     store.requests.clear()
@@ -52,7 +52,7 @@ def test_a_run_that_ended_well_is_noted_with_the_stores_time_in_one_request() ->
         (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero"),
     ],
 )
-def test_a_failure_is_noted_and_goes_on(error: BaseException, code: int, text: str) -> None:
+def test_a_failure_is_recorded_and_raised(error: BaseException, code: int, text: str) -> None:
     cluster = memory_cluster()
     store = known(cluster)
     with pytest.raises(type(error)):
@@ -67,7 +67,7 @@ def test_a_failure_is_noted_and_goes_on(error: BaseException, code: int, text: s
 
 
 @pytest.mark.parametrize("error", [UsageError("typo"), PausedError("audit"), NotInitialisedError("none")])
-def test_what_says_nothing_of_the_cluster_is_not_noted(error: Exception) -> None:
+def test_what_says_nothing_of_the_cluster_is_not_recorded(error: Exception) -> None:
     cluster = memory_cluster()
     store = known(cluster)
     with pytest.raises(type(error)):
@@ -75,7 +75,7 @@ def test_what_says_nothing_of_the_cluster_is_not_noted(error: Exception) -> None
     assert last(store) is None
 
 
-def test_a_run_that_looked_at_a_part_or_whose_reader_went_away_is_not_noted() -> None:
+def test_a_run_that_read_a_part_or_whose_reader_went_away_is_not_recorded() -> None:
     cluster = memory_cluster()
     store = known(cluster)
     run(cluster, whole=False)

@@ -170,7 +170,7 @@ def test_a_refusal_of_everything_ends_it_at_once(error: type[Exception]) -> None
     assert store.requests["delete"] == 1
 
 
-def test_what_went_before_a_refusal_is_told_as_deleted() -> None:
+def test_what_went_before_a_refusal_is_reported_as_deleted() -> None:
     store = Stubborn({"k2": (1, "SlowDown")})
 
     def fault(call: Call) -> None:
@@ -198,7 +198,7 @@ def test_a_stop_ends_it_behind_the_request_that_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("then", ["a stop", "a refusal"])
-def test_what_an_unanswered_request_may_have_deleted_is_not_told_as_left(then: str) -> None:
+def test_what_an_unanswered_request_may_have_deleted_is_not_reported_as_left(then: str) -> None:
     """Of what was left, nobody looks for a delete marker when the run is taken back."""
     stop = threading.Event()
     store = MemoryStore()
@@ -217,7 +217,7 @@ def test_what_an_unanswered_request_may_have_deleted_is_not_told_as_left(then: s
     assert (outcome.left, outcome.deleted, outcome.failures) == ([], [], [])
 
 
-def test_a_key_whose_first_answer_told_nothing_for_sure_has_no_known_marker() -> None:
+def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker() -> None:
     """It may have been deleted, marker and all, before the store answered that something went wrong inside."""
 
     class Versioned(Stubborn):

@@ -135,7 +135,7 @@ def test_a_store_that_was_away_gets_its_pace_back() -> None:
     st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_rate_that_was_asked_for_is_never_exceeded(
+def test_the_rate_that_was_requested_is_never_exceeded(
     max_rate: float, workers: int, limit: float, by_key: bool
 ) -> None:
     server, _, failed = sweep_against(limit, 1, by_key=by_key, workers=workers, seconds=20, max_rate=max_rate)
@@ -224,7 +224,7 @@ def test_the_small_rest_of_a_batch_makes_no_batch_smaller() -> None:
 
 
 @pytest.mark.parametrize("waiting", ["for the rate", "in a pause"])
-def test_a_stop_is_heard_by_whoever_waits(waiting: str) -> None:
+def test_a_stop_ends_every_wait(waiting: str) -> None:
     stop = threading.Event()
     clock = FakeClock()
     pacer = Pacer(Runtime(clock), 0.1, stop)

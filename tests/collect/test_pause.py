@@ -30,7 +30,7 @@ def test_a_pause_tells_who_why_and_since_when_by_the_stores_clock() -> None:
     assert describe(pause) == "disk audit (ann@ops1, since 2023-11-14 22:13Z)"
 
 
-def test_whoever_pauses_first_keeps_it() -> None:
+def test_the_first_pause_is_kept() -> None:
     store = MemoryStore()
     first, _ = set_pause(store, "disk audit", "ann")
     store.clock.sleep(60)
@@ -38,7 +38,7 @@ def test_whoever_pauses_first_keeps_it() -> None:
     assert read_pause(store) == first
 
 
-def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_told_as_set() -> None:
+def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_reported_as_set() -> None:
     store = MemoryStore()
     first, _ = set_pause(store, "disk audit", "ann")
 
@@ -54,14 +54,14 @@ def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_told_as_set()
     assert first != second == read_pause(store)
 
 
-def test_a_pause_whose_reply_was_lost_is_told_as_set() -> None:
+def test_a_pause_whose_reply_was_lost_is_reported_as_set() -> None:
     store = MemoryStore(fault=lose_reply(PAUSED))
     pause, new = set_pause(store, "disk audit", "ann")
     assert new
     assert read_pause(store) == pause
 
 
-def test_a_pause_that_could_not_be_set_is_not_told_as_set() -> None:
+def test_a_pause_that_could_not_be_set_is_not_reported_as_set() -> None:
     def fault(call: Call) -> None:
         if call.kind == "put_if_absent":
             raise AmbiguousWriteError("500")
@@ -71,7 +71,7 @@ def test_a_pause_that_could_not_be_set_is_not_told_as_set() -> None:
         set_pause(store, "disk audit", "ann")
 
 
-def test_a_pause_that_is_cleared_is_told_and_is_gone() -> None:
+def test_a_pause_that_is_cleared_is_reported_and_is_gone() -> None:
     store = MemoryStore()
     pause, _ = set_pause(store, "disk audit", "ann")
     assert clear_pause(store) == pause
@@ -79,7 +79,7 @@ def test_a_pause_that_is_cleared_is_told_and_is_gone() -> None:
     assert clear_pause(store) is None
 
 
-def test_a_pause_that_the_store_does_not_remove_is_not_told_as_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_that_the_store_does_not_remove_is_not_reported_as_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     set_pause(store, "disk audit", "ann")
     monkeypatch.setattr(store, "delete", lambda keys: [DeleteFailure(k, "AccessDenied", "no") for k in keys])
@@ -206,7 +206,7 @@ def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch:
     assert result.deleted == 20
 
 
-def test_one_look_for_a_plan_and_one_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pause_is_read_once_for_a_plan_and_once_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     looks: list[str] = []
     cluster = a_cluster()
@@ -225,7 +225,7 @@ def test_one_look_for_a_plan_and_one_for_each_segment(monkeypatch: pytest.Monkey
     assert looks == ["get"] + ["get", "segment", "segment"] * 6  # each segment is recorded as planned, then as it ended
 
 
-def test_what_one_worker_was_paused_for_is_told_for_all() -> None:
+def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
     total = Tally()
     total.add(Tally(paused="disk audit"))
     total.add(Tally())

@@ -27,7 +27,7 @@ def test_shards_that_there_are_not_are_refused() -> None:
 
 
 @pytest.mark.parametrize("shards", [(0, 0), (1, 2), (3, 3), (0, 3)])
-def test_only_the_shards_that_were_asked_for_are_swept(shards: tuple[int, int]) -> None:
+def test_only_the_shards_that_were_requested_are_swept(shards: tuple[int, int]) -> None:
     cluster = a_cluster()
     layout = cluster.controller.layout()
     before = level_zero(cluster)
@@ -157,7 +157,7 @@ def test_the_engine_is_chosen_by_what_was_eligible(
     assert why in reason
 
 
-def test_nobody_is_asked_what_is_eligible_where_it_does_not_matter() -> None:
+def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
     def never() -> int:
         raise AssertionError
 

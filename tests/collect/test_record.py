@@ -142,7 +142,7 @@ def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
     assert (detail.by_status[DELETED], detail.by_status[FAILED]) == (len(gone), 12)
 
 
-def test_an_object_in_two_segments_is_told_once(small: int) -> None:
+def test_an_object_in_two_segments_is_reported_once(small: int) -> None:
     """As after an executor died: planned by one worker, deleted by the next."""
     cluster = a_cluster()
     result = LocalSweep(cluster).run(Inline(), 1)

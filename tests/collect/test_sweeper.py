@@ -254,7 +254,7 @@ class Panic(BaseException):
     """As PyO3 raises where Rust panics."""
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster()
@@ -270,7 +270,7 @@ def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.Monke
     assert level_zero(cluster) == before
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("started", [0, 1, 4])
 def test_a_thread_that_cannot_be_started_ends_the_run(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
     """As where a container may have only so many."""

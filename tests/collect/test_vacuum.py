@@ -19,14 +19,15 @@ from l0gc.collect.record import VACUUM, read_summary
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import EligibleObject
 from l0gc.collect.under_way import STALE_MS
-from l0gc.collect.vacuum import Vacuum, VacuumOptions, VacuumResult
+from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoreError
 from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
-from l0gc.watermark.scans import KEEP_DAYS
+from l0gc.watermark.scan_keys import KEEP_DAYS
 from tests.support.garbage import DATA, INDEX, FakeGarbage, key_of
 from tests.support.l0_buckets import Backwards
 from tests.support.memory_store import MemoryStore, memory_cluster
@@ -244,7 +245,7 @@ def test_what_could_not_be_deleted_is_not_purged_and_what_leads_to_it_stays() ->
     assert counts(done) == {DROPPED_L1: 2}
 
 
-def test_units_that_cannot_be_read_are_told_behind_the_rest() -> None:
+def test_units_that_cannot_be_read_are_reported_behind_the_rest() -> None:
     cluster, store = a_cluster()
     source = planted(store)
     source.broken = ["journal 3: damaged"]

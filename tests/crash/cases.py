@@ -7,27 +7,35 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.errors import L0gcError, TopicNotFoundError
+from l0gc.inspect.verify.rules import l1_folder
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.index import files_of, l1_key
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
     AGE_S,
     DELETED,
     INPUT,
+    LIFTS,
     PARTITIONS,
     TOPIC,
     Build,
     Records,
     Scene,
     in_turn,
+    mergeable,
     overdue,
     quiet,
     reconciled,
     sweepable,
+    too_old,
+    vacuumable,
 )
 
 NEW: Final = "fresh"
+BEFORE: Final = 4
+"""The first offset that `delete-records` leaves: in the middle of an L1 object."""
 FILE: Final = "FILE"
 """Stands for the path of a file with `INPUT` in a command's arguments."""
 
@@ -37,7 +45,8 @@ class Case:
     """A command.
 
     `shared` ones run in this process, with one Spark session. `clock_ahead_s` moves the store's clock for the command.
-    `done` is an error that tells a repeated command that nothing is left to do.
+    `done` is an error that tells a repeated command that nothing is left to do. `may_go` are the topics of which it deletes
+    records.
     """
 
     name: str
@@ -48,6 +57,7 @@ class Case:
     clock_ahead_s: int = 0
     coming: Records = field(default_factory=dict)
     done: tuple[type[L0gcError], ...] = ()
+    may_go: frozenset[str] = frozenset()
 
 
 def _want(truth: bool, text: str) -> None:
@@ -114,6 +124,39 @@ def _kept_house(view: View, scene: Scene) -> None:
         _want(f"{log}boundary.json" in view.keys, f"{log} was truncated without a boundary")
 
 
+def _merged(view: View, scene: Scene) -> None:
+    for p, j in view.partitions.items():
+        files = [f for f in view.keys if f.startswith(l1_folder(p))]
+        named = list(files_of(view.cluster.store, p, j))
+        if p.topic == TOPIC:
+            _want(len(named) < LIFTS, f"{p} still has {len(named)} L1 objects")
+            _want(len(files) > LIFTS, f"{p} has lost L1 objects that readers may still need: {files}")
+
+
+def _expired(view: View, scene: Scene) -> None:
+    for p, j in view.partitions.items():
+        got = j.partition(p.revision, p.partition)
+        wanted = got.last_reconciled_offset + 1 if p.topic == TOPIC else 0
+        _want(got.log_start_offset == wanted, f"{p} begins at {got.log_start_offset}, not at {wanted}")
+        _want(got.next_offset > wanted, f"{p} has lost what is not in L1")
+
+
+def _records_deleted(view: View, scene: Scene) -> None:
+    for p, j in view.partitions.items():
+        got = j.partition(p.revision, p.partition).log_start_offset
+        wanted = BEFORE if p.topic == TOPIC else 0
+        _want(got == wanted, f"{p} begins at {got}, not at {wanted}")
+
+
+def _vacuumed(view: View, scene: Scene) -> None:
+    named = {l1_key(p, f) for p, j in view.partitions.items() for f in files_of(view.cluster.store, p, j)}
+    there = {k for k in view.keys if k.startswith("level_one/")}
+    _want(there == named, f"left over are {sorted(there - named)}")
+    for journal in range(view.state.journals):
+        _want(not len(view.cluster.journal(journal).catch_up().dropped), f"journal {journal} has not purged all")
+    _want(len({k for k in scene.objects if k.startswith("level_one/")} - named) > LIFTS, "there was little to vacuum")
+
+
 def _barred(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
         closed = j.previous_applied_epoch == j.max_applied_epoch == view.state.epoch
@@ -137,5 +180,20 @@ CASES: Final = {
         Case("reconcile", ["reconcile"], quiet, _reconciled, shared=True),
         Case("compute-watermark", ["compute-watermark"], reconciled, _computed, shared=True),
         Case("sweep", ["sweep"], sweepable, _swept),
+        Case("merge", ["merge", "--fan-in", "2", "--engine", "local"], mergeable, _merged),
+        Case("expire", ["expire"], too_old, _expired, may_go=frozenset({TOPIC})),
+        Case(
+            "delete-records",
+            ["delete-records", TOPIC, "--before-offset", str(BEFORE)],
+            reconciled,
+            _records_deleted,
+            may_go=frozenset({TOPIC}),
+        ),
+        Case(
+            "vacuum",
+            ["vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--engine", "local"],
+            vacuumable,
+            _vacuumed,
+        ),
     )
 }

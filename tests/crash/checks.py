@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
@@ -14,6 +15,8 @@ from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.crash.scenes import Records, Scene
 
+GONE: Final = b"(deleted)"
+
 
 class BrokenError(AssertionError):
     """Something that must hold does not."""
@@ -21,7 +24,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class View:
-    """A bucket as it is now."""
+    """A bucket as it is now. Records that were deleted are `GONE` in `records`."""
 
     cluster: Cluster
     state: ControllerState
@@ -44,7 +47,11 @@ def look(cluster: Cluster) -> View:
     partitions: dict[PartitionId, JournalState] = {}
     records: Records = {}
     for topic in state.topics.values():
-        values: list[list[bytes]] = [[] for _ in range(topic.partitions)]
+        starts = [
+            cluster.journal(topic.journal_of(p)).catch_up().partition(topic.revision, p).log_start_offset
+            for p in range(topic.partitions)
+        ]
+        values: list[list[bytes]] = [[GONE] * start for start in starts]
         for r in read_topic(cluster, topic):
             if r.offset != len(values[r.partition]):
                 raise BrokenError(f"{topic.name}/{r.partition} has offset {r.offset} behind {len(values[r.partition])}")
@@ -58,13 +65,22 @@ def look(cluster: Cluster) -> View:
     return View(cluster, state, watermark_of(published), partitions, records, keys)
 
 
-def check(view: View, scene: Scene, *, watermark_before: int, coming: Records, complete: bool) -> None:
+def check(
+    view: View,
+    scene: Scene,
+    *,
+    watermark_before: int,
+    coming: Records,
+    complete: bool,
+    may_go: frozenset[str] = frozenset(),
+) -> None:
     """Raises `BrokenError`.
 
     Args:
         watermark_before: the M that was published when the command began.
         coming: the records that the command uploads; they may be there as far as it got.
         complete: whether all of them must be there.
+        may_go: the topics of which the command deletes records, the oldest first.
     """
     if not watermark_before <= view.watermark <= view.state.epoch:
         raise BrokenError(f"M is {view.watermark}, was {watermark_before}, and the epoch is {view.state.epoch}")
@@ -77,13 +93,17 @@ def check(view: View, scene: Scene, *, watermark_before: int, coming: Records, c
                 raise BrokenError(f"{p} needs {e.key}, which is gone")
             if e.epoch <= view.watermark:
                 raise BrokenError(f"{p} needs {e.key}, which M = {view.watermark} lets go")
-        at = 0
-        for file in files_of(view.cluster.store, p, journal):
+        start = journal.partition(p.revision, p.partition).log_start_offset
+        last = journal.partition(p.revision, p.partition).last_reconciled_offset
+        files = list(files_of(view.cluster.store, p, journal))
+        at = min(start, files[0].base_offset) if files else last + 1
+        if files and files[0].last_offset < start:
+            raise BrokenError(f"{p} has {l1_key(p, files[0])} in L1, which lies below its log start offset {start}")
+        for file in files:
             key = l1_key(p, file)
             if key not in view.keys or file.base_offset != at:
                 raise BrokenError(f"{p} has {key} in L1, which is gone or does not begin at {at}")
             at = file.last_offset + 1
-        last = journal.partition(p.revision, p.partition).last_reconciled_offset
         if at != last + 1:
             raise BrokenError(f"{p} is reconciled up to {last}, and L1 ends before {at}")
     for topic, partitions in view.records.items():
@@ -91,5 +111,6 @@ def check(view: View, scene: Scene, *, watermark_before: int, coming: Records, c
             sure = scene.records[topic][i] if topic in scene.records else []
             rest = coming[topic][i] if topic in coming else []
             want = sure + rest if complete else sure + rest[: max(0, len(got) - len(sure))]
-            if got != want:
+            gone = got.count(GONE) if topic in may_go else 0
+            if got != [GONE] * gone + want[gone:]:
                 raise BrokenError(f"{topic}/{i} has {got}, not {want}")

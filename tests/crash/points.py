@@ -199,7 +199,8 @@ class Bench:
 
     def _check(self, case: Case, scene: Scene, watermark_before: int, *, complete: bool) -> None:
         view = look(self._mirror())
-        check(view, scene, watermark_before=watermark_before, coming=case.coming, complete=complete)
+        before, coming, may_go = watermark_before, case.coming, case.may_go
+        check(view, scene, watermark_before=before, coming=coming, complete=complete, may_go=may_go)
         if complete:
             case.achieved(view, scene)
 

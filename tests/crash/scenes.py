@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from l0gc.keys import CONTROLLER_LOG, KeyLayout
+from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one, level_one_index
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.pipeline import Pipeline
 from tests.support.ingest import upload
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
@@ -31,6 +35,8 @@ AGE_S: Final = TRUNCATE_MIN_AGE_MS // 1000 + 300
 INPUT: Final = [f"new-{i:03}".encode() for i in range(30)]
 """What `upload` is given."""
 
+LIFTS: Final = 5
+"""So many L1 objects a partition has where there is something to merge."""
 _ENTRIES: Final = 50
 """By which a journal is behind its last checkpoint, more than housekeeping lets pass."""
 
@@ -141,6 +147,49 @@ def sweepable(scratch: Path) -> Scene:
     b.lift()
     b.upload(TOPIC, 8)
     housekeep(b.cluster)
+    return b.scene(compute_watermark(b.cluster))
+
+
+def mergeable(scratch: Path) -> Scene:
+    """Several small L1 objects in each partition."""
+    b = _Builder(scratch)
+    for _ in range(LIFTS):
+        b.upload(TOPIC, 4)
+        b.lift()
+    return b.scene(compute_watermark(b.cluster))
+
+
+def too_old(scratch: Path) -> Scene:
+    """A topic that keeps nothing of what is in L1, and has some; more of it is not in L1 yet."""
+    b = _Builder(scratch)
+    b.cluster.controller.alter_topic(TOPIC, RetentionSettings(bytes=0))
+    b.upload(TOPIC, 6)
+    b.lift()
+    b.upload(TOPIC, 6)
+    return b.scene(compute_watermark(b.cluster))
+
+
+def vacuumable(scratch: Path) -> Scene:
+    """L1 that was merged away, that was expired, that a deleted topic had, and that no journal has ever named; with
+    records in L1 and in L0 that stay."""
+    b = _Builder(scratch)
+    b.cluster.controller.create_topic(DELETED, 1)
+    file = scratch / "gone"
+    file.write_bytes(b"x\ny\nz")
+    upload(b.cluster, DELETED, [file])
+    for _ in range(LIFTS):
+        b.upload(TOPIC, 4)
+        b.lift()
+    merged = merge(b.cluster, rule=MergeRule(fan_in=2))
+    assert merged.objects_after
+    delete_topic(b.cluster, DELETED)
+    topic = b.cluster.controller.snapshot().topic(TOPIC)
+    for n in range(2):
+        b.store.put(level_one(topic.id(n), 1, 0, 9, b.cluster.runtime.new_id()), b"orphan")
+        b.store.put(level_one_index(topic.id(n), 1, b.cluster.runtime.new_id()), b"orphan")
+    for _ in range(3):  # epochs of grace
+        b.cluster.controller.advance()
+    b.upload(TOPIC, 4)
     return b.scene(compute_watermark(b.cluster))
 
 

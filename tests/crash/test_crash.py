@@ -13,6 +13,8 @@ from tests.crash.points import Bench, points_of
 
 pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
 
+QUICK = {"upload", "sweep"}
+"""The commands of `make test`."""
 SAMPLE = 3
 SPARK_SAMPLE = 2
 """Points of each command; of those that need Spark there are fewer, and the last is verified."""
@@ -30,7 +32,14 @@ def _sampled(points: list[tuple[int, str]], name: str, size: int) -> list[tuple[
     return points[random.Random(name).randrange(distance) :: distance]
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.shared])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.thorough])
+        for name, case in CASES.items()
+        if not case.shared
+    ],
+)
 def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(bench: Bench, name: str) -> None:
     points = points_of(bench.requests_of(CASES[name]))
     died = [bench.try_point(CASES[name], n, when, verify=False) for n, when in _sampled(points, name, SAMPLE)]

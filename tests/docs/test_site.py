@@ -55,6 +55,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_site_has_every_document_every_option_and_the_api(site: Path) -> None:
     for document in (ROOT / "docs").glob("*.md"):
         assert (site / f"{document.stem}.html").is_file()
@@ -69,6 +70,7 @@ def test_the_site_has_every_document_every_option_and_the_api(site: Path) -> Non
         assert f'id="{name}"' in api
 
 
+@pytest.mark.thorough
 def test_a_reader_of_the_site_loads_nothing_from_elsewhere_and_finds_the_repository(site: Path) -> None:
     for page in site.glob("*.html"):
         text = page.read_text()
@@ -117,6 +119,19 @@ def test_the_package_says_whose_it_is_and_where() -> None:
     }
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in supported
     assert re.fullmatch(r"\d+\.\d+\.\d+", project["version"])
+
+
+def test_where_the_repository_is_only_the_package_says() -> None:
+    place = PROJECT["project"]["urls"]["Source"].removeprefix("https://github.com/")
+    said = re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", (ROOT / "pyproject.toml").read_text())
+    assert len(said) > 5
+    assert set(said) == {place}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    texts = (
+        ROOT / name for name in listed.split("\0") if name.endswith((".md", ".py", ".rst", ".toml", ".yaml", ".yml"))
+    )
+    elsewhere = [p.name for p in texts if p.is_file() and f"github.com/{place}" in p.read_text()]
+    assert elsewhere == ["pyproject.toml"]
 
 
 def test_the_changelog_has_a_place_for_what_is_not_released_and_the_version_that_is() -> None:

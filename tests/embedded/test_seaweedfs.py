@@ -41,7 +41,7 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until_dead(pid: int, seconds: float = 10) -> bool:
+def wait_until_dead(pid: int, seconds: float = 120) -> bool:
     deadline = time.monotonic() + seconds
     while is_alive(pid):
         if time.monotonic() > deadline:

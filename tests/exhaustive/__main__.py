@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tests.exhaustive.l1_scopes import L1_WHOLE
+from tests.exhaustive.l1_search import L1Scope, L1Search
 from tests.exhaustive.scopes import ALL, WHOLE
-from tests.exhaustive.search import Found, Search
+from tests.exhaustive.search import Found, Scope, Search
 
 
 def told(found: Found) -> str:
@@ -23,7 +25,8 @@ def told(found: Found) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.exhaustive", description=__doc__)
-    parser.add_argument("--scope", choices=sorted(ALL), help="this one alone; by default all but `everything`")
+    every: dict[str, Scope | L1Scope] = {**ALL, **L1_WHOLE}
+    parser.add_argument("--scope", choices=sorted(every), help="this one alone; by default all but `everything`")
     parser.add_argument("--depth", type=int, help="no more steps than these")
     parser.add_argument(
         "--seconds",
@@ -32,10 +35,13 @@ def main() -> int:
         help="of processor time, for each scope; the depth that is begun is ended",
     )
     options = parser.parse_args()
-    scopes = list(WHOLE.values()) if options.scope is None else [ALL[options.scope]]
+    scopes: list[Scope | L1Scope] = (
+        [*WHOLE.values(), *L1_WHOLE.values()] if options.scope is None else [every[options.scope]]
+    )
     all_found = []
     for scope in scopes:
-        all_found.append(Search(scope).run(max_depth=options.depth, seconds=options.seconds))
+        search = L1Search(scope) if isinstance(scope, L1Scope) else Search(scope)
+        all_found.append(search.run(max_depth=options.depth, seconds=options.seconds))
         sys.stdout.write(told(all_found[-1]))
         sys.stdout.flush()
     states, seconds = sum(f.states for f in all_found), sum(f.seconds for f in all_found)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -108,12 +108,13 @@ class Found:
 
 
 class _NoTurns(Turns):
-    """Nobody waits for others, or looks at the log before its turn: what that does, the order of steps does as well."""
+    """Nobody waits for others, or reads the log before its turn: what that does, the order of steps does as well."""
 
-    shared = property(lambda self: False)
+    def landed(self, writers: Sequence[str]) -> None:
+        pass
 
-    def gap_s(self) -> float:
-        return 0.0
+    def lost(self) -> None:
+        pass
 
 
 class _Numbers:

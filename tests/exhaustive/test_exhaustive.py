@@ -68,6 +68,7 @@ def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: Scope) -> N
     _nothing_wrong(scope, 20_000)
 
 
+@pytest.mark.thorough
 def test_a_search_finds_the_same_again() -> None:
     first, second = searched(scopes.faults(0)), searched(scopes.faults(0))
     assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
@@ -256,7 +257,7 @@ def test_between_two_steps_a_process_keeps_all_that_its_handle_does() -> None:
     fixed = {"lock", "log", "_machine", "_runtime", "_turns"}
     kept = {"_state", "_folder", "_charges", "_behind"} | set(Replicated._fields) - {"state", "seen"}
     kept -= {"folder", "charges", "behind"}
-    assert set(vars(handle.replica)) - fixed == {*kept, "_looked_at"}
+    assert set(vars(handle.replica)) - fixed == {*kept, "_read_at"}
     assert set(vars(handle.fence)) == {"_applied", "_counters", "_holders", "_journal", "_seen", "_sliding", "_turn"}
     paced = {"_runtime", "_appended_at"}  # when an append is made, and not what it does
     assert set(vars(handle)) - paced == {"journal", "_controller", "replica", "fence", "_appending", "_queue"}

@@ -22,7 +22,7 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
 from tests.flows.test_sweep import end
-from tests.support.cli import l0gc, l0gc_process, start
+from tests.support.cli import ended_here, l0gc, start
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
@@ -52,7 +52,7 @@ def failing_gc(*args: str) -> tuple[dict[str, Any], L0gcError]:
 
 
 def records(partition: int) -> list[str]:
-    return l0gc_process("read", "events", "--partition", str(partition)).stdout.decode().split()[1::2]
+    return ended_here("read", "events", "--partition", str(partition)).stdout.decode().split()[1::2]
 
 
 def everything(store: S3Store) -> set[str]:
@@ -76,7 +76,7 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
 
 def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 15.11."""
-    l0gc("gc", "--barrier")
+    l0gc("gc", "--barrier", "--engine", "local")
 
     def no_spark(*args: object, **kwargs: object) -> None:
         raise AssertionError("Spark was started")
@@ -119,7 +119,7 @@ def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
 
 def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> None:
     """Issue 15.1: the run began before it counted what it then deleted."""
-    done = l0gc("gc", "--barrier", "--min-age", "0s")
+    done = l0gc("gc", "--barrier", "--min-age", "0s", "--engine", "local")
     seen = l0gc("status")
     assert seen["eligible_objects"] == seen["deleted_since"]["objects"] == done["sweep"]["deleted"] == 1
     assert (seen["dollars_month"], seen["next"]) == (0, "nothing")
@@ -184,11 +184,11 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
 def test_where_m_is_refused_nothing_is_swept(
     loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    l0gc("gc", "--barrier")
+    l0gc("gc", "--barrier", "--engine", "local")
     upload(tmp_path, 0)
     loaded.put(LAYOUT.format(0, 4711, "5d224ad2-0a58-418f-afde-bc2fe7c35589"), b"from the future")
     before = l0_objects(loaded)
-    done, error = failing_gc("--barrier")
+    done, error = failing_gc("--barrier", "--engine", "local")
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("compute-watermark", 4)]
     assert (done["compute_watermark"], done["sweep"], error.exit_code) == (None, None, 4)
     assert l0_objects(loaded) == before
@@ -197,7 +197,7 @@ def test_where_m_is_refused_nothing_is_swept(
 
 def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
     l0gc("pause", "--why", "disk audit")
-    done, error = failing_gc("--barrier")
+    done, error = failing_gc("--barrier", "--engine", "local")
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("sweep", 4)]
     assert (done["compute_watermark"]["published"], error.exit_code) == (True, 4)
 
@@ -225,7 +225,7 @@ def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkey
         return lambda progress: signal.raise_signal(signals.pop()) if signals else None
 
     monkeypatch.setattr("l0gc.cli.sweep._reporter", reporter)
-    done, error = failing_gc("--barrier")
+    done, error = failing_gc("--barrier", "--engine", "local")
     assert (error.exit_code, done["sweep"]["stopped"]) == (130, True)
     assert done["errors"] == []
 

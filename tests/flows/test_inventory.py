@@ -96,7 +96,7 @@ def test_sums_of_many_tasks_are_merged_by_tasks_to_the_same(
     assert listing("--inventory", url) == few
 
 
-def test_m_is_what_it_is_without_one_and_sweeps_are_told_no_counts(
+def test_m_is_what_it_is_without_one_and_sweeps_get_no_counts(
     cluster: Cluster, store: S3Store, inventories: S3Store
 ) -> None:
     layout = cluster.controller.layout()

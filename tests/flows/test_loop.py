@@ -63,13 +63,18 @@ def drain() -> dict[str, Any]:
     return l0gc("sweep")
 
 
-def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(store: S3Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "limit", [pytest.param(80_000, id="some"), pytest.param(None, id="all", marks=pytest.mark.thorough)]
+)
+def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
+    store: S3Store, tmp_path: Path, limit: int | None
+) -> None:
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
     l0gc("topic", "create", "flights", "--partitions", "8")
     l0gc("topic", "create", "idle", "--partitions", "2")
-    paths = sample.write_files(tmp_path, 10)
+    paths = sample.write_files(tmp_path, 10, limit)
     for path in paths:
-        l0gc("upload", "flights", str(path), "--key-field", "carrier")
+        l0gc("upload", "flights", str(path), "--key-field", "carrier", "--batch-bytes", "1MiB")
         l0gc("epoch", "advance")
     before = l0_objects(store)
     l0gc("reconcile")
@@ -179,7 +184,7 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
             l0gc("reconcile")
             l0gc("compute-watermark")
             swept += l0gc("sweep")["deleted"]
-        codes = [u.wait(timeout=200) for u in uploads]
+        codes = [u.wait(timeout=600) for u in uploads]
         assert codes == [0] * 4, [u.stderr.read().decode() for u in uploads if u.stderr]
         assert swept > 0
     finally:

@@ -13,7 +13,7 @@ from l0gc.cli.output import taking_results
 from l0gc.errors import PausedError
 from l0gc.storage.s3 import S3Store
 from tests.flows.test_sweep import MANY, a_bucket, end, garbage, level_zero, when_some_are_gone
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -21,6 +21,7 @@ SMALL_SEGMENTS = "import l0gc.collect.remover as s; s.SEGMENT_OBJECTS = 10; from
 """The command with segments so small that few objects make many more than may be under way at once."""
 
 
+@pytest.mark.thorough
 def test_a_pause_ends_a_sweep_that_is_under_way_and_keeps_others_away_until_resume(store: S3Store) -> None:
     a_bucket(store, MANY)
     before = level_zero(store)
@@ -39,7 +40,7 @@ def test_a_pause_ends_a_sweep_that_is_under_way_and_keeps_others_away_until_resu
     (run,) = l0gc("runs", "list")["runs"]
     assert (run["outcome"], run["deleted"]) == ("stopped", len(gone))
 
-    refused = l0gc_process("sweep", "--json")
+    refused = ended_here("sweep", "--json")
     assert (refused.code, refused.stdout) == (4, b"")
     dry = l0gc("sweep", "--dry-run")
     assert (dry["deleted"], dry["paused"]) == (MANY - len(gone), ended.data["paused"])
@@ -51,7 +52,7 @@ def test_a_pause_ends_a_sweep_that_is_under_way_and_keeps_others_away_until_resu
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("one_spark")
-def test_each_task_on_spark_looks_for_a_pause(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_task_on_spark_reads_the_pause(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver does not see the pause here, as if it had been set while Spark started."""
     a_bucket(store)
     before = level_zero(store)

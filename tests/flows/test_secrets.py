@@ -132,7 +132,7 @@ def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_
             env={**os.environ, **seen.environment({"L0GC_PUSHGATEWAY": f"http://ann:{PASSWORD}@127.0.0.1:9"})},
             capture_output=True,
             check=False,
-            timeout=200,
+            timeout=600,
         )
     seen.keep("the loop", ended.stdout + ended.stderr)
     assert ended.returncode == 0, ended.stderr.decode()

@@ -75,7 +75,7 @@ def submit(*args: str) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -121,7 +121,7 @@ def test_spark_submit_ends_with_the_commands_exit_code(records: int) -> None:
     assert ended.stdout == "l0gc: there is no topic 'evenst'; did you mean 'events'?\n"  # spark-submit joins the two
 
 
-def test_executors_without_the_shipped_package_or_a_library_are_told_and_so_is_having_none(
+def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_is_having_none(
     spark_workers: SparkCluster, records: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*conf: str) -> str:

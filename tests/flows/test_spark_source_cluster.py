@@ -23,7 +23,7 @@ APART = ("127.0.0.1", "127.0.0.2")
 """Spark starts the second attempt of a task on another machine only."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_two_tasks_that_write_the_same_part_of_a_batch_land_it_once(
     bucket: StoreConfig, store: S3Store, tmp_path: Path
 ) -> None:
@@ -36,7 +36,7 @@ def test_two_tasks_that_write_the_same_part_of_a_batch_land_it_once(
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=1500,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr[-4000:]

@@ -18,7 +18,7 @@ from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.cli import BIN, Ended, l0gc, l0gc_process, start
+from tests.support.cli import BIN, Ended, ended_here, l0gc, start
 
 pytestmark = pytest.mark.weed
 
@@ -64,7 +64,7 @@ def when_some_are_gone(store: S3Store, process: subprocess.Popen[bytes], of: int
 
 def end(process: subprocess.Popen[bytes]) -> Ended:
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
     finally:
         process.kill()
         process.wait()
@@ -74,7 +74,9 @@ def end(process: subprocess.Popen[bytes]) -> Ended:
 # -- stopping -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.thorough), (signal.SIGTERM, 143)]
+)
 def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
     store: S3Store, number: signal.Signals, code: int
 ) -> None:
@@ -96,6 +98,7 @@ def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
     assert garbage(store) == set()
 
 
+@pytest.mark.thorough
 def test_the_record_of_a_killed_sweep_is_true(store: S3Store) -> None:
     a_bucket(store, MANY)
     process = start(["sweep", "--json", "--max-rate", "25"])
@@ -146,7 +149,7 @@ def test_shards_and_limits_are_kept_and_a_dry_run_says_the_same(store: S3Store) 
 
 def test_more_than_the_share_of_the_bucket_is_refused(store: S3Store) -> None:
     a_bucket(store)
-    ended = l0gc_process("sweep", "--json", "--max-delete-ratio", "0.1")
+    ended = ended_here("sweep", "--json", "--max-delete-ratio", "0.1")
     assert ended.code == 4
     assert ended.data["deleted"] == 11
     assert "--max-delete-ratio" in ended.stderr
@@ -189,7 +192,7 @@ def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> No
     # Objects from before versioning come back, too: their version is the one called null.
     store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
     before = level_zero(store)
-    ended = l0gc_process("sweep")
+    ended = ended_here("sweep")
     assert "the bucket keeps versions" in ended.stdout.decode()
     run = re.search(r"undelete --run (\S+)", ended.stdout.decode())
     assert run is not None
@@ -199,7 +202,7 @@ def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> No
     assert (purged["deleted"], purged["versioning"]) == (100, "enabled")
     left = {k for p in store.history.versions(LAYOUT.data_prefix) for k in p.keys}
     assert left == level_zero(store) == before - {k for k in before if (q := LAYOUT.parse(k)) and q.epoch <= M}
-    refused = l0gc_process("undelete", "--run", purged["run_id"])
+    refused = ended_here("undelete", "--run", purged["run_id"])
     assert (refused.code, "for good" in refused.stderr) == (2, True)
 
 
@@ -216,10 +219,11 @@ def test_progress_is_a_note_a_minute_where_nobody_watches(store: S3Store) -> Non
     assert notes
     assert re.fullmatch(r"l0gc: sweeping: [\d,]+ of 100 objects deleted, [\d.]+ \w+, shard 00\d(, .*)?", notes[0])
     assert "\x1b" not in ended.stderr
-    quiet = l0gc_process("sweep")
+    quiet = ended_here("sweep")
     assert quiet.stderr == ""
 
 
+@pytest.mark.thorough
 def test_progress_fits_a_terminal_of_80_columns(store: S3Store, tmp_path: Path) -> None:
     import pty
 
@@ -258,21 +262,22 @@ def test_what_would_go_and_what_went_is_listed_object_by_object(store: S3Store, 
     assert {int(r[1]) for r in rows} == {0, 1, 2}
     assert {r[2] for r in rows} == {"100"}
     assert dry["deleted"] == len(rows)
-    ended = l0gc_process("sweep", "--dry-run", "--list", "-")
+    ended = ended_here("sweep", "--dry-run", "--list", "-")
     assert [line.split("\t")[0] for line in ended.stdout.decode().splitlines()] == before
     assert "would be deleted" in ended.stderr
     for wrong in (["--list", "-"], ["--dry-run", "--list", "-", "--json"]):
-        assert l0gc_process("sweep", *wrong).code == 2
+        assert ended_here("sweep", *wrong).code == 2
     run = l0gc("sweep")["run_id"]
-    shown = l0gc_process("runs", "show", run, "--all").stdout.decode().splitlines()
+    shown = ended_here("runs", "show", run, "--all").stdout.decode().splitlines()
     assert sorted(line.split("\t")[0] for line in shown if line.endswith("\tdeleted")) == before
 
 
+@pytest.mark.thorough
 def test_runs_list_says_what_was_removed_for_good(store: S3Store) -> None:
     a_bucket(store)
     store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
     run = l0gc("sweep", "--purge-versions")["run_id"]
-    (line,) = l0gc_process("runs", "list").stdout.decode().splitlines()
+    (line,) = ended_here("runs", "list").stdout.decode().splitlines()
     assert line.startswith(run)
     assert "deleted for good, with all versions" in line
     assert l0gc("runs", "list")["runs"][0]["purge_versions"] is True

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from l0gc.collect.attempts import attempt_key
+from l0gc.collect.garbage import KINDS
+from l0gc.collect.plan import run_id
 from l0gc.errors import PausedError, UsageError
-from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, PartitionId, level_one, level_one_index
+from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, RUNS, SCANS, PartitionId, level_one, level_one_index
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.flows.test_sweep import end
-from tests.support.cli import l0gc, l0gc_process, start
+from tests.support.cli import ended_here, l0gc, start
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.weed
 
@@ -31,13 +35,13 @@ def lift(store: S3Store, times: int) -> None:
     """Reconcile so many uploads of ten records each."""
     cluster = Cluster(store)
     for n in range(times):
-        done = l0gc_process("upload", "events", "-", stdin=b"".join(b"%d.%d\n" % (n, i) for i in range(10)))
+        done = ended_here("upload", "events", "-", stdin=b"".join(b"%d.%d\n" % (n, i) for i in range(10)))
         assert done.code == 0, done.stderr
         assert not reconcile(cluster).errors
 
 
 def records() -> list[bytes]:
-    return l0gc_process("read", "events").stdout.split()
+    return ended_here("read", "events").stdout.split()
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def planted(store: S3Store) -> S3Store:
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "2")
     l0gc("topic", "create", "gone", "--partitions", "1")
-    l0gc_process("upload", "gone", "-", stdin=b"x\ny\n")
+    ended_here("upload", "gone", "-", stdin=b"x\ny\n")
     lift(store, 4)
     cluster = Cluster(store)
     assert merge(cluster).objects_after == 2
@@ -86,12 +90,34 @@ def test_the_run_deletes_what_the_dry_run_says_and_the_topic_is_whole(planted: S
     assert f"{ATTEMPTS}vacuum.json" in everything(planted)
 
 
+def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty days later, by a proxy that moves the store's clock; with an index object that another one has replaced."""
+    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 1)
+    monkeypatch.setattr("l0gc.streamlog.level_one.index.STATE_ROWS", 1)
+    monkeypatch.setattr("l0gc.streamlog.level_one.index.KEPT_ROWS", 1)
+    lift(planted, 2)
+    for _ in range(3):
+        Cluster(planted).controller.advance()
+    planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
+    planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000.parquet", b"x")
+    planted.put(attempt_key("a-job-of-long-ago"), b"{}")
+    planted.put(f"{GC_UNDER_WAY}20260101T000000Z-01234567.json", b"{}")
+    there = records()
+    with Proxy(str(planted.config.endpoint_url), clock_ahead_s=40 * 86_400) as proxy:
+        dry = l0gc("vacuum", "--dry-run", *NOW, "--endpoint-url", proxy.endpoint_url)
+        done = l0gc("vacuum", *NOW, "--endpoint-url", proxy.endpoint_url)
+    assert dry["deleted"] == done["deleted"]
+    assert counts(done).keys() == set(KINDS)
+    assert records() == there
+
+
 def test_the_grace_and_the_age_are_waited_for(planted: S3Store) -> None:
     assert counts(l0gc("vacuum")) == {}
     assert counts(l0gc("vacuum", "--l1-grace", "0s")) == {"dropped_l1": 9}
     assert counts(l0gc("vacuum", "--orphan-age", "0s")) == {"orphaned_l1": 1, "orphaned_index": 1}
 
 
+@pytest.mark.thorough
 def test_a_pause_and_a_record_elsewhere_are_obeyed(planted: S3Store, tmp_path: Path) -> None:
     l0gc("pause", "--why", "audit")
     with pytest.raises(PausedError):
@@ -105,6 +131,7 @@ def test_a_pause_and_a_record_elsewhere_are_obeyed(planted: S3Store, tmp_path: P
         l0gc("vacuum", "--engine", "spark", "--max-objects", "3")
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_a_vacuum_in_good_order_and_another_one_goes_on(planted: S3Store) -> None:
     process = start(["vacuum", "--json", *NOW, "--max-rate", "1"])
     before = len(everything(planted))
@@ -120,6 +147,7 @@ def test_a_signal_ends_a_vacuum_in_good_order_and_another_one_goes_on(planted: S
     assert counts(l0gc("vacuum", *NOW))["dropped_l1"] == 9 - first
 
 
+@pytest.mark.thorough
 def test_the_metrics_of_a_vacuum_have_every_kind(planted: S3Store, tmp_path: Path) -> None:
     l0gc("vacuum", *NOW, "--metrics-file", str(tmp_path / "m.prom"))
     text = (tmp_path / "m.prom").read_text()
@@ -128,6 +156,7 @@ def test_the_metrics_of_a_vacuum_have_every_kind(planted: S3Store, tmp_path: Pat
         assert f"}} {float(value)}\n" in text
 
 
+@pytest.mark.thorough
 def test_a_mark_of_a_killed_gc_goes_when_it_is_old(planted: S3Store) -> None:
     planted.put(f"{GC_UNDER_WAY}20260101T000000Z-01234567.json", b"{}")
     assert counts(l0gc("vacuum")) == {}

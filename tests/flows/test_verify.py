@@ -417,7 +417,13 @@ TOGETHER: list[tuple[list[str], list[str], Sequence[str]]] = [
 """Damages that are found in one run, those of their kinds that are hidden by others, and the options."""
 
 
-@pytest.mark.parametrize(("names", "hidden", "args"), TOGETHER, ids=["found together", "hidden by a broken log"])
+@pytest.mark.parametrize(
+    ("names", "hidden", "args"),
+    [
+        pytest.param(*TOGETHER[0], id="found together"),
+        pytest.param(*TOGETHER[1], id="hidden by a broken log", marks=pytest.mark.thorough),
+    ],
+)
 def test_damages_are_found_in_one_run(
     bucket_of_events: Bucket, names: list[str], hidden: list[str], args: Sequence[str]
 ) -> None:

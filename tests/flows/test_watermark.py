@@ -29,7 +29,7 @@ from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.scans import ScanRow, read_scan
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import ended_here, l0gc
 from tests.support.journal import of_topic
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
@@ -121,7 +121,7 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
     one_spark: SparkSession, cluster: Cluster, store: S3Store
 ) -> None:
     @given(st.randoms(use_true_random=False))
-    @settings(max_examples=5, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     def check(rng: random.Random) -> None:
         while keys := list(store.list("").modified_ms):
             store.delete(keys[:1000])
@@ -249,10 +249,10 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_external_l
         l0gc("verify")
     assert l0gc("explain", "--epoch", str(computed["cluster_epoch"]))["verdict"] == "held"
 
-    refused = l0gc_process("compute-watermark")
+    refused = ended_here("compute-watermark")
     assert refused.code == 4
     assert "--reports" in refused.stderr
-    refused = l0gc_process("topic", "create", "t", "--partitions", "1")
+    refused = ended_here("topic", "create", "t", "--partitions", "1")
     assert refused.code == 4
     scanned = l0gc("compute-watermark", *flags)
     assert scanned["listing"]["eligible_objects"] == 0
@@ -266,7 +266,7 @@ def test_a_report_of_s3_is_read_from_s3(store: S3Store, bucket: object) -> None:
     place.put("partitions.csv", b"topic,partition,revision\nt,0,2\n")
     base = f"s3://{store.config.bucket}/theirs"
     flags = ["--reports", f"{base}/reports", "--partitions", f"{base}/partitions.csv", "--no-scan"]
-    refused = l0gc_process("compute-watermark", *flags, "--cluster-epoch", "9")
+    refused = ended_here("compute-watermark", *flags, "--cluster-epoch", "9")
     assert refused.code == 4
     assert "reports is not finished" in refused.stderr
     place.put("reports/_SUCCESS", b"")

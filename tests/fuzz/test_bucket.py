@@ -6,6 +6,7 @@ commands do it, but for Spark.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -78,11 +79,20 @@ def a_bucket() -> StrictStore:
     return store
 
 
-with pytest.MonkeyPatch.context() as few:  # so that a bucket of some objects has index objects, too
-    for module, name, rows in ((commit, "STATE_ROWS", 2), (index, "STATE_ROWS", 2), (index, "KEPT_ROWS", 1)):
-        few.setattr(module, name, rows)
-    BUCKET = a_bucket()
-KEYS = sorted(BUCKET.objects)
+@functools.cache
+def the_bucket() -> MemoryStore:
+    """It takes seconds to write, so it is written when a test needs it, and once."""
+    with pytest.MonkeyPatch.context() as few:  # so that a bucket of some objects has index objects, too
+        for module, name, rows in ((commit, "STATE_ROWS", 2), (index, "STATE_ROWS", 2), (index, "KEPT_ROWS", 1)):
+            few.setattr(module, name, rows)
+        return a_bucket()
+
+
+@functools.cache
+def the_keys() -> list[str]:
+    return sorted(the_bucket().objects)
+
+
 KINDS = [
     "l0gc/format", "l0gc/controller/log", "l0gc/controller/checkpoint", "l0gc/journal/.*/log", "l0gc/journal/.*/checkpoint",
     "l0gc/.*/boundary", "l0gc/watermarks/published", "l0gc/watermarks/scans", "l0gc/attempts", "l0gc/runs",
@@ -91,9 +101,9 @@ KINDS = [
 
 
 def copy_of_bucket() -> StrictStore:
-    store = StrictStore(FakeClock(BUCKET.clock.ms))
-    store.objects = {k: replace(o) for k, o in BUCKET.objects.items()}
-    store._version = BUCKET._version
+    store = StrictStore(FakeClock(the_bucket().clock.ms))
+    store.objects = {k: replace(o) for k, o in the_bucket().objects.items()}
+    store._version = the_bucket()._version
     return store
 
 
@@ -180,37 +190,57 @@ def needed(store: MemoryStore) -> set[str]:
     return found
 
 
-RECORDS, _ = read(BUCKET)
-SOUND_STORE = copy_of_bucket()
-SOUND = run_all(SOUND_STORE)
-SWEPT = data_of(BUCKET) - data_of(SOUND_STORE)
+@functools.cache
+def the_records() -> list[Record]:
+    return read(the_bucket())[0]
+
+
+@functools.cache
+def _sound() -> tuple[Ran, MemoryStore]:
+    """What the commands do with the bucket as it is, and what they leave."""
+    store = copy_of_bucket()
+    return run_all(store), store
+
+
+def sound_run() -> Ran:
+    return _sound()[0]
+
+
+def sound_store() -> MemoryStore:
+    return _sound()[1]
+
+
+@functools.cache
+def what_is_swept() -> set[str]:
+    return data_of(the_bucket()) - data_of(sound_store())
 
 
 def test_the_bucket_is_worth_changing() -> None:
-    assert all(any(re.match(kind, k) for k in KEYS) for kind in KINDS)
-    assert SOUND.errors == []
-    assert SOUND.housekept is not None
-    assert SOUND.housekept.broken == []
-    assert SOUND.reconciled is not None
-    assert SOUND.reconciled.errors == []
-    assert SOUND.reconciled.records
-    assert SOUND.watermark > decode_published(BUCKET.objects[PUBLISHED_WATERMARK].body).watermark
-    assert len(RECORDS) == 6 * 5 * PARTITIONS
-    assert SOUND.records == RECORDS
+    assert all(any(re.match(kind, k) for k in the_keys()) for kind in KINDS)
+    sound = sound_run()
+    assert sound.errors == []
+    assert sound.housekept is not None
+    assert sound.housekept.broken == []
+    assert sound.reconciled is not None
+    assert sound.reconciled.errors == []
+    assert sound.reconciled.records
+    assert sound.watermark > decode_published(the_bucket().objects[PUBLISHED_WATERMARK].body).watermark
+    assert len(the_records()) == 6 * 5 * PARTITIONS
+    assert sound.records == the_records()
     live = needed(copy_of_bucket())
-    assert SWEPT & live, "nothing goes that has to be lifted first"
-    assert SWEPT - live
-    assert SWEPT.isdisjoint(needed(SOUND_STORE))
+    assert what_is_swept() & live, "nothing goes that has to be lifted first"
+    assert what_is_swept() - live
+    assert what_is_swept().isdisjoint(needed(sound_store()))
 
 
 @st.composite
 def changed_object(draw: st.DrawFn) -> tuple[str, bytes]:
     """A key of the bucket, and what it holds now."""
     kind = re.compile(draw(st.sampled_from(KINDS)))
-    alike = [k for k in KEYS if kind.match(k)]
+    alike = [k for k in the_keys() if kind.match(k)]
     key = draw(st.sampled_from(alike))
-    body = BUCKET.objects[key].body
-    other = BUCKET.objects[draw(st.sampled_from([k for k in alike if k != key] or KEYS))].body
+    body = the_bucket().objects[key].body
+    other = the_bucket().objects[draw(st.sampled_from([k for k in alike if k != key] or the_keys()))].body
     if key.startswith("level_one/data/"):
         # The pages of another L1 object are as sound as its own: nothing ties them to a key.
         return key, draw(changed(body) | st.binary(max_size=300))
@@ -222,17 +252,17 @@ def nothing_live_goes(key: str, body: bytes) -> None:
     store = copy_of_bucket()
     store.put(key, body)
     ran = run_all(store)
-    assert ran.watermark <= SOUND.watermark
-    assert data_of(BUCKET) - data_of(store) <= SWEPT
+    assert ran.watermark <= sound_run().watermark
+    assert data_of(the_bucket()) - data_of(store) <= what_is_swept()
     for error in ran.errors:
         assert key in error or key == FORMAT
-    assert ran.records == RECORDS[: len(ran.records)]
+    assert ran.records == the_records()[: len(ran.records)]
     # The object is restored from a version, as every message says: all records are there.
     if key in store.objects and store.objects[key].body == body:
-        store.put(key, BUCKET.objects[key].body)
-    assert read(store) == (RECORDS, "")
+        store.put(key, the_bucket().objects[key].body)
+    assert read(store) == (the_records(), "")
     again = run_all(store)
-    assert (again.told, again.records) == ([], RECORDS)
+    assert (again.told, again.records) == ([], the_records())
 
 
 @fuzzing(25)
@@ -256,25 +286,30 @@ def _is_replayed(key: str) -> bool:
     m = re.fullmatch(r"(l0gc/journal/\d+/)(log|checkpoint)/(\d+)", key)
     if m is None:
         return False
-    newest = max((k for k in KEYS if k.startswith(f"{m[1]}checkpoint/")), default="")
+    newest = max((k for k in the_keys() if k.startswith(f"{m[1]}checkpoint/")), default="")
     return key == newest if m[2] == "checkpoint" else m[3] > newest.rsplit("/", 1)[-1]
 
 
-REPLAYED = [k for k in KEYS if _is_replayed(k)]
+@functools.cache
+def replayed_keys() -> list[str]:
+    return [k for k in the_keys() if _is_replayed(k)]
 
 
 def one_journal_stops(key: str, body: bytes) -> None:
     store = copy_of_bucket()
     store.put(key, body)
     ran = run_all(store)
-    sound = SOUND.housekept, SOUND.reconciled, SOUND.computed
+    sound = sound_run()
     assert ran.housekept is not None
     assert ran.reconciled is not None
     assert ran.computed is not None
     assert ran.status is not None
     if not ran.housekept.broken:  # nothing has changed
-        assert body == BUCKET.objects[key].body
-        assert (ran.housekept.advanced, ran.watermark) == (sound[0] and sound[0].advanced, SOUND.watermark)
+        assert body == the_bucket().objects[key].body
+        assert (ran.housekept.advanced, ran.watermark) == (
+            sound.housekept and sound.housekept.advanced,
+            sound.watermark,
+        )
         return
     for said in (
         [b.error for b in ran.housekept.broken],
@@ -288,11 +323,11 @@ def one_journal_stops(key: str, body: bytes) -> None:
     assert journal is not None
     assert key.startswith(f"l0gc/journal/{journal:04}/")
     assert ran.housekept.advanced == JOURNALS - 1
-    assert ran.watermark == decode_published(BUCKET.objects[PUBLISHED_WATERMARK].body).watermark
+    assert ran.watermark == decode_published(the_bucket().objects[PUBLISHED_WATERMARK].body).watermark
     cluster = process(store, 909)
     topic = cluster.controller.snapshot().topic("events")
     others = [p for p in range(PARTITIONS) if topic.journal_of(p) != journal]
-    assert list(read_topic(cluster, topic, others)) == [r for r in RECORDS if r.partition in others]
+    assert list(read_topic(cluster, topic, others)) == [r for r in the_records() if r.partition in others]
     assert all(
         cluster.journal(topic.journal_of(p)).catch_up().partition(topic.revision, p).unreconciled_records == 0
         for p in others
@@ -301,8 +336,10 @@ def one_journal_stops(key: str, body: bytes) -> None:
 
 @st.composite
 def changed_log(draw: st.DrawFn) -> tuple[str, bytes]:
-    key = draw(st.sampled_from(REPLAYED))
-    return key, draw(hostile(BUCKET.objects[key].body, BUCKET.objects[draw(st.sampled_from(REPLAYED))].body))
+    key = draw(st.sampled_from(replayed_keys()))
+    return key, draw(
+        hostile(the_bucket().objects[key].body, the_bucket().objects[draw(st.sampled_from(replayed_keys()))].body)
+    )
 
 
 @fuzzing(12)

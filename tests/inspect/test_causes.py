@@ -64,14 +64,15 @@ def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:
 @pytest.mark.parametrize(
     ("objects", "since_minutes", "expected"),
     [
-        ({8: 24}, 1, "24 objects become garbage in about 9 min"),
-        ({9: 1}, 1, "1 object becomes garbage in about 19 min"),
-        ({8: 20, 9: 4}, 1, "24 objects become garbage within about 19 min, the first in about 9 min"),
-        ({8: 24}, 12, "24 objects become garbage with the next l0gc gc"),
-        ({8: 20, 9: 4}, 12, "24 objects become garbage within about 10 min, the first with the next l0gc gc"),
+        ({1: 24}, 1, "24 objects become garbage in about 9 min"),
+        ({2: 1}, 1, "1 object becomes garbage in about 19 min"),
+        ({1: 20, 2: 4}, 1, "24 objects become garbage within about 19 min, the first in about 9 min"),
+        ({1: 24}, 12, "24 objects become garbage with the next l0gc gc"),
+        ({1: 20, 2: 4}, 12, "24 objects become garbage within about 10 min, the first with the next l0gc gc"),
+        ({0: 3}, 1, "3 objects become garbage with the next l0gc gc"),
     ],
 )
-def test_what_is_held_is_told_with_when_it_becomes_free_and_how_at_once(
+def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
     objects: dict[int, int], since_minutes: int, expected: str
 ) -> None:
     f = facts(held_objects=objects, epoch_ms=NOW - since_minutes * MINUTE)
@@ -120,7 +121,7 @@ CODES_IN_ORDER = [
 ]  # fmt: skip
 
 
-def test_which_log_went_back_is_said_by_whoever_knows_more() -> None:
+def test_which_log_went_back_is_said_by_the_cause_that_knows_more() -> None:
     (cause,) = find_causes(facts(highest=(12, "journal 3")))
     assert cause.detail.startswith("journal 3 is at epoch 12, above the cluster epoch 9: ")
 
@@ -170,7 +171,7 @@ def test_partitions_that_are_not_named_are_counted() -> None:
     assert cause.detail.startswith("events/0 at 3: 10 records not in L1 yet; ")
 
 
-def test_a_failure_that_a_better_cause_explains_is_not_told_twice() -> None:
+def test_a_failure_that_a_better_cause_explains_is_not_reported_twice() -> None:
     assert codes(facts(damaged_journals=["x"], attempts=failed("housekeep"))) == ["damaged_journal"]
     assert codes(facts(unreadable_journals=["x"], attempts=failed("reconcile"))) == ["unreadable_journal"]
     damaged = DamagedObject("key", "it is missing")

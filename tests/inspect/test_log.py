@@ -172,7 +172,7 @@ def with_checkpoints(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def test_a_checkpoint_is_shown_if_it_is_asked_for(busy: tuple[Cluster, Topic]) -> None:
+def test_a_checkpoint_is_shown_if_it_is_requested(busy: tuple[Cluster, Topic]) -> None:
     cluster = with_checkpoints(busy[0])
     assert not [r for r in shown(cluster, 0) if "checkpoint" in r]
     rows = shown(cluster, 0, checkpoint=True)
@@ -265,7 +265,7 @@ def test_whatever_a_log_holds_is_shown_or_called_damaged(data: st.DataObject) ->
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     now_ms = store_of(cluster).clock.ms
     time_ms = data.draw(st.integers(0, 2**62))
-    offset = max(log.look().entries, default=-1) + 1
+    offset = max(log.list_folder().entries, default=-1) + 1
     log.append(offset, bytes(body), time_ms=time_ms, as_of_ms=now_ms)
     assert shown(cluster, journal)[-1]["offset"] == offset
 

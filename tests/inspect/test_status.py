@@ -310,7 +310,7 @@ def test_an_object_that_is_not_what_the_log_says_is_a_cause(how: str) -> None:
     assert f"reconcile fails on object {key}: {told[how]}" in cause.detail
 
 
-def test_an_object_that_was_swept_since_the_look_is_not_called_missing() -> None:
+def test_an_object_that_was_swept_since_the_reading_is_not_called_missing() -> None:
     """Another process reconciles and sweeps while status looks."""
     cluster = new_cluster()
     put(cluster, EACH)

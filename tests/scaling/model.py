@@ -53,8 +53,8 @@ ONCE: Final = {
     "upload --producer": Requests(gets=2, puts=1),
     # three reads of the controller, the published M; how the run ended
     "housekeep": Requests(gets=4, puts=1),
-    # a read of the controller; how the run ended
-    "merge": Requests(gets=1, puts=1),
+    # two reads of the controller, the published M; how the run ended
+    "merge": Requests(gets=3, puts=1),
     # two reads of the controller, M before and while it is published, the time; M, how the run ended
     "compute-watermark": Requests(gets=6, puts=2),
     # the epoch; old ones; the new one

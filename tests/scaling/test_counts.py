@@ -124,7 +124,7 @@ def test_an_upload_costs_by_the_object_and_the_journal_and_never_by_the_partitio
         assert found == expected
 
 
-def test_an_upload_with_a_producer_looks_at_each_journal_once_more(tmp_path: Path) -> None:
+def test_an_upload_with_a_producer_reads_each_journal_once_more(tmp_path: Path) -> None:
     process = another_process(new_cluster(), 1)
     found = counted(store_of(process), lambda: run_upload(process, tmp_path / "lines", 3, producer="nightly"))
     # the journal does not know the producer, so the controller is asked about it

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from l0gc.errors import L0gcError, NotFoundError
+from l0gc.errors import L0gcError
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
@@ -149,11 +149,11 @@ def upload(
         done = True
     finally:
         if done or session is None:
-            _acknowledge(world, target, lines, uploader, done=done)
+            acknowledge(world, target, lines, uploader, done=done)
     return target
 
 
-def _acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploader, *, done: bool) -> None:
+def acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploader, *, done: bool) -> None:
     """What landed is in order; all but what had landed before if it is done, and the first records if it is not."""
     landed: dict[int, list[tuple[int | None, int]]] = {}
     for e in uploader.result.placeholders._extents:
@@ -219,34 +219,6 @@ def check_fences(world: World, cluster: Cluster) -> None:
             raise world.violation(
                 f"journal {handle.journal}: a fence admits {oldest}, though its process knows {known}"
             )
-
-
-def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
-    """Uploads each job's input again and again under its producer's name until it is told that all of it landed."""
-
-    def of(process: Process) -> Callable[[], None]:
-        def run() -> None:
-            while jobs:
-                doing = jobs[0]
-                with suppress(L0gcError):
-                    cluster = world.cluster(process)
-                    try:
-                        session = ProducerSession.begin(cluster, doing.producer)
-                        topic = cluster.controller.snapshot().topic(doing.topic)
-                        # What identifies it: its content, and where it goes, as `open_upload` has it.
-                        input_id = f"{doing.producer}-{doing.number}-{topic.topic_id}.0"
-                        topic = upload(world, cluster, doing.topic, doing.lines, input_id, session)
-                        finished.jobs.add((topic.topic_id, doing))
-                    except NotFoundError:
-                        pass  # the topic is gone, and with it the job
-                    if jobs and jobs[0] == doing:
-                        jobs.pop(0)
-                        continue
-                world.sleep(world.weather.epoch_interval_s)
-
-        return run
-
-    return of
 
 
 def duo(world: World, times: int) -> Body:

@@ -11,8 +11,9 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from tests.simulation import actors, jobs, readers, strangers
+from tests.simulation import actors, files, jobs, readers, strangers
 from tests.simulation.actors import Finished, Job
+from tests.simulation.external import Theirs
 from tests.simulation.strangers import Session
 from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP, TEN_DAYS
@@ -52,7 +53,8 @@ class Work:
         for name in PRODUCERS:
             for _ in range(2):
                 self.numbers += 1
-                self.jobs[name].append(Job(name, self.numbers, world.random.choice(actors.TOPICS)))
+                topics = world.random.sample(actors.TOPICS, world.random.choice([1, 2, 2]))
+                self.jobs[name] += [Job(name, self.numbers, topic) for topic in topics]
 
 
 class Backup:
@@ -99,7 +101,7 @@ def usual(world: World, work: Work, phase: str) -> None:
     world.spawn(f"uploader-{phase}3", actors.uploader(world, 4, 60.0))
     for name in PRODUCERS:
         for n in (1, 2):  # two runs of the same jobs
-            world.spawn(f"producer-{phase}{name}{n}", actors.producer(world, work.jobs[name], work.finished))
+            world.spawn(f"producer-{phase}{name}{n}", files.producer(world, work.jobs[name], work.finished))
     world.spawn(f"duo-{phase}", actors.duo(world, 2), actors.duo(world, 2))
     world.spawn(f"reconciler-{phase}1", jobs.reconciler(world, 5))
     world.spawn(f"reconciler-{phase}2", jobs.reconciler(world, 5))
@@ -109,6 +111,7 @@ def usual(world: World, work: Work, phase: str) -> None:
     world.spawn(f"vacuumer-{phase}2", jobs.vacuumer(world, 4))
     if world.weather.expires:
         world.spawn(f"expirer-{phase}", jobs.expirer(world, 4))
+        world.spawn(f"retainer-{phase}", jobs.retainer(world, 4))
     world.spawn(f"housekeeper-{phase}", jobs.housekeeper(world, 5))
     world.spawn(f"topics-{phase}", jobs.topic_keeper(world, world.random.choice([1, 2, 4])))
     world.spawn(f"watermark-{phase}1", jobs.watermark_job(world, 4))
@@ -124,7 +127,13 @@ def usual(world: World, work: Work, phase: str) -> None:
     world.spawn(f"elder-{phase}", strangers.elder(world, 1))
     world.spawn(f"twins-{phase}", strangers.twins(world, 1))
     world.spawn(f"bungler-{phase}", strangers.bungler(world, 2))
-    world.while_one_sleeps = lambda: world.spawn(f"life-{phase}{len(world.processes)}", jobs.life(world, 1))
+    if world.weather.external_log:
+        theirs = Theirs(phase)
+        world.spawn(f"lister-{phase}", theirs.lister(world, 4))
+        world.spawn(f"watermark-{phase}3", theirs.watermark_job(world, 12))
+    world.while_one_sleeps = lambda journal: world.spawn(
+        f"life-{phase}{len(world.processes)}", jobs.life(world, 1, journal)
+    )
 
 
 def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import l0gc.streamlog.epoch_source
+import l0gc.streamlog.ingest.job
 from l0gc.errors import AppendOutcomeUnknownError, L0gcError
 from l0gc.runtime import Runtime
 from l0gc.storage.log import Landed
@@ -16,6 +17,7 @@ from l0gc.storage.replica import Replica
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
 from l0gc.streamlog.journal.state import JournalState
+from tests.simulation.files import executor
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -56,4 +58,6 @@ def installed(world: World) -> Iterator[None]:
         # A task of compute-watermark has a clock of its own; here it is the world's.
         task = mock.Mock(side_effect=lambda: Runtime(world.task_clock(), random.Random(0)))
         stack.enter_context(mock.patch.object(l0gc.streamlog.epoch_source, "Runtime", task))
+        pool = mock.Mock(side_effect=lambda workers, name: executor(world, workers, name))
+        stack.enter_context(mock.patch.object(l0gc.streamlog.ingest.job, "ThreadPoolExecutor", pool))
         yield

@@ -8,16 +8,20 @@ from typing import TypeVar
 
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import SweepOptions
-from l0gc.collect.vacuum import Vacuum, VacuumOptions
-from l0gc.errors import L0gcError
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
+from l0gc.errors import L0gcError, StoreError
+from l0gc.keys import JOURNALS
 from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
@@ -42,21 +46,35 @@ def reconciler(world: World, times: int) -> Body:
 
 
 def housekeeper(world: World, times: int) -> Body:
+    """Looks after all logs; what fails at one journal keeps nothing from being done at the others, and is named."""
+
     def once(process: Process) -> None:
-        housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
+        thread = world.thread
+        assert thread is not None
+        thread.failed_at = ""
+        try:
+            housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
+        except StoreError as e:
+            if thread.failed_at.startswith(JOURNALS):
+                raise world.violation(f"what failed at {thread.failed_at} ended the housekeeping of all: {e}") from e
+            raise
 
     return repeat(world, times, once)
 
 
-def life(world: World, times: int) -> Body:
-    """What goes on while somebody sleeps: records, and housekeeping that truncates behind them."""
+def life(world: World, times: int, journal: int | None) -> Body:
+    """What goes on while somebody sleeps: records, in one journal or anywhere, and housekeeping that truncates them."""
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
+        state = cluster.controller.snapshot()
+        there = sorted(name for name in TOPICS if name in state.topics and journal in state.topics[name].journals)
         for _ in range(3):
-            upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
+            upload(world, cluster, world.random.choice(there or TOPICS), new_lines(world, process.name))
+        if world.random.random() < 0.5:
+            reconcile(cluster)
         world.sleep(world.weather.truncate_min_age_ms / 1000 + 1)
-        housekeep(cluster)
+        housekeep(world.cluster(process))  # of which the listing is new
 
     return repeat(world, times, once)
 
@@ -85,6 +103,25 @@ def expirer(world: World, times: int) -> Body:
             [HIGH_WATERMARK, world.random.randint(0, following), world.random.randint(0, following)]
         )
         delete_records(cluster, topic.name, partition, before_offset=before)
+
+    return repeat(world, times, once)
+
+
+def retainer(world: World, times: int) -> Body:
+    """Gives topics another retention, and expires by whatever there is then."""
+
+    def once(process: Process) -> None:
+        cluster, name = world.cluster(process), world.random.choice(TOPICS)
+        if world.random.random() < 0.7:
+            ms = world.random.choice([-1, -1, 1, 60_000, HOUR_MS])
+            cluster.controller.alter_topic(name, RetentionSettings(ms, world.random.choice([-1, 0, 2_000, 6_000])))
+        thread = world.thread
+        assert thread is not None
+        thread.retains = world.watch.retentions()
+        try:
+            expire(cluster, world.random.choice([None, name]))
+        finally:
+            thread.retains = None
 
     return repeat(world, times, once)
 

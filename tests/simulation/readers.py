@@ -9,6 +9,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.reader import read_topic
 from tests.simulation.actors import Body, repeat
+from tests.simulation.files import ADDED
 from tests.simulation.jobs import run_all
 from tests.simulation.world import Process, World
 
@@ -68,6 +69,8 @@ def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool)
         if (complete or world.watch.is_live(topic)) and told[p] and max(told[p]) >= end:
             raise world.violation(f"{topic.name}/{p}: acknowledged record {max(told[p])} is not there")
     every = [v for mine in values.values() for v in mine]
+    if ADDED in every:
+        raise world.violation(f"{topic.name}: what was {ADDED.decode()} was sent, and a repeat would send it again")
     if len(set(every)) != len(every):
         twice = sorted(v for v in set(every) if every.count(v) > 1)
         raise world.violation(f"{topic.name}: {twice[0]!r} is there twice")

@@ -307,7 +307,7 @@ class Shadow:
                 below = [x.base + x.records - 1 for x in part.live if x.base + x.records <= start]
                 part.reconciled = max([part.reconciled, *below])
                 part.live = [x for x in part.live if x.base + x.records > start]
-            self.l1.expired(name, t, starts, world.objects, (self.time_ms, self.newest))
+            self.l1.expired(name, t, starts, world.objects, (self.time_ms, max(entry.epoch, self.newest)))
             self._check_l1(topic, set(starts))
 
     def _check_l1(self, topic: TopicShadow, partitions: set[int]) -> None:

@@ -25,12 +25,17 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Span:
-    """Which records an L1 object holds, or the L1 objects that an index object lists; `epoch` stamps it."""
+    """Which records an L1 object holds, or the L1 objects that an index object lists; `epoch` stamps it.
+
+    Of an L1 object, `bytes` and `newest_ms` are its size and the newest timestamp in it.
+    """
 
     base: int
     last: int
     epoch: int
     name: bytes
+    bytes: int = 0
+    newest_ms: int = 0
 
 
 @dataclass
@@ -65,6 +70,7 @@ class L1Shadow:
     dropped: dict[str, Dropped] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     ever: set[str] = field(default_factory=set)
+    files_ever: dict[Place, list[Span]] = field(default_factory=dict)
 
     # -- entries ----------------------------------------------------------------------------------------------------------
 
@@ -164,6 +170,8 @@ class L1Shadow:
                 if key not in have:
                     raise Wrong(f"drops {key}, which it does not name")
                 self._drop(have, key, now)
+        for p, span in files.values():
+            self.files_ever.setdefault((revision, p), []).append(span)
         for kind, change in (("files", files), ("indexes", indexes)):
             for key, (p, span) in change.items():
                 getattr(self.lists.setdefault((revision, p), Lists()), kind)[key] = span
@@ -202,7 +210,8 @@ def _spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str,
     for row in rows:
         f = l1_file(row)
         key = level_one(PartitionId(name, revision, f.partition), f.epoch, f.base_offset, f.last_offset, f.name)
-        yield key, (f.partition, Span(f.base_offset, f.last_offset, f.epoch, bytes(row["name"])))
+        span = Span(f.base_offset, f.last_offset, f.epoch, bytes(row["name"]), f.bytes, f.max_timestamp)
+        yield key, (f.partition, span)
 
 
 def _ranges(files: dict[str, tuple[int, Span]]) -> list[tuple[int, int, int]]:

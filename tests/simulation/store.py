@@ -13,11 +13,12 @@ from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, S
 from tests.support.memory_store import Call, FakeClock, MemoryStore, _Object
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import Thread, World
 
 ORDERED = "in order"
 SKIPS_FOLDER = "skips the folder that StartAfter names"
 DISORDERED = "out of order"
+BOUNDARY = "/boundary.json"
 HABITS = (ORDERED, SKIPS_FOLDER, DISORDERED)
 
 
@@ -45,6 +46,8 @@ class SimulatedStore(MemoryStore):
     def get(self, key: str) -> Stored:
         stored = super().get(key)
         ahead = self._world.date_ahead_ms()
+        if key.endswith(BOUNDARY):
+            self._world.boundary_read()
         return replace(stored, date_ms=stored.date_ms + ahead) if ahead else stored
 
     def head(self, key: str) -> Head:
@@ -63,7 +66,9 @@ class SimulatedStore(MemoryStore):
         try:
             return super()._object(key)
         except ObjectNotFoundError as e:
-            e.date_ms = self.clock.ms + self._world.date_ahead_ms()
+            e.date_ms = self.clock.ms + self._world.date_ahead_ms(key)
+            if key.endswith(BOUNDARY):
+                self._world.boundary_read()
             raise
 
     # -- writes: one may take effect long after its caller has given it up -------------------------------------------
@@ -85,9 +90,10 @@ class SimulatedStore(MemoryStore):
         return self._dated(super().put_if_match(key, body, etag))
 
     def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
-        self._sending(lambda: self._delete(keys))
+        by = self._world.thread
+        self._sending(lambda: self._delete(keys, by))
         self._enter("delete", keys[0] if keys else "")
-        self._delete(keys)
+        self._delete(keys, by)
         self._leave("delete", keys[0] if keys else "")
         return []
 
@@ -106,11 +112,11 @@ class SimulatedStore(MemoryStore):
         self._world.watch.written(key, body)
         return Written(etag, self.clock.ms)
 
-    def _delete(self, keys: Sequence[str]) -> None:
+    def _delete(self, keys: Sequence[str], by: Thread | None) -> None:
         for key in keys:
             gone = self.objects.pop(key, None)
             if gone is not None:
-                self._world.watch.deleted(key, gone.modified_ms)
+                self._world.watch.deleted(key, gone.modified_ms, by)
 
     # -- scans -------------------------------------------------------------------------------------------------------
 

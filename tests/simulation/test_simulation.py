@@ -56,6 +56,7 @@ def told(seed: int) -> str:
     return f"{o.steps} {sorted(o.happened.items())} {o.digest}"
 
 
+@pytest.mark.thorough
 def test_a_seed_is_a_run_whatever_ran_before_and_wherever() -> None:
     first = told(7)
     simulate(8)

@@ -21,24 +21,27 @@ from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer, Tic
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ObjectExtents, Objects
+from l0gc.streamlog.journal.entries import Expired, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import LandedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark, decode_published
+from tests.simulation.retention import Retentions, check_expiry
 from tests.simulation.shadow import LandingWorld, Shadow, fingerprint
 from tests.simulation.shadow_l1 import Wrong
+from tests.simulation.weather import HOUR_MS
 
 if TYPE_CHECKING:
     from tests.simulation.world import Thread, World
 
 LAYOUT = KeyLayout(shards=4)
-_L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _JOURNAL = re.compile(r"l0gc/journal/(\d{4})/(log|checkpoint)/(\d{20})")
 _L1_KEY = re.compile(r"level_one/(?:data|index)/(.+)-(\d+)/(\d{5})/(\d{18})/[^/]+")
 _CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})")
 _CONTROLLER_ENTRY = msgspec.msgpack.Decoder(ControllerEntry)
 
 GROUPED = "entries of several objects"
+EXPIRED = "entries that retention wrote"
 GRACE_EPOCHS = 2
 Place = tuple[str, int]
 """A topic's id, and a partition of it."""
@@ -141,11 +144,15 @@ class Watch:
         known = set(shadow.producers)
         before = self._references(shadow)
         try:
+            self._check_retention(shadow, journal, offset, body)
             seen = LandingWorld(self._world.store.objects, self.epoch, self.watermark, self.names)
             entry = shadow.land(offset, body, seen)
         except Wrong as wrong:
             self._fail(f"journal {journal} {wrong}")
             raise
+        thread = self._world.thread
+        if isinstance(entry, Expired) and thread is not None and thread.retains is not None:
+            self._world.happened[EXPIRED] += 1
         objects = entry.objects if isinstance(entry, Objects) else []
         for o in objects:
             self._check_object(journal, o, known)
@@ -156,6 +163,20 @@ class Watch:
         self.live.update(self._references(shadow))
         self.live = +self.live
         self._count_state()
+
+    def _check_retention(self, shadow: Shadow, journal: int, offset: int, body: bytes) -> None:
+        """Of what leaves by a retention: it had to leave. What leaves by hand may be anything. Raises `Wrong`."""
+        thread = self._world.thread
+        if thread is None or thread.retains is None:
+            return
+        payload = decode_entry(f"{journal_log(journal)}log/{offset:020}", body).payload
+        now_ms = self._world.clock.ms + (HOUR_MS if self._world.date_jumped else 0)
+        check_expiry(shadow, payload, thread.retains, now_ms)
+
+    def retentions(self) -> Retentions:
+        """The retention of each topic as it is now, by id."""
+        state = self.controller
+        return {t.topic_id: {state.retention(t)} for t in state.topics.values()}
 
     def _references(self, shadow: Shadow) -> Counter[str]:
         return Counter(key for topic_id in self.topics() for key in shadow.keys(topic_id))
@@ -201,6 +222,9 @@ class Watch:
             ControllerMachine().apply(state, Landed(offset, e.time_ms, e.payload, 0))
         except L0gcError as error:
             self._fail(f"the controller log took an entry that it should have refused: {error}")
+        for retains in (t.retains for t in self._world.threads if t.retains is not None):
+            for topic_id, now in self.retentions().items():
+                retains.setdefault(topic_id, set()).update(now)
         if isinstance(entry, InitProducer) and entry.name in before:
             self.superseded.setdefault(before[entry.name], self._world.steps)
         for name, topic in state.topics.items():
@@ -247,7 +271,7 @@ class Watch:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
         if self.highest_epoch > self.controller.epoch:
             for key in self._world.store.objects:
-                k = _L0_KEY.fullmatch(key)
+                k = L0_KEY.fullmatch(key)
                 if k is not None and int(k[1]) > self.controller.epoch:
                     self._fail(
                         f"M = {m} was published, though {key} is above the cluster epoch {self.controller.epoch}"
@@ -257,7 +281,8 @@ class Watch:
 
     # -- deletions ------------------------------------------------------------------------------------------------------
 
-    def deleted(self, key: str, modified_ms: int) -> None:
+    def deleted(self, key: str, modified_ms: int, by: Thread | None) -> None:
+        """It is gone; `by` asked for it, perhaps some time ago."""
         if key in self.live:
             self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
         if key in self.foreign:
@@ -265,14 +290,14 @@ class Watch:
         if key.startswith(LAYOUT.data_prefix):
             self._swept(key, modified_ms)
         elif key.startswith("level_one/"):
-            self._vacuumed(key)
+            self._vacuumed(key, by)
         elif (m := _JOURNAL.fullmatch(key)) is not None and m[2] == "log":
             self._truncated(journal_log(int(m[1])), key, int(m[3]))
         elif (m := _CONTROLLER.fullmatch(key)) is not None and m[1] == "log":
             self._truncated(CONTROLLER_LOG, key, int(m[2]))
 
     def _swept(self, key: str, modified_ms: int) -> None:
-        k = _L0_KEY.fullmatch(key)
+        k = L0_KEY.fullmatch(key)
         if k is None or int(k[1]) > self.watermark:
             self._fail(f"{key} was deleted, though M = {self.watermark}")
         published = max(self.watermark, self.published_epoch)
@@ -286,7 +311,7 @@ class Watch:
         if self._world.clock.ms - modified_ms < thread.min_age_ms:
             self._fail(f"{key} was deleted at an age of {self._world.clock.ms - modified_ms} ms, below --min-age")
 
-    def _vacuumed(self, key: str) -> None:
+    def _vacuumed(self, key: str, by: Thread | None) -> None:
         """L1 goes when a journal has dropped it long enough ago, or behind the fence of a journal that never named it."""
         shadows = self.shadows.values()
         if any(key in s.l1.named for s in shadows):
@@ -300,7 +325,7 @@ class Watch:
             if dropped.epoch > self.controller.epoch - GRACE_EPOCHS:
                 self._fail(f"{key} was deleted at epoch {self.controller.epoch}, and dropped at {dropped.epoch}")
             return
-        if thread is not None and self.writers.get(key) is thread:
+        if by is not None and self.writers.get(key) is by:
             return  # whoever wrote it knows best that it was refused
         m = _L1_KEY.fullmatch(key)
         if m is None:

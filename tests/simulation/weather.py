@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import l0gc.collect.plan
@@ -19,6 +20,10 @@ import l0gc.streamlog.reader
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.journal.handle import JournalHandle
 from tests.simulation.store import HABITS
+from tests.support.memory_store import FakeClock
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Process, World
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -48,6 +53,7 @@ class Faults:
     Attributes:
         late: a write that nobody answered takes effect up to 20 minutes later.
         twice: a conditional write that a proxy sends twice: it lands, and the repeat's refusal is the answer.
+        nap: who has appended to a journal sleeps before it hears of it, while others truncate what it appended.
     """
 
     before: float = 0.008
@@ -57,6 +63,7 @@ class Faults:
     crash: float = 0.004
     late: float = 0.01
     twice: float = 0.02
+    nap: float = 0.03
 
     @cached_property
     def any(self) -> float:
@@ -65,7 +72,7 @@ class Faults:
 
     @classmethod
     def none(cls) -> Faults:
-        return cls(0, 0, 0, 0, 0, 0, 0)
+        return cls(0, 0, 0, 0, 0, 0, 0, 0)
 
     def times(self, factor: float) -> Faults:
         return Faults(*(factor * f for f in astuple(self)))
@@ -92,6 +99,8 @@ class Weather:
     event: str
     all_topics_go: bool
     expires: bool
+    no_writes: bool
+    external_log: bool
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
@@ -108,12 +117,14 @@ class Weather:
             index_rows=chance.choice([2, 4, 64]),
             window_bytes=chance.choice([1, 1, 32 << 20]),
             wrong_clocks=chance.random() < 0.5,
-            date_jumps=chance.random() < 0.3,
+            date_jumps=chance.random() < 0.5,
             trouble=chance.choice([0.3, 1.0, 1.0, 2.0]),
             bursts=chance.choice([0.0, 0.0, 0.5, 0.9, 0.97]),
             event=chance.choice(EVENTS),
             all_topics_go=chance.random() < 0.1,
             expires=chance.random() < 0.4,
+            no_writes=chance.random() < 0.5,
+            external_log=chance.random() < 0.4,
         )
 
     def skew(self, chance: random.Random) -> int:
@@ -143,6 +154,23 @@ class Weather:
             for kind in (SharedLog, JournalHandle):
                 stack.enter_context(mock.patch.dict(kind.__init__.__kwdefaults__, ages))
             yield
+
+
+class ProcessClock(FakeClock):
+    """A process's own clock: it runs at the right speed, and may be wrong by hours."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        super().__init__()
+        self._world, self._process = world, process
+
+    def now_ms(self) -> int:
+        return self._world.clock.ms + self._process.skew_ms
+
+    def monotonic(self) -> float:
+        return (self.now_ms() - self._process.suspended_ms) / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self._world.sleep(seconds)
 
 
 def _shape(chance: random.Random, journals: int) -> Shape:

@@ -8,6 +8,7 @@ that is random comes from the seed alone, so a seed is a run.
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +19,16 @@ from greenlet import getcurrent, greenlet
 from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError, ThrottledError
 from l0gc.runtime import Clock, Runtime
 from l0gc.streamlog.cluster import Cluster
+from tests.simulation.retention import Retentions
 from tests.simulation.store import SimulatedStore
 from tests.simulation.watch import Violation, Watch
-from tests.simulation.weather import HOUR_MS, Faults, Weather
+from tests.simulation.weather import HOUR_MS, Faults, ProcessClock, Weather
 from tests.support.memory_store import Call, FakeClock
 
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
+NAPS_MS = PAUSES_MS[2:]
+SUSPENDED_MS = 20 * 60_000
+"""Less than a date may be ahead: where both are the same, no clock tells that time has passed (docs/safety.md)."""
 LANDED_LATE = "writes landed late"
 LATE_MS = 10 * 60_000
 LATEST_MS = 2 * LATE_MS
@@ -32,6 +37,7 @@ DATE_JUMPS_MS = HOUR_MS
 LIFE_GOES_ON = 0.15
 """How often a process begins because another one sleeps for long, so that much happens to what that one is at."""
 TOO_MANY_STEPS = 50_000
+_ENTRY_KEY = re.compile(r"l0gc/journal/(\d{4})/log/")
 
 
 class Crashed(BaseException):
@@ -40,7 +46,10 @@ class Crashed(BaseException):
 
 @dataclass
 class Process:
-    """What one crash kills: its threads, and the handles that they share. `recovers`: it does what only an operator may."""
+    """What one crash kills: its threads, and the handles that they share.
+
+    `recovers`: it does what only an operator may. `suspended_ms`: so long its machine slept, which it did not count.
+    """
 
     name: str
     skew_ms: int
@@ -48,6 +57,7 @@ class Process:
     in_flight: int = 0
     kept: Cluster | None = None
     recovers: bool = False
+    suspended_ms: int = 0
 
     def crash(self) -> None:
         self.generation += 1
@@ -67,8 +77,11 @@ class Thread(greenlet):
         self.wakes_ms = 0
         self.free: Callable[[], bool] | None = None
         self.min_age_ms = 0
+        self.retains: Retentions | None = None
         self.sending: Callable[[], object] | None = None
         self.refused = False
+        self.failed_at = ""
+        self.misled_at = ""
 
     def _life(self) -> None:
         """The body; after a crash, from its beginning again, in the process's next life."""
@@ -104,23 +117,6 @@ class Thread(greenlet):
                 self.free = None
 
 
-class ProcessClock(FakeClock):
-    """A process's own clock: it runs at the right speed, and may be wrong by hours."""
-
-    def __init__(self, world: World, process: Process) -> None:
-        super().__init__()
-        self._world, self._process = world, process
-
-    def now_ms(self) -> int:
-        return self._world.clock.ms + self._process.skew_ms
-
-    def monotonic(self) -> float:
-        return self.now_ms() / 1000
-
-    def sleep(self, seconds: float) -> None:
-        self._world.sleep(seconds)
-
-
 @dataclass
 class World:
     """The whole simulation of one seed."""
@@ -140,11 +136,15 @@ class World:
         self.happened: Counter[str] = Counter()
         self.late: list[tuple[int, int, int, Callable[[], object]]] = []
         self.date_jumped = False
-        self.date_jumps_at = self.random.randrange(3_000) if self.weather.date_jumps else -1
+        jumps = self.weather.date_jumps * self.random.randrange(1, 6)
+        self.date_jumps_at = sorted(self.random.randrange(3_000) for _ in range(jumps))
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
         self.stopping = False
-        self.while_one_sleeps: Callable[[], object] | None = None
+        self.while_one_sleeps: Callable[[int | None], object] | None = None
+        self.alone: tuple[Thread, Thread] | None = None
+        self.refuse: Callable[[Call], None] | None = None
+        self.scratch = ""
         self.trace: list[str] = []
         self.failed: Violation | None = None
         self._quiet = Process("operator", self.weather.skew(self.random))
@@ -162,6 +162,9 @@ class World:
         """Let the threads go on until all have ended or the steps are used up."""
         end, last = self.steps + max_steps, None
         while self.steps < end:
+            if self.alone is not None:
+                self._go_on_alone(*self.alone)
+                continue
             now = self.clock.ms
             self.land_late(now)
             ready = [t for t in self.threads if t.wakes_ms <= now and (t.free is None or t.doomed or t.free())]
@@ -177,6 +180,15 @@ class World:
                 return
             self.clock.ms = min(waiting)
 
+    def _go_on_alone(self, worker: Thread, sleeper: Thread) -> None:
+        """Let the one go on, and nobody else, until it has ended; then the other one wakes."""
+        self.clock.ms = max(self.clock.ms, (sleeper if worker.dead else worker).wakes_ms)
+        self.land_late(self.clock.ms)
+        if worker.dead or (worker.free is not None and not worker.doomed and not worker.free()):
+            self.alone = None
+        else:
+            self._resume(worker)
+
     def land_late(self, now_ms: int) -> None:
         """Let those writes take effect whose time has come."""
         while self.late and min(self.late)[0] <= now_ms:
@@ -191,6 +203,7 @@ class World:
     def stop(self) -> None:
         """Kill what still runs."""
         self.stopping = True
+        self.alone = None
         for process in {id(t.process): t.process for t in self.threads}.values():
             process.crash()
         for t in list(self.threads):
@@ -225,9 +238,13 @@ class World:
                 raise self.violation("it does not come to an end")
             self.clock.ms += 1 + int(self.random.random() * 49)
             current.pause()
+            if self.refuse is not None:
+                self.refuse(call)
         self._strike(current, call)
 
     def _strike(self, thread: Thread, call: Call) -> None:
+        if self.alone is not None and thread is self.alone[0]:
+            return  # nothing keeps it from what it is there for
         f, draw = self.faults, self.random.random()
         if thread.refused:  # who looks why it was refused may not get an answer
             thread.refused = False
@@ -248,6 +265,8 @@ class World:
                 self._log(thread, call, "sent twice")
                 thread.refused = True
                 raise PreconditionFailedError(f"{call.key}: it is there")
+            if draw < f.after + f.crash + f.twice + f.nap and call.kind == "put_if_absent":
+                self._nap(call.key, "sleeps behind it")
             return
         if draw < f.before:
             self._log(thread, call, "failed before it landed")
@@ -262,7 +281,7 @@ class World:
             thread.wakes_ms = self.clock.ms + paused_ms
             self._log(thread, call, f"pauses for {paused_ms // 1000} s")
             if self.while_one_sleeps is not None and paused_ms >= LATEST_MS and self.random.random() < LIFE_GOES_ON:
-                self.while_one_sleeps()
+                self.while_one_sleeps(None)
             thread.pause()
             return
         draw -= f.pause
@@ -275,6 +294,25 @@ class World:
             self.late.append((lands_ms, self.clock.ms, self.steps, thread.sending))
             self._log(thread, call, f"no answer; it lands at {lands_ms}")
             raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: no answer")
+
+    def _nap(self, key: str, what: str, suspended_ms: int = 0) -> None:
+        """Sleep for long, while others append to the very journal that this one is at, and truncate it.
+
+        Args:
+            suspended_ms: so long its machine sleeps, with all threads of the process; 0 for a pause that it counts.
+        """
+        thread, journal = self.thread, _ENTRY_KEY.match(key)
+        if thread is None or journal is None or self.while_one_sleeps is None or self.alone is not None:
+            return
+        thread.wakes_ms = self.clock.ms + (suspended_ms or self.random.choice(NAPS_MS))
+        thread.process.suspended_ms += suspended_ms
+        for other in self.threads if suspended_ms else []:
+            if other.process is thread.process:
+                other.wakes_ms = max(other.wakes_ms, thread.wakes_ms)
+        self._log(thread, Call("nap", key, "after"), what)
+        self.while_one_sleeps(int(journal[1]))
+        self.alone = self.threads[-1], thread
+        thread.pause()
 
     def _crash(self, thread: Thread) -> None:
         self.crashes += 1
@@ -291,6 +329,7 @@ class World:
         thread.pause()
 
     def _log(self, thread: Thread, call: Call, what: str) -> None:
+        thread.failed_at = call.key
         self.happened[what.split(";", maxsplit=1)[0]] += 1
         self.trace.append(f"{self.steps} {thread.process.name} {call.kind} {call.key}: {what}")
 
@@ -299,14 +338,29 @@ class World:
         thread = self.thread
         self.trace.append(f"{self.steps} {thread.process.name if thread else 'world'}: {what}")
 
-    def date_ahead_ms(self) -> int:
-        """By how much the store's clock is ahead in the reply to this call: once, in some seeds, by an hour."""
-        if self.date_jumps_at < 0 or self.steps < self.date_jumps_at:
+    def date_ahead_ms(self, end: str = "") -> int:
+        """By how much the store's clock is ahead in the reply to this call: up to five times, in some seeds, by an hour.
+
+        Args:
+            end: what was looked for at the end of a log.
+        """
+        if not self.date_jumps_at or self.steps < self.date_jumps_at[0]:
             return 0
-        self.date_jumps_at = -1
+        appends = self.thread is not None and self.thread.process.kept is not None  # soon, by what it learns now
+        if not (appends and _ENTRY_KEY.match(end)) and self.random.random() < 0.98:
+            return 0
+        del self.date_jumps_at[0]
         self.date_jumped = True
         self.note("a reply's date is an hour ahead")
+        if self.thread is not None:
+            self.thread.misled_at = end
         return DATE_JUMPS_MS
+
+    def boundary_read(self) -> None:
+        """Whoever learned the end of a log with a date that was ahead has asked the boundary, and may be suspended now."""
+        if self.thread is not None and self.thread.misled_at:
+            end, self.thread.misled_at = self.thread.misled_at, ""
+            self._nap(end, "is suspended behind a date that was ahead", SUSPENDED_MS)
 
     def task_clock(self) -> Clock:
         """The clock of a task that another process runs."""

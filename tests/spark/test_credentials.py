@@ -52,7 +52,7 @@ def test_nothing_is_sent_against_the_users_wish() -> None:
 
 
 @pytest.mark.usefixtures("nobody")
-def test_who_has_none_sends_none_and_is_told_so_if_they_were_asked_for() -> None:
+def test_who_has_none_sends_none_and_gets_a_note_if_they_were_requested() -> None:
     assert for_executors(a_store()) == {}
     with pytest.raises(AccessDeniedError, match="--send-credentials"):
         for_executors(a_store(), send=True)
@@ -60,7 +60,7 @@ def test_who_has_none_sends_none_and_is_told_so_if_they_were_asked_for() -> None
 
 @pytest.mark.usefixtures("nobody")
 @pytest.mark.parametrize("method", ["iam-role", "container-role", "assume-role-with-web-identity"])
-def test_a_role_that_comes_with_the_machine_is_sent_only_if_asked_for(method: str) -> None:
+def test_a_role_that_comes_with_the_machine_is_sent_only_if_requested(method: str) -> None:
     assert for_executors(with_credentials_of(method)) == {}
     assert for_executors(with_credentials_of(method), send=True)["AWS_SESSION_TOKEN"] == "role-token"
 

@@ -18,7 +18,7 @@ from l0gc.storage.config import StoreConfig
 from tests.collect.test_local import a_cluster, on_record, store_of
 
 
-def test_the_tasks_that_have_ended_are_told_until_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_that_have_ended_are_reported_until_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.spark.sweep_job, "_LOOK_EVERY_S", 0.001)
     completed = {7: SimpleNamespace(numCompletedTasks=2), 8: None}  # of a stage that has just ended nothing is known
     tracker = SimpleNamespace(getActiveStageIds=lambda: [7, 8], getStageInfo=completed.get)
@@ -31,7 +31,7 @@ def test_the_tasks_that_have_ended_are_told_until_the_job_has(monkeypatch: pytes
         heard.set()
 
     with following(spark, 5, progress):
-        assert heard.wait(10)
+        assert heard.wait(120)
     after = len(told)
     assert set(told) == {(2, 5)}
     assert not any(t.name == "l0gc-follow" for t in threading.enumerate())
@@ -50,7 +50,7 @@ def test_a_stop_is_heard_though_the_job_began_only_after_it(monkeypatch: pytest.
     def collect() -> list[Any]:
         sweep.stop()
         running.set()
-        if not cancelled.wait(10):
+        if not cancelled.wait(120):
             raise AssertionError("nobody has cancelled the job")
         raise Py4JError("cancelled")
 
@@ -95,6 +95,6 @@ def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monk
         sparkContext=SimpleNamespace(statusTracker=lambda: SimpleNamespace(getActiveStageIds=gone))
     )
     with following(spark, 1, lambda done, total: None):
-        assert asked.acquire(timeout=10)
+        assert asked.acquire(timeout=120)
         asked.acquire(timeout=1)
     assert lost == []

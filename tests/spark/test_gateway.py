@@ -60,7 +60,7 @@ def start(store: S3Store, tmp_path: Path) -> Start:
 def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp_path: Path, number: int) -> None:
     process, mark = start(STARTING)
     os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (128 + number, b"")
     assert err.startswith(b"l0gc: stopped: ")
     assert err.count(b"\n") == 1
@@ -72,13 +72,13 @@ def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp
 def test_java_goes_though_l0gc_could_not_end_it(start: Start, number: int) -> None:
     process, mark = start(WAITING)
     os.kill(process.pid, number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert left_of(mark) == []
 
 
 def test_a_java_that_ends_at_once_is_a_sentence(start: Start) -> None:
     process, mark = start(ENDING)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (2, b"")
     assert err.startswith(b"l0gc: Spark could not be started: ")
     assert b"noise" not in err

@@ -35,6 +35,13 @@ def test_a_disk_that_is_full_somewhere_is_a_sentence_with_the_way_out() -> None:
     assert str(cause_of(PySparkException(told))).startswith("the Spark job failed: No space left on device, here or on")
 
 
+def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_behind_it() -> None:
+    lost = Py4JNetworkError("Answer from Java side is empty")
+    lost.__context__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt), telling_causes():
+        raise lost
+
+
 @pytest.mark.weed
 @pytest.mark.spark
 def test_what_java_throws_is_one_line(one_spark: SparkSession) -> None:

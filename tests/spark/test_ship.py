@@ -50,7 +50,7 @@ def test_the_zip_goes_with_its_process() -> None:
     assert not path.parent.exists()
 
 
-def test_all_that_l0gc_requires_is_looked_for_but_what_the_driver_alone_needs() -> None:
+def test_all_that_l0gc_requires_is_checked_but_what_the_driver_alone_needs() -> None:
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert set(MODULES) == {re.split(r"[<>=]", r)[0] for r in required} - DRIVER_ONLY
 
@@ -73,7 +73,7 @@ def test_one_unfit_worker_is_enough_to_say_so(look: Look, told: str) -> None:
     assert "spark.pyspark.python" in said
 
 
-def test_another_python_is_told_in_a_sentence() -> None:
+def test_another_python_is_reported_in_a_sentence() -> None:
     error = PySparkRuntimeError(
         errorClass="PYTHON_VERSION_MISMATCH", messageParameters={"worker_version": "3.13", "driver_version": "3.11"}
     )

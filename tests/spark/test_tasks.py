@@ -40,7 +40,7 @@ def test_what_a_job_says_is_shown_with_the_share_of_the_tasks_under_way(monkeypa
 
     with telling_tasks(spark, show) as say:
         say("round 1")
-        assert heard.wait(10)
+        assert heard.wait(120)
     assert ("round 1", None, None) in told
     assert ("round 1", 3, 10) in told
     assert not any(t.name == "l0gc-tasks" for t in threading.enumerate())

@@ -76,7 +76,7 @@ def deleting() -> Iterator[Deleting]:
     fake.server.server_close()
 
 
-def test_a_page_of_keys_is_one_request_and_is_not_asked_twice(deleting: Deleting) -> None:
+def test_a_page_of_keys_is_one_request_and_is_not_sent_twice(deleting: Deleting) -> None:
     keys = [PLAIN.format(n) for n in range(1000)]
     assert deleting.store.delete_once(keys) == []
     assert [sorted(k) for _, k in deleting.asked] == [[f"p/{k}" for k in keys]]
@@ -92,7 +92,7 @@ def test_a_key_that_was_refused_is_named_though_the_others_are_gone(deleting: De
 
 
 @pytest.mark.parametrize(("status", "error"), [(503, ThrottledError), (403, AccessDeniedError), (500, StoreError)])
-def test_a_request_that_fails_is_told_by_its_status_and_the_next_one_is_sent_once(
+def test_a_request_that_fails_is_reported_by_its_status_and_the_next_one_is_sent_once(
     deleting: Deleting, status: int, error: type[Exception]
 ) -> None:
     deleting.status = status
@@ -135,7 +135,7 @@ def test_what_is_written_often_is_there_whatever_its_key_looks_like(endpoint: st
             assert store.get(name).body == body
 
 
-def test_a_write_that_failed_is_told_by_its_status(deleting: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_failed_is_reported_by_its_status(deleting: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.bulk, "ATTEMPTS", 0)
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
     monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)

@@ -345,7 +345,7 @@ def test_aborting_what_is_gone_is_no_error(any_store: S3Store) -> None:
     assert list(any_store.history.uploads("")) == []
 
 
-def test_what_was_purged_meanwhile_is_told_as_gone(any_store: S3Store) -> None:
+def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> None:
     any_store.create_bucket()
     set_versioning(any_store, "Enabled")
     cluster = a_cluster(any_store)
@@ -355,7 +355,7 @@ def test_what_was_purged_meanwhile_is_told_as_gone(any_store: S3Store) -> None:
     assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])
 
 
-def test_what_is_gone_is_told_though_its_marker_was_never_known(moto_store: S3Store) -> None:
+def test_what_is_gone_is_reported_though_its_marker_was_never_known(moto_store: S3Store) -> None:
     """As after a second try, or where versioning is suspended."""
     moto_store.create_bucket()
     set_versioning(moto_store, "Enabled")

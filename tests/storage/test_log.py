@@ -466,7 +466,7 @@ def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: Memo
         append(writer, store, 1, "mine")
 
 
-def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_asked_is_no_loser(store: MemoryStore) -> None:
+def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser(store: MemoryStore) -> None:
     """Two naps: one before the put, so that the boundary has to be asked, and one before the boundary is.
 
     The entry was part of the log all the while, so whoever says that it is not makes the caller append it again.
@@ -489,7 +489,7 @@ def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_asked_is
         append(writer, store, 0, "mine", as_of_ms)
 
 
-def test_neither_is_one_whose_landing_was_told_with_a_date_that_was_ahead() -> None:
+def test_neither_is_one_whose_landing_was_reported_with_a_date_that_was_ahead() -> None:
     """A nap as long as the date was ahead: by the store's clock no time has passed since the entry landed."""
 
     class Ahead(MemoryStore):
@@ -604,7 +604,7 @@ def test_a_replay_does_not_take_a_phantom_for_an_entry(store: MemoryStore, clock
     assert kept(reader.replay()) == (4, b"state")
 
 
-def test_whoever_looked_lately_does_not_ask_the_boundary(store: MemoryStore) -> None:
+def test_a_writer_that_read_the_log_lately_does_not_read_the_boundary(store: MemoryStore) -> None:
     log = a_log(store)
     append(log, store, 0)
     store.clock.sleep(AGE_S / 3 - 1)
@@ -661,7 +661,7 @@ def test_nothing_is_truncated_by_a_listing_whose_date_is_ahead(store: MemoryStor
     for i in range(3):
         append(log, store, i)
     log.write_checkpoint(2, b"state", store.clock.ms)
-    folder = log.look()
+    folder = log.list_folder()
     ahead = Folder(folder.entries, folder.checkpoints, folder.date_ms + 3_600_000)
     assert log.truncate(ahead) == 0
     assert log.entry_key(0) in store.objects

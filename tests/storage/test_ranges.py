@@ -168,7 +168,7 @@ def test_a_bucket_that_is_small_takes_one_round_and_asks_for_no_epoch() -> None:
     assert reader.keys == keys
 
 
-def test_the_epoch_is_asked_for_once_a_round_however_many_ranges_are_left() -> None:
+def test_the_epoch_is_requested_once_a_round_however_many_ranges_are_left() -> None:
     """It is a request, and there may be a thousand of them."""
     layout = KeyLayout(shards=SHARDS)
     keys = [layout.format(s, e, name_of(n)) for s in range(SHARDS) for e in range(6) for n in range(20)]

@@ -207,7 +207,7 @@ def test_a_conditional_replace_of_what_is_gone_is_refused(store: S3Store) -> Non
         store.get("none")
 
 
-def test_ranges_come_back_in_the_order_asked_for(store: S3Store) -> None:
+def test_ranges_come_back_in_the_order_requested(store: S3Store) -> None:
     body = bytes(range(256)) * 16
     store.put("k", body)
     ranges = [(100, 3), (0, 1), (4000, 96), (50, 100)]

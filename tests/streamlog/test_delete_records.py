@@ -114,7 +114,7 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
     )  # none of its records is as new as it says
 
 
-def test_a_merge_between_the_look_and_the_entry_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_between_the_reading_and_the_entry_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(level_one_index, "STATE_ROWS", 3)
     monkeypatch.setattr(commits, "STATE_ROWS", 3)
     monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)

@@ -130,7 +130,7 @@ def test_a_cluster_whose_format_is_gone_is_refused() -> None:
         process_on(store).controller.snapshot()
 
 
-def test_a_cluster_that_is_founded_while_another_process_looks_is_seen() -> None:
+def test_a_cluster_that_is_founded_while_another_process_reads_is_seen() -> None:
     store = MemoryStore()
 
     def found(call: Call) -> None:
@@ -154,7 +154,7 @@ def test_a_format_that_cannot_be_read_is_named(body: bytes) -> None:
         process_on(store).controller.snapshot()
 
 
-def test_a_format_whose_write_got_no_reply_is_looked_at() -> None:
+def test_a_format_whose_write_got_no_reply_is_read() -> None:
     store = MemoryStore(fault=lose_reply(FORMAT))
     assert write_format(store) == check_format(store)
 

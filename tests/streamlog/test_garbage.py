@@ -8,9 +8,10 @@ import pytest
 
 import l0gc.streamlog.level_one.index
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
-from l0gc.collect.vacuum import Vacuum, VacuumOptions, VacuumResult
+from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
-from l0gc.keys import PartitionId, journal_log, level_one, level_one_index
+from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index
 from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog import topics
@@ -186,6 +187,30 @@ def test_keys_say_what_they_were_made_of(partition: int) -> None:
     assert parse_key(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
 
 
+def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_nothing() -> None:
+    w = World()
+    w.lift()
+    backup = {k: o.body for k, o in w.store.objects.items() if k.startswith(CONTROLLER_LOG)}
+    topics.create_topic(w.cluster, "lost", 1)
+    put(w.cluster, "lost", {0: [b"x"]})
+    w.lift()
+    lost = named(w.cluster, "lost")
+    for key in [k for k in w.store.objects if k.startswith(CONTROLLER_LOG)]:
+        del w.store.objects[key]
+    for key, body in backup.items():
+        w.store.put(key, body)
+    restored = memory_cluster(w.store, seed=9, bootstrap=False)
+    restored.controller.advance_above(w.cluster.controller.epoch())
+    ((journal, revision, _),) = topics.close_unknown_topics(restored)
+    assert restored.journal(journal).catch_up().has_dropped(revision)
+    restored.controller.advance()
+    done = w.vacuum(cluster=restored)
+    assert not lost & w.l1()
+    assert counts(done)[ORPHANED_L1] == len(lost) == 1
+    assert not restored.journal(journal).catch_up().has_dropped(revision)
+    assert named(restored, "events") == w.l1()
+
+
 # -- what is needed -----------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +280,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs() -> None:
     assert counts(w.vacuum(VacuumOptions(l1_grace_ms=HOUR_MS))) == {}  # no hour later
 
 
-def test_a_run_killed_before_its_journal_was_told_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_before_its_journal_knew_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     w = World()
     w.lift(4)
     w.merge()

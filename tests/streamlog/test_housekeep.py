@@ -121,7 +121,7 @@ def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended() -> 
     pass_interval(cluster)
     housekeep(cluster)
     objects = set(store_of(cluster).objects)
-    store_of(cluster).clock.ms += INTERVAL_MS - 1
+    store_of(cluster).clock.ms += INTERVAL_MS * 9 // 10
     result = housekeep(cluster)
     assert (result.ticked, result.advanced, result.cluster_epoch) == (False, 0, 2)
     assert set(store_of(cluster).objects) == objects
@@ -259,6 +259,25 @@ def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_don
     assert (again.closed, again.broken) == (1, [])
 
 
+def test_a_journal_that_cannot_be_read_again_behind_a_failed_advance_keeps_nothing_else_from_being_done() -> None:
+    """Whether a deleted topic is closed there takes another look, which may fail, too."""
+    cluster = new_cluster()
+    put(cluster)
+    cluster.controller.delete_topic("events")
+    cluster.controller.create_topic("other", 2, 2)
+    pass_interval(cluster)
+    failed: list[str] = []
+
+    def from_the_advance_on(call: Call) -> bool:
+        if call.kind == "put_if_absent" and call.key.startswith(journal_log(0)):
+            failed.append(call.key)
+        return bool(failed) and call.key.startswith(journal_log(0))
+
+    store_of(cluster).fault = refusing(from_the_advance_on)
+    result = housekeep(another_process(cluster))
+    assert (result.advanced, result.closed, [b.journal for b in result.broken]) == (1, 1, [0])
+
+
 def refusing(which: Callable[[Call], bool]) -> Callable[[Call], None]:
     def fault(call: Call) -> None:
         if call.when == "before" and which(call):
@@ -332,7 +351,7 @@ def test_where_what_is_published_is_above_the_epoch_nothing_is_written(
     assert store_of(cluster).objects == objects
 
 
-def test_without_a_cluster_or_with_another_systems_log_there_is_nothing_to_look_after() -> None:
+def test_without_a_cluster_or_with_another_systems_log_there_is_nothing_to_do() -> None:
     with pytest.raises(NotInitialisedError):
         housekeep(memory_cluster(bootstrap=False))
     cluster = memory_cluster(bootstrap=False)

@@ -1,6 +1,7 @@
 """Reconcilers, mergers and vacuums killed at each of their requests: a vacuum leaves what is named, and nothing else.
 
-Readers are under way all the while, with no grace for them: each gives every record once, and none reports a loss.
+Readers are under way all the while, with no grace for them: each gives every record once, and none reports a loss. After
+each kill and vacuum all is as `l0gc verify --deep` wants it, object by object.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import Record, read_topic
 from tests.streamlog.test_garbage import NOW, World
+from tests.support.deep import deep_findings
 from tests.support.memory_store import Call, memory_cluster
 from tests.support.reconcile import named
 
@@ -94,13 +96,13 @@ def check_read(w: World, begun: list[Record], rest: Iterator[Record]) -> None:
     assert values == w.values
 
 
-STEPS = [pytest.param(9, id="a sample"), pytest.param(1, id="all", marks=[pytest.mark.thorough, pytest.mark.slow])]
+STEPS = [pytest.param(17, id="a sample"), pytest.param(1, id="all", marks=[pytest.mark.thorough, pytest.mark.slow])]
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("work", [reconcile, merge_twice, vacuum], ids=["reconcile", "merge", "vacuum"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whoever_is_killed_wherever_a_vacuum_leaves_what_is_named_and_readers_lose_nothing(
+def test_wherever_a_run_is_killed_a_vacuum_leaves_what_is_named_and_readers_lose_nothing(
     work: Work, after: bool, step: int
 ) -> None:
     points = 1 - step
@@ -121,6 +123,7 @@ def test_whoever_is_killed_wherever_a_vacuum_leaves_what_is_named_and_readers_lo
         assert w.l1("level_one/data/") == named(other, "events")
         check_read(w, seen, begun)
         check_read(w, [], fresh)
+        assert not deep_findings(other)
         reconcile(other)
         w.whole()
     assert points > 15
@@ -155,6 +158,24 @@ def test_a_run_that_only_slept_goes_on_behind_the_vacuum_and_loses_nothing(step:
         w.tick(3)
         w.vacuum(cluster=other)
         assert w.l1("level_one/data/") == named(other, "events")
+        assert not deep_findings(other)
         reconcile(other)
         w.whole()
     assert points > 15
+
+
+def test_what_verify_would_find_is_found_here() -> None:
+    """An L1 object that is cut short, one with other bytes, and an L0 object that is gone."""
+    w = scene()
+    assert deep_findings(w.cluster) == []
+    first, second, *_ = sorted(w.l1("level_one/data/") & named(w.cluster, "events"))
+    body = w.store.objects[first].body
+    w.store.put(first, body[:-1])
+    at = len(w.store.objects[second].body) // 2
+    w.store.put(second, w.store.objects[second].body[:at] + b"\xff" * 8 + w.store.objects[second].body[at + 8 :])
+    for key in [k for k in w.store.objects if k.startswith("level_zero/")][-1:]:
+        del w.store.objects[key]
+    found = " ".join(deep_findings(w.cluster))
+    assert first in found
+    assert second in found
+    assert "level_zero/" in found

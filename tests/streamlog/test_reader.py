@@ -113,7 +113,7 @@ def test_how_much_is_held_at_once_changes_nothing(
     assert list(places(read(cluster, 11, [7, 2, 4]))) == [(p, o) for p in (2, 4, 7) for o in range(11, 25)]
 
 
-def test_only_the_partitions_that_were_asked_for_and_only_their_journals(tmp_path: Path) -> None:
+def test_only_the_partitions_that_were_requested_and_only_their_journals(tmp_path: Path) -> None:
     cluster = new_cluster(tmp_path, partitions=6, journals=3, unreconciled=4)
     process = another_process(cluster)
     assert list(places(read(process, None, [4]))) == [(4, o) for o in range(4)]
@@ -343,7 +343,7 @@ def test_below_the_log_start_offset_is_out_of_range_and_says_where_it_is(tmp_pat
     assert list(places(read(cluster, 6, [0, 2]))) == [(p, o) for p in (0, 2) for o in range(6, 15)]
 
 
-def test_records_that_are_deleted_before_they_could_be_read_are_told(
+def test_records_that_are_deleted_before_they_could_be_read_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "WINDOW_BYTES", 1)

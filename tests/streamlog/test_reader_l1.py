@@ -83,7 +83,7 @@ def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(
 
 
 @pytest.mark.parametrize("window_bytes", [1, 1 << 25])
-def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_told(
+def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_reported(
     window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)

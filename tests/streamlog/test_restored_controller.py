@@ -13,14 +13,21 @@ from pathlib import Path
 import pytest
 
 from l0gc.collect.local import LocalSweep
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, InvalidProducerEpochError, L0gcError
 from l0gc.keys import CONTROLLER_LOG
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.level_one.expire import expire
+from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.publication import read_published, watermark_of
@@ -122,6 +129,10 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+def vacuum(cluster: Cluster) -> None:
+    Vacuum(cluster, JournalGarbage(cluster), VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+
+
 CHANGES: dict[str, Callable[[Place], object]] = {
     "upload": lambda p: p.upload("refused"),
     "topic create": lambda p: create_topic(p.process(), "refused", 1),
@@ -134,6 +145,13 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "compute-watermark": lambda p: p.compute(),
     "sweep": lambda p: LocalSweep(p.process()).run(Inline()),
     "advance --close-unknown-topics": lambda p: close_unknown_topics(p.process()),
+    "topic alter": lambda p: p.process().controller.alter_topic(TOPIC, RetentionSettings(1, 1)),
+    "topic alter --defaults": lambda p: p.process().controller.alter_defaults(RetentionSettings(1, 1)),
+    "reconcile": lambda p: reconcile(p.process()),
+    "merge": lambda p: merge(p.process()),
+    "expire": lambda p: expire(p.process()),
+    "delete-records": lambda p: delete_records(p.process(), TOPIC, before_offset=HIGH_WATERMARK),
+    "vacuum": lambda p: vacuum(p.process()),
 }
 
 

@@ -104,7 +104,7 @@ def start(args: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def l0gc_process(
-    *args: str, environment: Mapping[str, str] | None = None, stdin: bytes = b"", timeout: float = 120
+    *args: str, environment: Mapping[str, str] | None = None, stdin: bytes = b"", timeout: float = 600
 ) -> Ended:
     """Run a command in its own process, to its end."""
     process = start(args, environment)

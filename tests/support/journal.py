@@ -53,7 +53,7 @@ def extents_of(
 ) -> ObjectExtents:
     """An object at `epoch` with so many records for each partition; one record for partition 0 by default."""
     counts = dict(sorted((records if records is not None else {0: 1}).items()))
-    sizes = [len(list(counts)[at : at + per_block]) for at in range(0, len(counts), per_block)]
+    sizes = [min(per_block, len(counts) - at) for at in range(0, len(counts), per_block)]
     blocks = np.array([(100 + n, n, n) for n in sizes], BLOCK)
     return ObjectExtents(
         key or key_of(epoch),

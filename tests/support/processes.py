@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "L0GC_TEST_MARK"
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 
 
 def new_mark() -> dict[str, str]:

@@ -55,6 +55,8 @@ class Proxy:
         self.clock_ahead_s = clock_ahead_s
         self.requests: list[Request] = []
         self.outcomes: Counter[Outcome] = Counter()
+        self.body_bytes: Counter[str] = Counter()
+        """Of the answers that were passed on, by the requests' keys."""
         self._behaviour = behaviour or Passing()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -107,6 +109,11 @@ class Proxy:
             with self._idle:
                 self._active -= 1
                 self._idle.notify_all()
+
+    def passed(self, request: Request, body: bytes) -> None:
+        """Count a piece of an answer's body."""
+        with self._lock:
+            self.body_bytes[request.key] += len(body)
 
     def answered(self, request: Request) -> None:
         """See `Behaviour.answered`."""
@@ -178,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
                     upstream.close()  # it connects again by itself
                 answer = self._forward(upstream, body)
                 if outcome in LETS_THE_ANSWER_THROUGH and not (outcome is Outcome.TRUNCATED and not answer.length):
-                    self._relay(answer, truncated=outcome is Outcome.TRUNCATED)
+                    self._relay(answer, request, truncated=outcome is Outcome.TRUNCATED)
                     return
                 answer.read()
                 proxy.answered(request)
@@ -223,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
             upstream.send(piece)
         return upstream.getresponse()
 
-    def _relay(self, answer: HTTPResponse, *, truncated: bool) -> None:
+    def _relay(self, answer: HTTPResponse, request: Request, *, truncated: bool) -> None:
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.getheaders():
             if name.lower() not in {"connection", "keep-alive"}:
@@ -241,6 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         while piece := answer.read(_PIECE):
+            self.server.proxy.passed(request, piece)
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
         if chunked:
             self.wfile.write(b"0\r\n\r\n")

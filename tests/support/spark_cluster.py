@@ -25,7 +25,7 @@ _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 HIDDEN: Final = "HIDDEN_MODULES"
 """A variable of the executors' environment: the modules that their Python cannot import."""
 
-_START_S: Final = 40.0
+_START_S: Final = 200.0
 
 
 @dataclass

@@ -10,9 +10,12 @@ import sys
 import l0gc.spark
 from l0gc.spark.session import get_session
 
+SHORT_LIVED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Java compiles nothing for the few rows that this driver lives to see."""
+
 
 def main(url: str, source: str, target: str, checkpoint: str, *flags: str) -> None:
-    spark = get_session("copy", master="local[2]")
+    spark = get_session("copy", master="local[2]", conf=SHORT_LIVED)
     l0gc.spark.register(spark)
     rows = (
         spark.readStream.format("l0gc")

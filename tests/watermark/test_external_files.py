@@ -205,7 +205,7 @@ def test_what_is_no_number_is_not_made_one(gc_epoch: object, tmp_path: Path) -> 
         read_table("r.parquet", (tmp_path / "r.parquet").read_bytes(), ("topic", "partition", "gc_epoch"))
 
 
-def test_a_file_that_vanishes_while_the_folder_is_read_is_told_by_name(
+def test_a_file_that_vanishes_while_the_folder_is_read_is_reported_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,7\n", p_csv="topic,partition\nt,0\n")

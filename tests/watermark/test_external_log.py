@@ -144,7 +144,7 @@ def test_a_report_above_the_epoch_stops_everything_also_of_a_partition_that_is_n
         assert m(cluster) is None
 
 
-def test_an_epoch_below_the_one_told_last_stops_everything() -> None:
+def test_an_epoch_below_the_one_reported_last_stops_everything() -> None:
     """Hazard 10: what is published is all that is known of the other log's past, so M alone would not do."""
     cluster = external_cluster()
     l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 10})
@@ -155,7 +155,7 @@ def test_an_epoch_below_the_one_told_last_stops_everything() -> None:
     assert m(cluster) == 10
 
 
-def test_an_epoch_told_meanwhile_by_a_faster_run_counts_too() -> None:
+def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
     cluster = external_cluster()
     theirs = ExternalLog(50, partitions_of([("t", 1, 0)]), reports_of([("t", 1, 0, 20)]))
 
@@ -287,7 +287,7 @@ def test_whose_log_it_is_was_settled_when_the_cluster_was_founded() -> None:
         ours.bootstrap(external_log=True)
 
 
-def test_a_sweep_goes_by_the_epoch_that_was_told() -> None:
+def test_a_sweep_uses_the_epoch_that_was_reported() -> None:
     cluster = external_cluster()
     layout = cluster.controller.layout()
     assert isinstance(cluster.store, MemoryStore)

@@ -21,7 +21,8 @@ from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.listing import INVENTORY, LISTING
 from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
-from l0gc.watermark.scans import list_scans, read_scan
+from l0gc.watermark.scan_keys import list_scans
+from l0gc.watermark.scans import read_scan
 from l0gc.watermark.source import IDLE, UNREADABLE, ClusterIdentity, Holder, UnitSummary
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
 

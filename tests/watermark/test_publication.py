@@ -203,7 +203,7 @@ def test_what_is_published_never_goes_down_however_publishers_interleave(runs: l
     assert history == sorted(history)
 
 
-def test_a_publication_that_saw_an_older_epoch_than_is_published_looks_again(store: MemoryStore) -> None:
+def test_a_publication_that_saw_an_older_epoch_than_is_published_reads_again(store: MemoryStore) -> None:
     """Hazard 10: a faster run may have seen a newer epoch; an epoch that is older still is a log that went back."""
     put(store, a_watermark(5, cluster_epoch=100))
     runtime = Runtime(store.clock, random.Random(0))

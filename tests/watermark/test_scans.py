@@ -16,16 +16,14 @@ from l0gc.keys import SCANS
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import Inline
 from l0gc.watermark import scans
+from l0gc.watermark.scan_keys import KEEP_SCANS, expire_scans, list_scans
 from l0gc.watermark.scans import (
-    KEEP_SCANS,
     ScanRow,
     ScanSnapshot,
     ScanTotals,
     decode_scan,
     encode_scan,
-    expire_scans,
     keep_scan,
-    list_scans,
     read_scan,
     read_trend,
     write_scan,
@@ -138,9 +136,10 @@ def test_too_old_and_too_many_snapshots_go_and_nothing_else() -> None:
     store, rt = MemoryStore(), runtime()
     keys = [write_scan(store, rt, snapshot(taken_ms)) for taken_ms in range(10)]
     store.put(f"{SCANS}notes", b"x")
-    assert expire_scans(store, before_ms=3, keep=100) == 3
+    now_ms = 90 * DAY_MS + 3
+    assert expire_scans(store, now_ms, keep=100) == 3
     assert list_scans(store) == keys[3:]
-    assert expire_scans(store, before_ms=3, keep=2) == 5
+    assert expire_scans(store, now_ms, keep=2) == 5
     assert list_scans(store) == keys[8:]
     assert f"{SCANS}notes" in store.objects
 
@@ -162,7 +161,7 @@ def test_a_run_keeps_a_thousand_snapshots_of_ninety_days() -> None:
 
 
 @pytest.mark.parametrize("kind", ["put", "list", "delete"])
-def test_what_cannot_be_kept_or_removed_is_told_and_not_raised(kind: str) -> None:
+def test_what_cannot_be_kept_or_removed_is_reported_and_not_raised(kind: str) -> None:
     store = MemoryStore()
     write_scan(store, runtime(), snapshot(0))
 

@@ -139,7 +139,7 @@ def race(store: ObjectStore, runtime: Runtime) -> str:
                     winners = _winners(pool, store, key, etag)
                     body = store.get(key).body
                     if len(winners) > 1 or (winners and body != winners[0]):
-                        return f"{len(winners)} threads were told that their conditional {kind} of one key succeeded"
+                        return f"{len(winners)} threads got success for their conditional {kind} of one key"
     finally:
         store.discard(folder)
     return ""
@@ -226,7 +226,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     """Versioning, object lock, lifecycle rules and unfinished uploads."""
     state = _versioning(store)
     if not state:
-        yield warning("versioning", "may not be asked", "allow s3:GetBucketVersioning, or ask the owner of the bucket")
+        yield warning("versioning", "may not be read", "allow s3:GetBucketVersioning, or ask the owner of the bucket")
     elif state == OFF:
         yield ok("versioning", "off: what a sweep deletes is gone, and so is its cost")
     else:
@@ -239,7 +239,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     try:
         lock = bucket.object_lock()
     except (StoreError, NotFoundError):
-        yield warning("object lock", "may not be asked", "allow s3:GetBucketObjectLockConfiguration, or ask its owner")
+        yield warning("object lock", "may not be read", "allow s3:GetBucketObjectLockConfiguration, or ask its owner")
     else:
         if lock and lock != "enabled":
             yield warning("object lock", lock, "a sweep cannot purge versions before that; use a bucket without it")
@@ -248,7 +248,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     try:
         rules = bucket.lifecycle()
     except (StoreError, NotFoundError):
-        yield warning("lifecycle", "may not be asked", "allow s3:GetLifecycleConfiguration, or ask its owner")
+        yield warning("lifecycle", "may not be read", "allow s3:GetLifecycleConfiguration, or ask its owner")
     else:
         yield from lifecycle(rules, store.config.prefix, versioned=state == ENABLED)
 

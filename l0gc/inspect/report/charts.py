@@ -23,6 +23,8 @@ _GAP: Final = 0.15
 """Of a bar's place."""
 _WIDEST: Final = 9.0
 """Of a bar, per cent of the chart: one alone is a bar, not a wall."""
+_CHARACTER: Final = 1.1
+"""About half of a label's character, per cent of the chart, on the narrowest screen."""
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -112,11 +114,14 @@ def height_scale(
 
 
 def _placed(places: Sequence[tuple[float, str]]) -> list[Tick]:
-    """Labels below an axis: those near its ends stay within the chart."""
+    """Labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
     return [
-        Tick(at, label, "start" if at < 8 else "end" if at > 92 else "middle", minor=bool(i % 2))
-        for i, (at, label) in enumerate(places)
+        Tick(at, label, _anchor(at, _CHARACTER * len(label)), minor=bool(i % 2)) for i, (at, label) in enumerate(places)
     ]
+
+
+def _anchor(at: float, room: float) -> str:
+    return "start" if at < room else "end" if at > 100 - room else "middle"
 
 
 def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str) -> Bar:

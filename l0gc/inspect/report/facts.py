@@ -37,7 +37,8 @@ from l0gc.inspect.report.verdict import Verdict, verdict
 from l0gc.inspect.status import Held, Status, deleted_since, status
 from l0gc.inspect.verify.findings import Finding
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
+from l0gc.watermark.scan_keys import list_scans
+from l0gc.watermark.scans import ScanSnapshot, ScanTotals, oldest_ms, read_scan, read_trend
 
 SHOWN_RUNS: Final = 20
 SHOWN_FINDINGS: Final = 50

@@ -159,7 +159,7 @@ class Checked(msgspec.Struct):
 class VerifyResult:
     """What a run found, and what it saw that is as it should be.
 
-    `findings` are at most as many as were asked for, `total` and `counts` (by kind) count all of them. Of the L0 objects
+    `findings` are at most as many as were requested, `total` and `counts` (by kind) count all of them. Of the L0 objects
     that no journal needs, `waiting_objects` are above M and `eligible_objects` at or below it. `unparsable_keys` are keys
     in the data folders of L0 and L1 that are not l0gc's. `young_l1_objects` are named by no journal, or not yet.
     """

@@ -1,6 +1,6 @@
 """Reading a bucket: a log with its checkpoints, a partition's index, an object by its own key. Writes nothing.
 
-An object that is asked for by its own key is found whatever a listing said of it.
+An object that is read by its own key is found whatever a listing said of it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
         return
     newest = _newest(folder)
     # A truncation may have followed the listing; there is no checkpoint below a boundary that was read before it.
-    if boundary > max(newest, 0) and boundary > max(again := _newest(log.look()), 0):
+    if boundary > max(newest, 0) and boundary > max(again := _newest(log.list_folder()), 0):
         yield kinds.BOUNDARY_BROKEN, f"the boundary {boundary} is above the newest checkpoint {again}"
         return
     for offset in range(boundary, newest + 1):

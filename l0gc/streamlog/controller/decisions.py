@@ -1,7 +1,7 @@
 """What to append to the controller's log, or why nothing may be (pure).
 
 Each decision is made against the state at the very offset where its entry lands. It says what is wrong in the words of
-whoever asked; what it returns is an entry that `refusal` has nothing against.
+its caller; what it returns is an entry that `refusal` has nothing against.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ from l0gc.streamlog.controller.entries import (
     is_text,
 )
 from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic
+
+TICK_SLACK: Final = 20
+"""A tick is due a twentieth of the interval early."""
+LEAST_SCHEDULE_MS: Final = 60_000
 
 
 class NotSet(Enum):
@@ -182,6 +186,18 @@ def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) 
     given = zip((retention.ms, retention.bytes), (state.retention_ms, state.retention_bytes), strict=True)
     ms, size = (old if isinstance(new, NotSet) else UNLIMITED if new is None else new for new, old in given)
     return None if (ms, size) == (state.retention_ms, state.retention_bytes) else AlterDefaults(ms, size)
+
+
+def tick_is_due(age_ms: int, interval_ms: int) -> bool:
+    """Whether an epoch of this age is to be followed by the next one.
+
+    It is from 95 % of the interval on. What runs exactly once an interval, as cron does, comes a second early as often as a
+    second late, and a run that comes early would leave the tick, and the garbage behind it, to the next one. An interval
+    below a minute is nobody's schedule and is kept as it is. How long an epoch lasts decides how soon garbage goes, never
+    whether something is garbage.
+    """
+    slack_ms = interval_ms // TICK_SLACK if interval_ms >= LEAST_SCHEDULE_MS else 0
+    return age_ms >= interval_ms - slack_ms
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> Tick | None:

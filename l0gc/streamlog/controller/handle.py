@@ -4,9 +4,9 @@ The epoch may be served from a cache: a stale one costs a refused append and a s
 every journal decides admission against its own window. A snapshot that a watermark is computed from is never cached.
 
 Check first, write after. Nothing is appended before the decision, `refusal` and the guard have had their say. The guard is
-told by whoever builds the handle, and refuses where the log went back behind what is published (hazard 10): an entry there
-would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does without it,
-since that is how an operator recovers.
+given by the code that builds the handle. It refuses where the log went back behind what is published (hazard 10): an entry
+there would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does without
+it, since that is how an operator recovers.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from l0gc.streamlog.controller.decisions import (
     decide_bootstrap,
     decide_create_topic,
     decide_init_producer,
+    tick_is_due,
 )
 from l0gc.streamlog.controller.entries import (
     DEFAULT_JOURNALS,
@@ -69,7 +70,7 @@ class Controller:
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
         guard: Callable[[], object] | None = None,
     ) -> None:
-        """`guard` raises where nothing may be appended; it is asked before an append, and only before one."""
+        """`guard` raises where nothing may be appended; it is called before an append, and only before one."""
         self._runtime = runtime
         self._guard = guard
         self._expected = expected_cluster_id
@@ -109,7 +110,7 @@ class Controller:
             return None
 
     def epoch(self, at_least: int = -1) -> int:
-        """The cluster epoch, perhaps as of a few seconds ago; looked up if the cached one is below `at_least`."""
+        """The cluster epoch, perhaps as of a few seconds ago; read anew if the cached one is below `at_least`."""
         with self.replica.lock:
             fresh = (
                 self._looked_at is not None
@@ -127,7 +128,7 @@ class Controller:
         return KeyLayout(self.replica.state.key_template, self.replica.state.shards)
 
     def _look(self) -> ControllerState:
-        """The state as the log has it now; before the first look, whether this l0gc may look at all."""
+        """The state as the log has it now; before the first reading, whether this l0gc may read it at all."""
         if self._format is None:
             self._format = check_format(self._store)
         state = self.replica.catch_up()
@@ -239,7 +240,7 @@ class Controller:
         return self._propose(decide)
 
     def delete_topic(self, name: str) -> Topic:
-        """Delete the topic; its journals are then to be told.
+        """Delete the topic; its journals still need their `closed` entry.
 
         Raises:
             TopicNotFoundError: there is none, or it was deleted meanwhile and created again: the new one stays.
@@ -282,12 +283,12 @@ class Controller:
             return self.replica.state.epoch
 
     def tick_if_due(self) -> int:
-        """Advance the epoch if its last change is older than the epoch interval, by the store's clock; returns it."""
+        """Advance the epoch if that is due by the store's clock (see `tick_is_due`); returns it."""
 
         def decide(state: ControllerState) -> Tick | None:
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
-            return Tick() if as_of_ms - state.time_ms >= self._epoch_interval_ms else None
+            return Tick() if tick_is_due(as_of_ms - state.time_ms, self._epoch_interval_ms) else None
 
         with self.replica.lock:
             self._propose(decide)

@@ -108,9 +108,9 @@ class ControllerMachine:
 
 
 def _note_time(state: ControllerState) -> None:
-    """Note when the epoch began, if the last one that is noted is not of just now; forget what is too old.
+    """Record when the epoch began, if the last record is not of just now; forget what is too old.
 
-    Of the old ones the newest stays, so that there is always an epoch known to be as old as is asked for.
+    Of the old ones the newest stays, so that there is always an epoch known to be as old as is needed.
     """
     times = state.epoch_times
     if times and state.time_ms - times[-1].time_ms < EPOCH_TIME_STEP_MS:

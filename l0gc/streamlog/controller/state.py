@@ -32,8 +32,8 @@ NAME_EXPIRY_MS: Final = 2 * RUN_LIMIT_MS
 """The controller forgets a name for which no run began for this long; the name then gets a new producer id. It hears of a
 run when that begins, so a run that takes as long as it may can be repeated for as long again."""
 PRODUCER_EXPIRY_MS: Final = NAME_EXPIRY_MS + RUN_LIMIT_MS
-"""A journal forgets a producer, and an input, of which nothing landed for this long. Whoever repeats a run has asked for the
-name before it expired, and may take as long as a run may until it asks the journal how far the input got."""
+"""A journal forgets a producer, and an input, of which nothing landed for this long. A repeated run has taken the
+name before it expired, and may take as long as a run may until it reads from the journal how far the input got."""
 CLOSE_EPOCHS: Final = 1000
 """For how many epochs a deleted topic is still closed in its journals by housekeeping, in case the deleter crashed."""
 EPOCH_TIME_STEP_MS: Final = 15 * 60_000

@@ -60,7 +60,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """What a journal is told of an L0 object, as in `ObjectExtents`; and how much that is, in values' bytes."""
+    """What a journal gets of an L0 object, as in `ObjectExtents`; and how much that is, in values' bytes."""
 
     start: int
     blocks: bytes

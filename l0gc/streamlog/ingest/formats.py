@@ -8,7 +8,7 @@ What is decided here, and why that is safe:
 - **A UTF-8 byte order mark is no record's.** It is dropped at the very beginning, and only there.
 - **What is no lines is refused before anything is sent.** A Parquet file holds newlines by chance, and would be cut into
   records that nobody could use. The sentence says what the file is, and which command takes it.
-- **Whoever means it can have it.** `RAW` takes any bytes as they are: cut at newlines, nothing dropped, nothing unpacked.
+- **There is a way around it.** `RAW` takes any bytes as they are: cut at newlines, nothing dropped, nothing unpacked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RAW: Final = "raw"
 FORMATS: Final = (AUTO, RAW)
 
 _HEAD_BYTES: Final = 8000
-"""So much is looked at, as git does to tell text from binary."""
+"""So much is read, as git does to tell text from binary."""
 _BOM: Final = b"\xef\xbb\xbf"
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """What is unpacked, by how it begins. Arrow does it: unlike others it tells a stream that was cut short from its end."""
@@ -151,7 +151,7 @@ def _pieces(head: bytes, file: Any) -> Iterator[bytes]:
 
 
 def _unpacked(file: BinaryIO, name: str, kind: str) -> BinaryIO:
-    """What is in it, piece by piece. It is not seekable: a second look opens the input again."""
+    """What is in it, piece by piece. It is not seekable: a second reading opens the input again."""
     import pyarrow as pa  # here, since `l0gc upload --help` needs FORMATS alone
 
     stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind)

@@ -126,7 +126,7 @@ def _name(source: Source) -> str:
 def _opener(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Callable[[], BinaryIO]:
     """Opens an input as often as it is read: with `keep` also what gives its bytes once only (stdin, a pipe).
 
-    It is looked into here, so that what is no lines is found before anything is sent.
+    It is checked here, so that what is no lines is found before anything is sent.
     """
     name = _name(source)
     if source == STDIN:

@@ -1,7 +1,7 @@
 """An upload from its beginning: what commands and the library share.
 
 Check first, write after: nothing is appended to the controller's log before its guard has compared the log with what is
-published; and an uploader looks once more before it admits data. Inputs are read once, for their ids, before a producer's
+published; and an uploader reads it once more before it admits data. Inputs are read once, for their ids, before a producer's
 run begins: a file that cannot be read must not fence the run before.
 """
 

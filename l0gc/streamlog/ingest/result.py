@@ -24,7 +24,7 @@ class L0Object(msgspec.Struct, frozen=True):
 
 
 class Landing(msgspec.Struct, frozen=True):
-    """Where records are now. The offsets are None where the records were in L1 before that could be asked."""
+    """Where records are now. The offsets are None where the records were in L1 before that could be read."""
 
     topic: str
     partition: int

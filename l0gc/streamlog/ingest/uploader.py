@@ -2,7 +2,7 @@
 
 Order and safety:
 - An object is written before its placeholders, at the epoch in its key. Each journal admits its part of the object, whole or
-  not at all, at the offset where it lands. A part that was refused as stale is told again with another object: the same
+  not at all, at the offset where it lands. A part that was refused as stale is sent again with another object: the same
   content, written once more under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
 - Batches are committed in order, and nothing lands in a journal behind a part that was refused, so the records of a
   partition land in the order of the input. Encoding and writing of later batches overlap with it. What is packed meanwhile
@@ -52,7 +52,7 @@ DEFAULT_BATCH_BYTES: Final = 4 << 20
 _RAW: Final = 2
 """How many batches may wait to be encoded, or be encoded: these are in memory as they were read."""
 _PACKED: Final = 32
-"""How many batches may wait for their commit, so that a slow log is told of many at once."""
+"""How many batches may wait for their commit, so that a slow log takes many at once."""
 _PACKED_BYTES: Final = 32 << 20
 """About how many bytes of records these may be; packed they take a fraction of it."""
 _MAX_STAMPS: Final = 50
@@ -80,7 +80,7 @@ class ProducerSession:
 
 @dataclass(slots=True)
 class _Part:
-    """What one journal is told of a batch."""
+    """What one journal gets of a batch."""
 
     run: int
     extents: ObjectExtents
@@ -109,7 +109,7 @@ class Uploader:
     Args:
         packers: where batches are encoded and written.
         committer: a single thread, where batches are committed in order.
-        progress: told the records and the bytes of each part of a batch that landed.
+        progress: called with the records and the bytes of each part of a batch that landed.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class Uploader:
             self._stamp_anew(group, stale)
 
     def _land(self, todo: Mapping[int, Sequence[_Part]]) -> dict[int, int]:
-        """Have each journal take its parts, in order, up to the first that it refuses. What landed is noted, also where
+        """Have each journal take its parts, in order, up to the first that it refuses. What landed is recorded, also where
         another journal failed.
 
         Returns:

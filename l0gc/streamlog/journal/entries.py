@@ -135,9 +135,10 @@ class ExpiredTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """Records were deleted, by retention or by hand."""
+    """Records were deleted, by retention or by hand. `epoch` is the cluster epoch as of which that was decided."""
 
     topics: list[ExpiredTopic]
+    epoch: Int62 = 0
 
 
 class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):

@@ -55,7 +55,7 @@ class EpochFence:
 
     Args:
         journal: its number, named in errors.
-        applied: the window that the log has; asked whenever there is no seen window.
+        applied: the window that the log has; read whenever there is no seen window.
     """
 
     def __init__(self, journal: int, applied: Callable[[], EpochWindow]) -> None:
@@ -109,7 +109,7 @@ class EpochFence:
     def _acquire(self, epoch: int) -> EpochWindow:
         with self._turn:
             while True:
-                window = self._window()  # looked at again after every wait: it may have moved meanwhile
+                window = self._window()  # read again after every wait: it may have moved meanwhile
                 if not window.admits(epoch):
                     raise self._rejected(epoch, window)
                 if epoch in window:

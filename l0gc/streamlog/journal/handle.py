@@ -120,7 +120,7 @@ class JournalHandle(L1Handle):
 
     @property
     def state(self) -> JournalState:
-        """The state as of the last look; shared with the handle, so do not change it."""
+        """The state as of the last replay; shared with the handle, so do not change it."""
         return self.replica.state
 
     def catch_up(self) -> JournalState:
@@ -289,7 +289,7 @@ class JournalHandle(L1Handle):
         )
 
     def landed_of(self, producer_id: int, input_id: str) -> int:
-        """How many of an input's records for this journal have landed, as of the last look."""
+        """How many of an input's records for this journal have landed, as of the last replay."""
         return landed_of(self.replica.state.producers, producer_id, input_id)
 
     # -- the window, the end ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A process's way to change what a journal says of L1: commits of reconcilers and merges, expiries, the fence, purges.
 
 Each is decided against the state at the very offset where its entry lands. A partition that has moved on meanwhile is left
-out of the entry, and told to the caller; the others land.
+out of the entry, and reported to the caller; the others land.
 """
 
 from __future__ import annotations
@@ -120,10 +120,20 @@ class L1Handle:
                 except PartitionClosedError as e:
                     found = dict.fromkeys(partitions(t).tolist(), str(e))
                 refused.update({(t.revision, p): why for p, why in found.items()})
-            return without(entry, refused)
+            rest = without(entry, refused)
+            return None if rest is None else self._as_of_now(rest)
 
         self._propose(left)
         return refused
+
+    def _as_of_now(self, entry: E) -> E:
+        """The entry with the cluster epoch as of now, if it drops objects: these stay for some epochs from then on.
+
+        A run may have begun long ago, and the window of an idle journal may be old. What the run wrote keeps its stamp.
+        """
+        if not _drops(entry):
+            return entry
+        return msgspec.structs.replace(entry, epoch=max(entry.epoch, self._controller.epoch()))
 
     def fence_l1(self, epoch: int) -> int:
         """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is.
@@ -159,3 +169,8 @@ class L1Handle:
             self._propose(left)
             purged += found[0]
         return purged
+
+
+def _drops(entry: Reconciled | Merged | Expired) -> bool:
+    """Whether objects leave the lists of a partition by the entry; a reconciler's may replace index objects."""
+    return not isinstance(entry, Reconciled) or any(t.replaced_indexes for t in entry.topics)

@@ -59,7 +59,7 @@ from l0gc.streamlog.journal.topic import Extent, L1File, PartitionView, TopicSta
 from l0gc.streamlog.journal.window import EpochWindow
 
 _EXPIRY_STEP_MS: Final = 3_600_000
-"""How often producers are looked through for old ones, by the log's time; they live for weeks."""
+"""How often producers are searched for old ones, by the log's time; they live for weeks."""
 
 
 class PartitionLow(NamedTuple):

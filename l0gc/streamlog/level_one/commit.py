@@ -127,7 +127,9 @@ class Commit:
 
     def _count(self, revision: int, rows: Rows, refused: set[int]) -> None:
         """Add up what landed, now or at an earlier try; remove the objects of what never will."""
-        found = {p: self._has_landed(revision, p, rows) for p in sorted(refused)}
+        with self._handle.replica.lock:
+            names = self._handle.state.names(revision) if refused else set()
+        found = {p: self._has_landed(revision, p, rows, names) for p in sorted(refused)}
         lost = np.isin(rows["partition"], [p for p, landed in found.items() if landed is False])
         landed = rows[~lost & ~np.isin(rows["partition"], [p for p, landed in found.items() if landed is None])]
         if len(landed):
@@ -138,7 +140,7 @@ class Commit:
         self._result.lost += len(np.unique(rows["partition"][lost]))
         self._remove([self._key(revision, row) for row in rows[lost]])
 
-    def _has_landed(self, revision: int, partition: int, rows: Rows) -> bool | None:
+    def _has_landed(self, revision: int, partition: int, rows: Rows, names: set[bytes]) -> bool | None:
         """Whether the journal has named these very objects: an earlier try of this commit landed. None: that is not known.
 
         Those that it has dropped since are among them: readers on their way may still need them (hazard 26).
@@ -149,7 +151,7 @@ class Commit:
         try:
             with self._handle.replica.lock:
                 state = self._handle.state
-                if {name_bytes(f.name) for f in mine} <= state.names(revision):
+                if names.issuperset(name_bytes(f.name) for f in mine):
                     return True
                 if state.partition(revision, partition).last_reconciled_offset < mine[-1].last_offset:
                     return False

@@ -8,7 +8,7 @@ retention never deletes them, and they do not count. A deletion by hand may go f
 What makes it safe: where a partition may begin is decided where the entry lands. A log start offset never goes down, what
 is dropped is what lies wholly below it, and unreconciled extents leave only if they do, so M follows at once. Nothing is
 removed from the bucket here: dropped objects stay for readers on their way until vacuum takes them. A partition whose list
-of L1 objects has changed meanwhile is looked at anew.
+of L1 objects has changed meanwhile is read anew.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import cut_index, joined, read_index
+from l0gc.watermark.publication import refuse_if_behind
 
 _TRIES: Final = 4
-"""So often a partition is looked at anew whose L1 objects were merged or spilled meanwhile."""
+"""So often a partition is read anew whose L1 objects were merged or spilled meanwhile."""
 _PARTITIONS_AT_ONCE: Final = 50_000
 """In one entry: about a MiB."""
 _SHOWN: Final = 3
@@ -99,7 +100,7 @@ def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, li
 
     Args:
         now_ms: by the store's clock.
-        listed: asked only about partitions whose oldest L1 object, which an index object lists, is to leave.
+        listed: called only for partitions whose oldest L1 object, which an index object lists, is to leave.
     """
     if (retention.ms == UNLIMITED and retention.bytes == UNLIMITED) or not len(topic.partitions):
         return np.empty(0, NUMBER), np.empty(0, OFFSET)
@@ -158,7 +159,10 @@ def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False,
 
     Raises:
         TopicNotFoundError: there is no such topic.
+        EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have
+            forgotten that a topic is to keep its records for longer, so nothing is deleted (hazard 10).
     """
+    refuse_if_behind(cluster)
     state = cluster.controller.snapshot()
     now_ms = cluster.controller.replica.as_of_ms
     assert now_ms is not None

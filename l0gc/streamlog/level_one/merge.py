@@ -6,7 +6,7 @@ it lands (hazard 24). So a reader sees the old objects or the new one, two merge
 and a run that is killed leaves at most objects that no journal names, which are vacuum's. What was replaced stays in the
 bucket for readers on their way until vacuum takes it.
 
-Workers look at journals, plan and rewrite: Spark's executors, or threads of this process, by the same functions. A worker
+Workers read journals, plan and rewrite: Spark's executors, or threads of this process, by the same functions. A worker
 does its share of a journal in rounds. Each is stamped with the cluster epoch anew, before its first object is written, and
 committed before the next one, so that a long run never falls behind the L1 fence. What is known here of a run are sums.
 """
@@ -33,6 +33,7 @@ from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, is_due, merges
 from l0gc.streamlog.level_one.plan import Window, writers_of
 from l0gc.streamlog.level_one.reconcile import windows_of
 from l0gc.streamlog.level_one.rewrite import rewrite
+from l0gc.watermark.publication import refuse_if_behind
 
 ROUND_BYTES: Final = 1 << 30
 ROUND_OBJECTS: Final = 16_384
@@ -43,7 +44,7 @@ SHARE_OBJECTS: Final = 4_096
 LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
 _LOOK_AT: Final = 8
-"""So many journals are looked at at once, and are in memory, to see whether there is work."""
+"""So many journals are read at once, and are in memory, to see whether there is work."""
 
 DEFAULT_RULE: Final = MergeRule()
 
@@ -112,6 +113,7 @@ def merge(
     Raises:
         TopicNotFoundError: there is no such topic.
         StoreError: the store does not answer, or does not let us. What was merged before stays merged.
+        EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
     """
     workers = workers or in_process(cluster)
     plan = plan_merge(cluster, topic, rule, workers)
@@ -144,6 +146,7 @@ def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) 
 def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Workers) -> MergePlan:
     """What there is to merge now; see `merge`."""
     began = cluster.runtime.clock.monotonic()
+    refuse_if_behind(cluster)
     shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
     found = workers.fan_out.map(functools.partial(_plan_share, workers.place), shares)
     plan = MergePlan(list(zip(shares, found, strict=True)))
@@ -162,7 +165,7 @@ def run_merge(
     """Merge what was planned, and is still there.
 
     Args:
-        progress: told what is done whenever some workers have ended.
+        progress: called with what is done whenever some workers have ended.
 
     Raises:
         StoreError: see `merge`.

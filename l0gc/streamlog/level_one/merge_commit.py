@@ -2,7 +2,7 @@
 
 All that is named is durable by then. A partition whose objects another merge or an expiry has changed, or whose topic is
 gone, is left out by the journal, at the offset where the entry lands; what was written for it stays in the bucket, where no
-journal names it, for vacuum. Before anything is appended the state is looked at once more, so that a merge which has lost
+journal names it, for vacuum. Before anything is appended the state is read once more, so that a merge which has lost
 long ago writes no index object in vain, and an object that is gone because of that is no damage.
 """
 
@@ -121,7 +121,7 @@ class Round:
         self._result, self._merged = result, merged
 
     def commit(self, written: Sequence[Rewritten]) -> None:
-        """Commit what was written, durable and checked; what could not be is told, unless it is no longer to be merged."""
+        """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
         known = {t.revision: t for t in topics_of(self._handle, self._window)}
         entry: list[_Part] = []
         weight = 0
@@ -190,7 +190,7 @@ class Round:
 
 
 def topics_of(handle: JournalHandle, window: Window) -> list[TopicState]:
-    """The topics of a window as the journal has them now; they do not change while they are looked at."""
+    """The topics of a window as the journal has them now; they do not change while they are read."""
     with handle.replica.lock:
         state = handle.catch_up()
         found = ((state.topics.get(revision), wanted) for revision, wanted in sorted(window.topics.items()))

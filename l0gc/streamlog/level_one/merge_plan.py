@@ -158,8 +158,8 @@ def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]
     """What is to be merged in a topic, by partition and offset.
 
     Args:
-        wanted: of some partitions, which are to be looked at.
-        read: reads index objects; only those are asked for that must list something to merge.
+        wanted: of some partitions, which are to be planned.
+        read: reads index objects; only those are read that must list something to merge.
     """
     partitions = candidates(topic, rule)
     for partition in partitions[wanted(partitions)].tolist():
@@ -194,7 +194,7 @@ def _windows(rows: Rows, rule: MergeRule) -> list[Rows]:
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
-    """The partitions in which there may be something to merge: a quick look at columns, which spares a slow one at each."""
+    """The partitions in which there may be something to merge: a quick check of columns, which spares a slow one of each."""
     partitions, at = np.unique(topic.l1["partition"], return_inverse=True)
     small = np.bincount(at, topic.l1["bytes"] < rule.enough_bytes, len(partitions))
     all_ = np.bincount(at, minlength=len(partitions))

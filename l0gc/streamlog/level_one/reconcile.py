@@ -37,9 +37,10 @@ from l0gc.streamlog.level_one.plan import (
 )
 from l0gc.streamlog.level_one.read import Row, StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import Written, write_l1
+from l0gc.watermark.publication import refuse_if_behind
 
 _LOOK_AT: Final = 8
-"""So many journals are looked at at once, and are in memory, to see whether there is work."""
+"""So many journals are read at once, and are in memory, to see whether there is work."""
 
 _NAMED: Final = 3
 """So many errors are in the sentence that says what went wrong; the result has them all."""
@@ -116,14 +117,16 @@ def run_rounds(
 
     Args:
         round_bytes: about how much of L0 a round takes.
-        progress: told what is done whenever a round begins.
+        progress: called with what is done whenever a round begins.
 
     Raises:
         TopicNotFoundError: there is no such topic.
         StoreError: the store does not answer, or does not let us. The rounds before are committed.
+        EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
     """
     result = ReconcileResult()
     began = cluster.runtime.clock.monotonic()
+    refuse_if_behind(cluster)
     state = cluster.controller.snapshot()
     windows = windows_of(state, topic)
     while windows:
@@ -170,10 +173,15 @@ def _of_live_topics(window: Window, state: ControllerState) -> Window:
 
 
 def has_work(cluster: Cluster, topic: str | None = None) -> bool:
-    """Whether there is anything to lift, or a journal that cannot be read. Raises `TopicNotFoundError`.
+    """Whether there is anything to lift, or a journal that cannot be read.
 
     The journals are read here, a few at a time, and forgotten: this is for saving the start of Spark on an idle cluster.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        EpochRegressionError: nothing may be lifted, see `run_rounds`.
     """
+    refuse_if_behind(cluster)
     windows = windows_of(cluster.controller.snapshot(), topic)
 
     def look(window: Window) -> bool:
@@ -195,7 +203,7 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
         with handle.replica.lock:
             state = handle.catch_up()
             steps, more = steps_of(state, window, budget)
-            errors = strangers(state, window) if window.after < 0 else []  # told once
+            errors = strangers(state, window) if window.after < 0 else []  # reported once
             return JournalPlan(window.journal, handle.replica.offset, steps, more, errors)
     except CorruptObjectError as e:
         return JournalPlan(window.journal, -1, errors=[str(e)])

@@ -202,7 +202,7 @@ class _Held:
         return len(self._widths) - 1
 
     def get(self, number: int) -> tuple[pa.RecordBatch, float]:
-        """A batch, and what one of its rows weighs. None can be added behind the first look at one."""
+        """A batch, and what one of its rows weighs. None can be added once one was read."""
         if number >= len(self._batches) and self._writer is not None:
             self._writer.close()
             reader = pa.ipc.open_file(self._stack.enter_context(pa.memory_map(str(self._path))))

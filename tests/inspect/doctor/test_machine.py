@@ -48,7 +48,7 @@ def test_without_java_the_commands_that_need_it_are_named(tmp_path: Path, monkey
     assert "JAVA_HOME" in check.remedy
 
 
-def test_spark_and_the_versions_are_told() -> None:
+def test_spark_and_the_versions_are_reported() -> None:
     (spark,) = machine.spark()
     (versions,) = machine.versions()
     assert spark.status == versions.status == OK

@@ -129,7 +129,7 @@ def test_the_forecast_counts_what_was_deleted_as_what_had_come() -> None:
     assert forecast([totals(0), totals(3_000_000)], [], 0, 1.0) is None  # less than an hour
 
 
-def test_a_forecast_goes_by_the_last_week() -> None:
+def test_a_forecast_is_based_on_the_last_week() -> None:
     scans = [totals(0, eligible_bytes=0), *(totals(n * DAY_MS, eligible_bytes=n * 7) for n in range(20, 31))]
     found = forecast(scans, [], 0, 1.0)
     assert found is not None

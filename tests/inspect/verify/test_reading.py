@@ -112,7 +112,7 @@ def test_checkpoints_hold_what_their_entries_give_before_and_after_a_truncation(
 def rewrite(cluster: Cluster, number: int, change: Callable[[JournalState], object]) -> None:
     """Replace the checkpoint with that number by one that says something else."""
     log, machine = log_of(cluster), handle_of(cluster).replica._machine
-    offset = log.look().checkpoints[number]
+    offset = log.list_folder().checkpoints[number]
     key = log.checkpoint_key(offset)
     log_now: Replica[JournalState] = Replica(log, machine, cluster.runtime)
     kept = log_now.log._get_checkpoint(offset)
@@ -137,7 +137,7 @@ def test_a_checkpoint_that_says_something_else_than_its_entries_is_found() -> No
 def test_a_checkpoint_with_another_time_than_its_entries_is_found() -> None:
     cluster = grown()
     log, replica = log_of(cluster), handle_of(cluster).replica
-    offset = log.look().checkpoints[-1]
+    offset = log.list_folder().checkpoints[-1]
     state = log._get_checkpoint(offset).state
     cluster.store.delete([log.checkpoint_key(offset)])
     log.write_checkpoint(offset, state, replica.time_ms + 1)
@@ -147,7 +147,7 @@ def test_a_checkpoint_with_another_time_than_its_entries_is_found() -> None:
 def test_an_entry_that_a_checkpoint_covers_and_that_cannot_be_read_is_found() -> None:
     cluster = grown()
     log = log_of(cluster)
-    cluster.store.put(log.entry_key(log.look().checkpoints[-1] - 1), b"{")
+    cluster.store.put(log.entry_key(log.list_folder().checkpoints[-1] - 1), b"{")
     assert faults_of(cluster) == [kinds.CHECKPOINT_DIFFERS]
 
 
@@ -164,7 +164,7 @@ def test_a_log_that_ends_before_its_checkpoint_has_a_gap() -> None:
 def test_what_a_truncation_has_deleted_is_no_gap_and_what_it_cannot_have_deleted_is_one() -> None:
     cluster = grown()
     log = log_of(cluster)
-    newest = log.look().checkpoints[-1]
+    newest = log.list_folder().checkpoints[-1]
     log.boundary.lift(newest - 2)
     cluster.store.delete([log.entry_key(o) for o in range(newest - 2)])
     assert faults_of(cluster) == []
@@ -198,7 +198,7 @@ def test_a_truncation_while_the_log_is_read_is_no_gap() -> None:
 def test_a_boundary_above_the_newest_checkpoint_or_unreadable_is_found() -> None:
     cluster = grown()
     log = log_of(cluster)
-    log.boundary.lift(log.look().checkpoints[-1] + 1)
+    log.boundary.lift(log.list_folder().checkpoints[-1] + 1)
     assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
     cluster.store.put(log.boundary_key, b"{")
     assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]

@@ -2,6 +2,9 @@
 
 --find [NAME ...]   search the seeds for these mutants (all of them without a name), and write the table anew
 --tests [NAME ...]  run the tests that are named for these mutants, under them; a JSON object of those that pass
+
+Both end: no mutant is searched in more than 400 seeds, and a test has a minute. Each tells what it could not find, and
+exits with 1 then. All of it takes about an hour of processor time to find, and a quarter of an hour to test.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import sys
 
 from tests.simulation.mutants import table
-from tests.simulation.mutants.hunt import Caught, hunt_all, range_of, tests_that_pass
+from tests.simulation.mutants.hunt import check_all, hunt_all, range_of
 from tests.simulation.mutants.registry import BY_NAME, MUTANTS
 
 
@@ -28,22 +31,24 @@ def main() -> int:
     options = parser.parse_args()
     if options.find is None and options.tests is None:
         parser.error("say what to do: --find or --tests")
-    missed = 0
+    missed: list[str] = []
     if options.find is not None:
         names = [n for n in options.find or BY_NAME if BY_NAME[n].simulated]
-        found: dict[str, list[Caught]] = {}
         for name, caught in hunt_all(names, options.jobs):
-            found[name] = caught
-            missed += not range_of(caught)
+            text = table.DOCUMENT.read_text()
+            table.DOCUMENT.write_text(table.written(text, MUTANTS, {name: caught}))
+            missed += [] if range_of(caught) else [name]
             sys.stdout.write(f"{name}: {', '.join(str(c.seed) for c in caught) or 'not found'}\n")
             sys.stdout.write("".join(f"  seed {c.seed}, step {c.steps}: {c.said}\n" for c in caught[:2]))
             sys.stdout.flush()
-        text = table.DOCUMENT.read_text()
-        table.DOCUMENT.write_text(table.written(text, MUTANTS, found))
+        sys.stdout.write(f"not found: {', '.join(missed) or 'none'}\n")
     if options.tests is not None:
-        passing = {n: p for n in options.tests or BY_NAME if (p := tests_that_pass(BY_NAME[n]))}
+        passing: dict[str, list[str]] = {}
+        for name, passed in check_all(list(options.tests or BY_NAME), options.jobs):
+            sys.stderr.write(f"{name}: {', '.join(passed) or 'its tests fail'}\n")
+            passing |= {name: passed} if passed else {}
         sys.stdout.write(json.dumps(passing) + "\n")
-        missed += len(passing)
+        missed += passing
     return 1 if missed else 0
 
 

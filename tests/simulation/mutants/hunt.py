@@ -6,10 +6,11 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import hypothesis  # noqa: F401 - and what else most tests import, so that each child has it
 import pytest
@@ -18,6 +19,8 @@ from tests.simulation.mutants.registry import BY_NAME
 from tests.simulation.mutants.tools import Mutant
 from tests.simulation.run import simulate
 from tests.simulation.watch import Violation
+
+T = TypeVar("T")
 
 RANGES = (25, 100, 400)
 """The table says which of these ranges, each from seed 0 on, finds a mutant; one that none of them finds is not found."""
@@ -60,11 +63,24 @@ def _hunt_by_name(name: str) -> list[Caught]:
 
 def hunt_all(names: list[str], jobs: int) -> Iterator[tuple[str, list[Caught]]]:
     """The first seeds that find each mutant, as many as the table asks for."""
+    return _for_each(_hunt_by_name, names, jobs)
+
+
+def check_all(names: list[str], jobs: int) -> Iterator[tuple[str, list[str]]]:
+    """The tests of each mutant that do not fail under it."""
+    return _for_each(_check_by_name, names, jobs)
+
+
+def _check_by_name(name: str) -> list[str]:
+    return tests_that_pass(BY_NAME[name])
+
+
+def _for_each(work: Callable[[str], list[T]], names: list[str], jobs: int) -> Iterator[tuple[str, list[T]]]:
     if jobs == 1:
-        yield from ((name, _hunt_by_name(name)) for name in names)
+        yield from ((name, work(name)) for name in names)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from zip(names, pool.map(_hunt_by_name, names), strict=True)
+        yield from zip(names, pool.map(work, names), strict=True)
 
 
 class _Failed:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import l0gc.collect.local
+import l0gc.collect.record_places
 import l0gc.streamlog.ingest.inputs
 import l0gc.streamlog.ingest.job
 from l0gc.collect.local import LocalSweep
@@ -156,20 +157,35 @@ def _refused_twice() -> AbstractContextManager[Any]:
 
 
 def _known_by_name() -> AbstractContextManager[Any]:
-    def open_inputs(sources: Sequence[Any], spread: str | None, stack: Any) -> list[Input]:
-        found = _open_inputs(sources, spread, stack)
+    def open_inputs(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
+        found = _open_inputs(sources, spread, *more)
         return [dataclasses.replace(i, input_id=f"{i.name}.0") if i.input_id else i for i in found]
 
     return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
 
 
 def _known_in_any_topic() -> AbstractContextManager[Any]:
-    def open_inputs(sources: Sequence[Any], spread: str | None, stack: Any) -> list[Input]:
-        return _open_inputs(sources, spread and spread.split(" ", 1)[1], stack)
+    def open_inputs(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
+        return _open_inputs(sources, spread and spread.split(" ", 1)[1], *more)
 
     return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
 
 
+def _more_read_than_hashed() -> AbstractContextManager[Any]:
+    original = Input.blocks
+
+    def blocks(self: Input) -> Iterator[list[bytes]]:
+        return original(dataclasses.replace(self, size=None))
+
+    return method(Input, "blocks", blocks)
+
+
+def _recorded_in_the_bucket() -> AbstractContextManager[Any]:
+    """A run's record goes into the bucket, whatever the options say."""
+    return everywhere("l0gc.collect.record_places", "sink_of", lambda store, options: store)
+
+
+_PLACES = "tests/collect/test_record_places.py"
 _RESUME = "tests/streamlog/ingest/test_resume.py"
 _SEVERAL = "tests/streamlog/ingest/test_several_journals.py"
 
@@ -238,7 +254,6 @@ MUTANTS = [
         "an input is known by its file name",
         _known_by_name,
         (f"{_RESUME}::test_other_input_under_the_same_names_is_never_skipped",),
-        simulated=False,
     ),
     Mutant(
         20,
@@ -247,7 +262,25 @@ MUTANTS = [
         "an input that landed in one topic of a journal is skipped in another",
         _known_in_any_topic,
         (f"{_RESUME}::test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input",),
-        simulated=False,
+    ),
+    Mutant(
+        20,
+        "more-read-than-hashed",
+        "l0gc/streamlog/ingest/inputs.py::Input.blocks",
+        "what was added to a file since it was hashed is sent, too",
+        _more_read_than_hashed,
+        (f"{_RESUME}::test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload",),
+    ),
+    Mutant(
+        28,
+        "recorded-in-the-bucket",
+        "l0gc/collect/record_places.py::sink_of",
+        "a run's record goes into the bucket in any case",
+        _recorded_in_the_bucket,
+        (
+            f"{_PLACES}::test_a_full_store_is_swept_with_its_record_in_a_folder",
+            f"{_PLACES}::test_a_full_store_is_swept_without_a_record_by_name",
+        ),
     ),
     Mutant(
         27,

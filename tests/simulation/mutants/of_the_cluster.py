@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import msgspec
 
 import l0gc.streamlog.controller.state
 import l0gc.streamlog.epoch_source
-import l0gc.streamlog.ingest.inputs
+import l0gc.streamlog.housekeep
 import l0gc.streamlog.reader
 import l0gc.watermark.compute
 import l0gc.watermark.external_files
@@ -177,7 +178,12 @@ def _tick_by_the_local_clock() -> AbstractContextManager[Any]:
     return method(Controller, "tick_if_due", tick_if_due)
 
 
+def _one_log_ends_all() -> AbstractContextManager[Any]:
+    return mock.patch.object(l0gc.streamlog.housekeep, "_OF_ONE_LOG", ())
+
+
 _TEST_COMPUTE = "tests/watermark/test_compute.py"
+_TEST_HOUSEKEEP = "tests/streamlog/test_housekeep.py"
 _TEST_PIPELINE = "tests/watermark/test_pipeline.py"
 _TEST_PUBLICATION = "tests/watermark/test_publication.py"
 _TEST_SOURCE = "tests/streamlog/test_epoch_source.py"
@@ -233,7 +239,6 @@ MUTANTS = [
         "a list of another system's partitions is read before its writer has finished it",
         _unfinished_list_read,
         ("tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",),
-        simulated=False,
     ),
     Mutant(
         6,
@@ -331,5 +336,16 @@ MUTANTS = [
         "ticks go by the process's clock",
         _tick_by_the_local_clock,
         ("tests/streamlog/controller/test_handle.py::test_a_tick_is_due_by_the_stores_clock",),
+    ),
+    Mutant(
+        29,
+        "one-log-ends-all",
+        "l0gc/streamlog/housekeep.py::housekeep",
+        "what fails at one log ends the whole run",
+        _one_log_ends_all,
+        (
+            f"{_TEST_HOUSEKEEP}::test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done",
+            f"{_TEST_HOUSEKEEP}::test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done",
+        ),
     ),
 ]

@@ -66,7 +66,7 @@ one_filter = st.one_of(
 
 
 @given(st.lists(one_filter, max_size=4))
-def test_no_row_is_lost_and_what_is_taken_need_not_be_looked_at_again(filters: list[Any]) -> None:
+def test_no_row_is_lost_and_what_is_taken_need_not_be_read_again(filters: list[Any]) -> None:
     wanted = Wanted()
     again = list(wanted.push(filters))
     for partition in range(4):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -128,7 +132,7 @@ def test_an_object_that_a_journal_still_names_is_a_loss_when_it_is_missing() -> 
         read(cluster, topic="events")
 
 
-def test_a_damaged_block_and_a_damaged_l1_object_are_told_by_name() -> None:
+def test_a_damaged_block_and_a_damaged_l1_object_are_reported_by_name() -> None:
     cluster = filled()
     for kind in ("level_zero/", "level_one/data/"):
         key = next(k for k in store_of(cluster).objects if k.startswith(kind))
@@ -185,7 +189,7 @@ def _named(cluster: Cluster) -> set[str]:
     return {o.key for o in cluster.journal(topic.journals[0]).catch_up().topics[topic.revision].objects}
 
 
-def test_a_topic_that_is_deleted_after_the_plan_is_told() -> None:
+def test_a_topic_that_is_deleted_after_the_plan_is_reported() -> None:
     cluster = filled()
     with on(cluster):
         reader = batch_reader(topic="events")
@@ -204,7 +208,7 @@ def test_an_empty_topic_has_no_rows_and_several_topics_are_read_together() -> No
     assert sorted(read(cluster, subscribe="events, other,empty")) == sorted([*expected(3), (1, 0, b"x")])
 
 
-def test_only_the_columns_that_are_asked_for_are_read() -> None:
+def test_only_the_columns_that_are_requested_are_read() -> None:
     cluster = filled()
     schema = StructType().add("value", "binary", False).add("partition", "integer", False)
     with on(cluster):
@@ -357,3 +361,23 @@ def test_a_filter_on_a_partition_fetches_no_l1_object_of_another_one() -> None:
     read(cluster, [EqualTo(("partition",), 3)], topic="events")
     assert asked
     assert all("/00003/" in key for key in asked)
+
+
+WITHOUT_PANDAS = """
+import sys
+from tests.support.ingest import topic_in_memory
+from tests.support.reconcile import put, reconcile
+from tests.support.spark_source import batch_reader, on
+cluster = topic_in_memory(1)
+put(cluster, "events", {0: [b"one"]})
+reconcile(cluster)
+with on(cluster):
+    reader = batch_reader(topic="events")
+    assert sum(b.num_rows for p in reader.partitions() for b in reader.read(p)) == 1
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_a_worker_reads_l1_without_pandas_which_takes_long_to_import() -> None:
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], cwd=root, check=False).returncode == 0

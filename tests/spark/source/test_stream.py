@@ -41,7 +41,7 @@ def batch(reader: StreamReader, start: Offsets, end: Offsets) -> list[Row]:
     return rows_of(table(reader, reader.partitions(stored(start), stored(end))))
 
 
-def test_a_new_query_begins_at_the_newest_record_or_where_it_is_told() -> None:
+def test_a_new_query_begins_at_the_newest_record_or_at_its_starting_offsets() -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     with on(cluster):
@@ -175,7 +175,7 @@ def test_a_checkpoint_of_other_topics_or_of_a_topic_that_was_created_again_is_re
         assert PartitionClosedError.__name__
 
 
-def test_a_topic_that_went_back_behind_a_checkpoint_is_told() -> None:
+def test_a_topic_that_went_back_behind_a_checkpoint_is_reported() -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     with on(cluster):

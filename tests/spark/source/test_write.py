@@ -80,7 +80,7 @@ def test_a_key_chooses_the_partition_and_the_column_partition_goes_before_it() -
     assert all(places[v] <= again[v] and len(again[v]) <= 1 for v in keys)
 
 
-def test_rows_without_partition_and_key_go_to_the_partitions_in_turn() -> None:
+def test_rows_without_partition_and_key_go_to_the_partitions_round_robin() -> None:
     cluster = topic_in_memory(4)
     write_batch(cluster, {"value": [b"%d" % n for n in range(40)]}, topic="events")
     assert [len(values) for values in stored_values(cluster, "events")] == [10] * 4
@@ -406,7 +406,7 @@ def test_nothing_is_written_where_what_is_published_is_above_the_cluster_epoch()
     assert journal_of(cluster).catch_up().topics == {}
 
 
-def test_a_topic_that_was_deleted_meanwhile_is_told_and_one_created_again_gets_nothing_of_it() -> None:
+def test_a_topic_that_was_deleted_meanwhile_is_reported_and_one_created_again_gets_nothing_of_it() -> None:
     cluster = topic_in_memory(2)
     message = staged(cluster, rows("a", 10), 0, topic="events")
     delete_topic(cluster, "events")
@@ -416,7 +416,9 @@ def test_a_topic_that_was_deleted_meanwhile_is_told_and_one_created_again_gets_n
     assert stored_values(cluster, "events") == [[], []]
 
 
-def test_a_batch_that_is_too_large_for_an_entry_is_told_before_it_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_too_large_for_an_entry_is_reported_before_it_is_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = topic_in_memory(2)
     message = staged(cluster, rows("a", 100), 0, topic="events", objectBytes="1024")
     monkeypatch.setattr(commits, "ENTRY_LIMIT", 1000)

@@ -21,6 +21,7 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, FORMAT, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
 from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply, memory_cluster
@@ -265,11 +266,29 @@ def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
     store = MemoryStore()
     cluster = Cluster(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
     cluster.controller.bootstrap(shards=4)
-    store.clock.sleep(599)
+    store.clock.sleep(569)
     assert cluster.controller.tick_if_due() == 0
     store.clock.sleep(1)
     assert cluster.controller.tick_if_due() == 1
     assert cluster.controller.tick_if_due() == 1
+
+
+@pytest.mark.parametrize("interval_s", [60, 600, 86_400])
+def test_a_job_that_runs_once_an_interval_ticks_each_time_though_it_is_a_second_early_or_late(interval_s: int) -> None:
+    store = MemoryStore()
+    cluster = Cluster(store, Runtime(FakeClock(0), random.Random(0)), epoch_interval_s=interval_s)
+    cluster.controller.bootstrap(shards=4)
+    ticks = []
+    for late_s in (1, -1, 1, -1, 0, 0):
+        store.clock.sleep(interval_s + late_s)
+        ticks.append(cluster.controller.tick_if_due())
+    assert ticks == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_interval_that_is_no_schedule_is_kept_to_the_millisecond() -> None:
+    assert not tick_is_due(29_999, 30_000)
+    assert tick_is_due(30_000, 30_000)
+    assert tick_is_due(0, 0)
 
 
 def test_of_two_that_find_a_tick_due_one_ticks() -> None:
@@ -413,7 +432,7 @@ def test_producers_outlive_a_truncation_of_the_controllers_log() -> None:
     bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
     store_of(a).clock.sleep(3600)
     a.controller.replica.write_checkpoint()
-    assert a.controller.replica.log.truncate(a.controller.replica.log.look()) == 2
+    assert a.controller.replica.log.truncate(a.controller.replica.log.list_folder()) == 2
     b = another(a)
     assert b.controller.init_producer("p", p.producer_id, p.epoch, p.run) == bumped
     assert b.controller.producer_is_current(p.producer_id, 1, bumped.run)
@@ -498,7 +517,7 @@ def test_whatever_would_be_appended_is_refused_by_the_guard_before() -> None:
     assert controller.tick_if_due() == 6
 
 
-def test_the_guard_is_not_asked_where_nothing_would_be_appended() -> None:
+def test_the_guard_is_not_called_where_nothing_would_be_appended() -> None:
     asked: list[int] = []
     cluster = memory_cluster()
     controller = guarded(cluster, lambda: asked.append(controller.epoch()))
@@ -538,7 +557,7 @@ def test_the_controller_survives_a_truncation_of_its_log() -> None:
         a.controller.advance()
     store_of(a).clock.sleep(3600)
     a.controller.replica.write_checkpoint()
-    assert a.controller.replica.log.truncate(a.controller.replica.log.look()) == 6
+    assert a.controller.replica.log.truncate(a.controller.replica.log.list_folder()) == 6
     assert b.controller.advance() == 7
     assert b.controller.snapshot() == another(a, 2).controller.snapshot()
     assert b.controller.snapshot().topic("t") == topic

@@ -34,7 +34,7 @@ from tests.support.memory_store import memory_cluster
 MINUTE = 60_000
 
 
-def test_a_topic_goes_by_its_own_settings_and_by_the_clusters_where_it_has_none() -> None:
+def test_a_topic_has_its_own_settings_and_the_clusters_where_it_has_none() -> None:
     state = state_of(FOUNDED, created("a"), CreateTopic("b", 1, 1, "id-b", 5, None), AlterDefaults(7, 9))
     assert state.retention(state.topic("a")) == Retention(7, 9)
     assert state.retention(state.topic("b")) == Retention(5, 9)

@@ -112,7 +112,7 @@ def test_an_object_does_not_grow_by_its_extents() -> None:
 # -- what is not what the log says -------------------------------------------------------------------------------------
 
 
-def test_a_changed_a_missing_and_a_foreign_byte_are_told_by_name() -> None:
+def test_a_changed_a_missing_and_a_foreign_byte_are_reported_by_name() -> None:
     body, block = one_block(b"one", b"two")
     flipped = bytes([*body[:-9], body[-9] ^ 1, *body[-8:]])
     for wrong in (flipped, body[:-1], body + b"x", b""):
@@ -125,7 +125,7 @@ def claimed(body: bytes) -> Block:
     return Block(0, len(body), crc32c(body))
 
 
-def test_what_has_the_right_checksum_and_is_no_block_is_told_by_name() -> None:
+def test_what_has_the_right_checksum_and_is_no_block_is_reported_by_name() -> None:
     body, _ = one_block(b"one" * 50, b"two" * 50)
     for wrong in [b"no Arrow at all", *(body[:n] for n in range(1, len(body) - 8, 7))]:
         with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes "):

@@ -25,7 +25,7 @@ def run(cluster: Cluster, *sources: Any, topic: str = "events", **options: Any) 
         return uploader.run(inputs)
 
 
-def test_records_go_in_turn_to_one_partition_or_by_a_field(tmp_path: Path) -> None:
+def test_records_go_round_robin_to_one_partition_or_by_a_field(tmp_path: Path) -> None:
     cluster = topic_in_memory(PARTITIONS)
     records = [b'{"k":%d}' % n for n in range(9)]
     path = write(tmp_path / "in", records)

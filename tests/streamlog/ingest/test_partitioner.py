@@ -17,7 +17,7 @@ def placed(p: Placed) -> list[tuple[int, bytes | None]]:
     return list(zip(p.partitions.tolist(), p.keys, strict=True))
 
 
-def test_in_turn_begins_anew_with_each_input() -> None:
+def test_round_robin_begins_anew_with_each_input() -> None:
     spread = RoundRobin(3)
     for name in ("a", "b"):
         place = spread.start(name)

@@ -334,7 +334,7 @@ class Turns:
 # -- a controller that was restored ------------------------------------------------------------------------------------
 
 
-def test_a_run_with_an_epoch_that_a_restored_controller_gave_twice_is_refused_and_told(tmp_path: Path) -> None:
+def test_a_run_with_an_epoch_that_a_restored_controller_gave_twice_is_refused_and_reported(tmp_path: Path) -> None:
     """The producer id and the epoch are the same, the run is another: what it sends is not taken for the old run's."""
     cluster = new_cluster()
     path = write(tmp_path / "in", lines(8))

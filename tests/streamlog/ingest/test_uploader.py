@@ -98,7 +98,7 @@ def test_an_upload_costs_a_put_for_an_object_and_one_for_its_entry_whatever_the_
 @pytest.mark.parametrize(
     ("records", "batch_bytes", "batches"), [(12, SMALL, 3), (13, SMALL, 4), (12, 1, 12), (12, 999, 1)]
 )
-def test_a_batch_holds_no_more_than_it_is_told(tmp_path: Path, records: int, batch_bytes: int, batches: int) -> None:
+def test_a_batch_holds_no_more_than_its_limit(tmp_path: Path, records: int, batch_bytes: int, batches: int) -> None:
     cluster = topic_in_memory(PARTITIONS)
     result = upload(cluster, "events", [write(tmp_path / "in", lines(records))], batch_bytes=batch_bytes)
     assert len(result.objects) == batches

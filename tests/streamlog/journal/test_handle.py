@@ -534,7 +534,7 @@ def test_none_lands_behind_one_that_was_refused() -> None:
     assert next_offset(handle) == 4
 
 
-def test_what_landed_is_told_though_the_objects_of_the_next_epoch_met_a_store_that_does_not_answer() -> None:
+def test_what_landed_is_reported_though_the_objects_of_the_next_epoch_met_a_store_that_does_not_answer() -> None:
     (a,) = processes(1)
     handle = handle_of(a)
     objects = [*offers(handle, 1, epoch=10), *offers(handle, 1, epoch=11)]
@@ -632,7 +632,7 @@ def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> N
     assert not handle._queue
 
 
-def test_a_window_above_the_cluster_epoch_is_told_as_a_controller_that_went_back() -> None:
+def test_a_window_above_the_cluster_epoch_is_reported_as_a_controller_that_went_back() -> None:
     """Hazard 10: stamping anew would never end."""
     a, b = processes(2)
     handle_of(a).advance(20)

@@ -70,7 +70,7 @@ def test_a_merge_of_a_topic_that_was_deleted_is_refused_partition_by_partition()
     assert sorted(handle.commit_merged(entry)) == [(topic.revision, 0), (topic.revision, 1)]
 
 
-def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_told() -> None:
+def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_reported() -> None:
     _, topic, handle = lifted()
     assert handle.expire(expiry(topic, {0: 15, 1: 10})) == {}
     offset = handle.replica.offset
@@ -103,6 +103,19 @@ def test_behind_the_fence_what_is_stamped_below_lands_no_more() -> None:
     assert other.commit_reconciled(fresh) == {}
     with pytest.raises(PoisonedEpochError):
         handle.fence_l1(epoch + 1)
+
+
+def test_what_is_dropped_counts_from_the_epoch_of_now_however_old_the_run_and_the_window_are() -> None:
+    """Hazard 26: by that epoch it stays for readers."""
+    cluster, topic, handle = lifted()
+    merge = merge_of(topic, handle, 0)
+    epochs = [cluster.controller.advance() for _ in range(3)]
+    assert handle.commit_merged(merge) == {}
+    assert handle.state.dropped["dropped_epoch"].tolist() == [epochs[-1], epochs[-1]]
+    assert handle.state.max_applied_epoch < epochs[0]
+    later = cluster.controller.advance()
+    assert handle.expire(expiry(topic, {1: 10})) == {}
+    assert handle.state.dropped["dropped_epoch"].tolist() == [epochs[-1], epochs[-1], later]
 
 
 def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.MonkeyPatch) -> None:

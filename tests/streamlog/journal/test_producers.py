@@ -380,7 +380,7 @@ def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
     send(cluster, 0, again, 0)
 
 
-def test_a_bump_is_taken_without_a_look_at_the_controller_where_the_producer_is_known() -> None:
+def test_a_bump_is_taken_without_reading_the_controller_where_the_producer_is_known() -> None:
     """Epochs come from the controller alone, so one above the known one is newer, and the journal need not ask."""
     cluster, _, _ = cluster_with_a_topic_in_two_journals()
     run = cluster.controller.init_producer("job")

@@ -205,7 +205,7 @@ def test_a_dry_run_says_what_the_run_does_and_does_nothing(monkeypatch: pytest.M
     assert values(cluster, topic, 0) == []
 
 
-def test_what_fails_for_one_journal_is_told_and_the_others_are_done() -> None:
+def test_what_fails_for_one_journal_is_reported_and_the_others_are_done() -> None:
     cluster, topic = cluster_with(2, partitions=2, journals=2)
     retain(cluster, ms=0)
     assert isinstance(cluster.store, MemoryStore)

@@ -249,7 +249,7 @@ def test_each_partition_is_merged_by_itself() -> None:
     assert not is_due(Listed(([], [10] * 3), ([], [500, 10, 10])).topic, RULE)
 
 
-def test_only_the_partitions_that_are_wanted_are_looked_at() -> None:
+def test_only_the_partitions_that_are_wanted_are_planned() -> None:
     listed = Listed(*[([[1] * 50], [10] * 4)] * 3)
     merges = list(merges_of(listed.topic, RULE, lambda p: p == 1, listed.read))
     assert {m.partition for m in merges} == {1}

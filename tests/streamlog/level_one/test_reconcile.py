@@ -162,7 +162,7 @@ def test_a_run_ends_though_uploads_go_on() -> None:
     assert contents(a) == [list(range(next(uploads) - 1))] * PARTITIONS
 
 
-def test_a_journal_without_work_is_looked_at_once() -> None:
+def test_a_journal_without_work_is_read_once() -> None:
     a = a_cluster(journals=4)
     for n in range(4):
         put(a, "events", {1: [b"%d" % n]})
@@ -286,7 +286,7 @@ def test_whether_there_is_work_is_found_out_without_keeping_a_journal() -> None:
     assert not has_work(b)
 
 
-def test_a_journal_that_cannot_be_read_is_work_so_that_it_is_told() -> None:
+def test_a_journal_that_cannot_be_read_is_work_so_that_it_is_reported() -> None:
     a = a_cluster()
     upload(a, 1)
     reconcile(a)
@@ -308,7 +308,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(STEPS, st.integers(1, 3))
 def test_whatever_happens_each_partition_is_lifted_up_to_the_first_damage(
     steps: list[tuple[str, object]], journals: int

@@ -61,6 +61,7 @@ def l1_objects(cluster: Cluster) -> set[str]:
     return {k for page in cluster.store.scan("level_one/") for k in page.keys}
 
 
+@pytest.mark.thorough
 def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
     upload(cluster, 4)
     put(cluster, "other", {0: [b"o"]})
@@ -142,7 +143,7 @@ def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
     assert named(cluster, "events") < l1_objects(cluster)  # what the dead writers left is for vacuum
 
 
-def test_what_fails_in_a_task_is_told_as_what_it_is(
+def test_what_fails_in_a_task_is_reported_as_what_it_is(
     one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from l0gc.errors import AccessDeniedError
@@ -187,6 +188,7 @@ def test_executors_merge_what_small_objects_there_are(
     assert merge_on(one_spark, cluster, bucket).objects_before == 0
 
 
+@pytest.mark.thorough
 def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_nothing(
     one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

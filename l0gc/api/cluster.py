@@ -1,33 +1,26 @@
-"""l0gc as a library: `with l0gc.open("s3://bucket/prefix") as cluster: ...`, which does what the commands do.
-
-Each method calls what its command calls, and decides nothing itself. Results have the names of the command's JSON; errors
-are those of `l0gc.errors`. What could be done in part only raises its error behind the work, with what was done as
-`error.result`. What is named in `__all__`, and in docs/library.md, is public and stays.
-"""
+"""A cluster as the library gives it: a method for each command, all on the same handles, which end with the `with` block."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING
 
+from l0gc.api.topics import Topics, checked
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions
 from l0gc.collect.runs import KEEP_RUNS_S, expire_before
-from l0gc.collect.vacuum import L1_GRACE_MS, ORPHAN_AGE_MS, Vacuum, VacuumOptions, VacuumResult
-from l0gc.errors import L0gcError, StoreError, UsageError
+from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum_plan import L1_GRACE_MS, ORPHAN_AGE_MS, VacuumOptions
+from l0gc.errors import StoreError, UsageError
 from l0gc.inspect.status import Status, status
-from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.fan_out import FanOut, LocalFanOut
-from l0gc.streamlog import delete_records, reader, topics
+from l0gc.streamlog import delete_records, reader
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
-from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettings
-from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
-from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import READERS, JournalSource
 from l0gc.streamlog.founding import FoundedCluster, found_cluster
 from l0gc.streamlog.garbage import JournalGarbage
@@ -44,47 +37,12 @@ from l0gc.streamlog.level_one.merge_commit import MergeResult
 from l0gc.streamlog.level_one.merge_plan import FAN_IN, TARGET_BYTES, MergeRule
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import Record
-from l0gc.streamlog.topics import PARTITIONS_SHOWN, TopicDescription
+from l0gc.streamlog.topics import PARTITIONS_SHOWN
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__: Final = [
-    "Cluster", "ExpireResult", "FoundedCluster", "HousekeepResult", "MergeResult", "ReconcileResult", "Record", "Source",
-    "Status", "SweepResult", "Topic", "TopicDescription", "Topics", "UploadResult", "VacuumResult", "WatermarkResult",
-    "open",
-]  # fmt: skip
-
-R = TypeVar("R")
-
-
-def open(
-    url: str,
-    *,
-    endpoint_url: str | None = None,
-    region: str | None = None,
-    profile: str | None = None,
-    cluster_id: str | None = None,
-    epoch_interval_s: float = EPOCH_INTERVAL_S,
-) -> Cluster:
-    """The cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
-
-    Args:
-        endpoint_url: an S3-compatible server; by default `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, else AWS.
-        region: the bucket's; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, else what boto3 finds.
-        profile: the AWS profile; credentials are found as boto3 finds them.
-        cluster_id: refuse a bucket of any other cluster.
-        epoch_interval_s: uploads and housekeeping advance an epoch that is older than this.
-
-    Raises:
-        UsageError: the URL or the endpoint cannot be one.
-    """
-    endpoint_url = endpoint_url or first_of(os.environ, ENDPOINT_VARIABLES)
-    region = region or first_of(os.environ, REGION_VARIABLES)
-    config = StoreConfig.from_url(url, endpoint_url=endpoint_url, region=region, profile=profile)
-    return Cluster(config, cluster_id, epoch_interval_s)
 
 
 class Cluster:
@@ -98,7 +56,7 @@ class Cluster:
         opened = open_cluster(config, expected_cluster_id=cluster_id, epoch_interval_s=epoch_interval_s)
         self._handles, self._store = self._stack.enter_context(opened)
         self._closed = False
-        self.topics = Topics(self)
+        self.topics = Topics(self.handles)
 
     def __enter__(self) -> Cluster:
         return self
@@ -184,7 +142,7 @@ class Cluster:
         """
         with LastRun(self.handles(), "housekeep"):
             result = housekeep(self._handles, barrier=barrier)
-            return _checked(result, result.problem)
+            return checked(result, result.problem)
 
     def reconcile(self, spark: SparkSession | None = None, topic: str | None = None) -> ReconcileResult:
         """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all. As `l0gc reconcile`.
@@ -200,7 +158,7 @@ class Cluster:
 
                 with ship.prepared(spark, self._store.config):
                     result = reconcile_job.run(spark, self._handles, self._store.config, topic)
-            return _checked(result, result.problem)
+            return checked(result, result.problem)
 
     def merge(
         self,
@@ -229,7 +187,7 @@ class Cluster:
                 with ship.prepared(spark, self._store.config):
                     workers = merge_job.on_spark(spark, self._store.config)
                     result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
-            return _checked(result, result.problem)
+            return checked(result, result.problem)
 
     def compute_watermark(
         self, spark: SparkSession | None = None, *, scan: bool = True, dry_run: bool = False
@@ -291,7 +249,7 @@ class Cluster:
             if result.deleted and not dry_run:
                 with suppress(StoreError):  # the next sweep removes them
                     expire_before(self._store, result.run_id, keep_runs_s)
-            return _checked(result, result.problem)
+            return checked(result, result.problem)
 
     def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:
         """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`.
@@ -301,7 +259,7 @@ class Cluster:
         """
         with LastRun(self.handles(), "expire", whole=topic is None and not dry_run):
             result = expire.expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN)
-            return _checked(result, result.problem)
+            return checked(result, result.problem)
 
     def delete_records(
         self,
@@ -328,7 +286,7 @@ class Cluster:
             dry_run=dry_run,
             shown=PARTITIONS_SHOWN,
         )
-        return _checked(result, result.problem)
+        return checked(result, result.problem)
 
     def vacuum(
         self,
@@ -365,73 +323,8 @@ class Cluster:
                 result = run.run(self._handles.parallel, deleters)
             finally:
                 run.stop.set()
-            return _checked(result, result.problem)
+            return checked(result, result.problem)
 
     def status(self) -> Status:
         """M, what holds it back and why, and what to do next. Changes nothing. As `l0gc status`."""
         return status(self.handles())
-
-
-class Topics:
-    """The topics of a cluster: `cluster.topics`."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def create(
-        self,
-        name: str,
-        partitions: int,
-        journals: int | None = None,
-        *,
-        retention_ms: int | None = None,
-        retention_bytes: int | None = None,
-    ) -> Topic:
-        """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
-
-        Args:
-            journals: spread the partitions over so many journals; by default they are in one.
-            retention_ms: keep records for so many milliseconds; -1 for ever. By default as the cluster does.
-            retention_bytes: keep so many bytes of L1 of each partition, in the same way.
-        """
-        retention = RetentionSettings(
-            NOT_SET if retention_ms is None else retention_ms, NOT_SET if retention_bytes is None else retention_bytes
-        )
-        return topics.create_topic(self._cluster.handles(), name, partitions, journals, retention)[0]
-
-    def alter(
-        self, name: str, *, retention_ms: int | NotSet | None = NOT_SET, retention_bytes: int | NotSet | None = NOT_SET
-    ) -> Topic:
-        """Change a topic's retention; what is not given stays. As `l0gc topic alter`.
-
-        Args:
-            retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
-            retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
-        """
-        return self._cluster.handles().controller.alter_topic(name, RetentionSettings(retention_ms, retention_bytes))[0]
-
-    def delete(self, name: str) -> Topic:
-        """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""
-        topic, broken = topics.delete_topic(self._cluster.handles(), name)
-        return _checked(topic, topics.problem_of(broken))
-
-    def list(self) -> list[Topic]:
-        """The topics, by name."""
-        known = self._cluster.handles().controller.snapshot().topics
-        return [known[name] for name in sorted(known)]
-
-    def describe(self, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN) -> TopicDescription:
-        """A topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
-
-        Args:
-            partition: the offsets of this one alone.
-            limit: of how many partitions the offsets are given.
-        """
-        return topics.describe_topic(self._cluster.handles(), name, partition, limit)
-
-
-def _checked(result: R, problem: L0gcError | None) -> R:
-    if problem is None:
-        return result
-    problem.result = result
-    raise problem

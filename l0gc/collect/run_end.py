@@ -1,0 +1,114 @@
+"""How a run ends on record: `run.json`, written by one function for sweeps and vacuums, on every engine.
+
+A run that deleted no data and met no trouble leaves none, nor does a dry run. One that failed or was stopped says so. What
+kills the process, a second signal among it, writes no end: that there is none is how `runs` knows a run that was killed, and
+the segments say what it deleted (`record.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Protocol
+
+from l0gc.collect.record import RecordSink, RunSummary, write_summary
+from l0gc.collect.remover import Tally
+from l0gc.errors import StoreError
+from l0gc.watermark.source import ClusterHandle
+
+DONE: Final = "done"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+"""The outcomes: all that was to go was tried; the caller or a pause ended the run; an error did."""
+
+
+class RunPlan(Protocol):
+    """What the plans of all runs have in common."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def started_ms(self) -> int: ...
+
+    @property
+    def watermark(self) -> int: ...
+
+    @property
+    def cluster_epoch(self) -> int: ...
+
+    @property
+    def versioning(self) -> str: ...
+
+    @property
+    def dry_run(self) -> bool: ...
+
+
+class RunResult(Protocol):
+    """What the results of all runs have in common."""
+
+    stopped: bool
+    seconds: float
+
+    @property
+    def plan(self) -> RunPlan: ...
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def tally(self) -> Tally: ...
+
+    @property
+    def left_traces(self) -> bool:
+        """Whether it deleted data, or met trouble: then a run that is done leaves a record, too."""
+        ...
+
+    def particulars(self) -> dict[str, Any]:
+        """The fields of `RunSummary` that are this kind of run's own."""
+        ...
+
+
+@contextmanager
+def ending(cluster: ClusterHandle, records: RecordSink, result: RunResult, began: float) -> Iterator[None]:
+    """Around the work of a run: its result gets its time, and `run.json` is written, when the work has ended or failed.
+
+    Args:
+        began: when, by the monotonic clock.
+
+    Raises:
+        What the work raises.
+        StoreError: the end cannot be written.
+    """
+    clock = cluster.runtime.clock
+    try:
+        yield
+    except Exception:  # not what kills the process
+        result.seconds = clock.monotonic() - began
+        with suppress(StoreError):  # the error that ended the run is the one to report
+            _write(cluster, records, result, FAILED)
+        raise
+    result.seconds = clock.monotonic() - began
+    _write(cluster, records, result, STOPPED if result.stopped else DONE)
+
+
+def _write(cluster: ClusterHandle, records: RecordSink, result: RunResult, outcome: str) -> None:
+    plan, t = result.plan, result.tally
+    if plan.dry_run or (outcome == DONE and not result.left_traces):
+        return
+    summary = RunSummary(
+        run_id=plan.run_id,
+        started_ms=plan.started_ms,
+        watermark=plan.watermark,
+        cluster_epoch=plan.cluster_epoch,
+        engine=result.engine,
+        versioning=plan.versioning,
+        ended_ms=cluster.store.now_ms(),
+        outcome=outcome,
+        deleted=t.deleted,
+        bytes=t.bytes,
+        failed=t.failed,
+        seconds=round(result.seconds, 3),
+        **result.particulars(),
+    )
+    write_summary(records, summary)

@@ -1,0 +1,98 @@
+"""`l0gc read -o FILE`: the file is whole or as it was, whatever ends the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from l0gc.cli import read
+from l0gc.cli.read import _FLUSH
+from l0gc.errors import AccessDeniedError, OutputFailedError, StoppedError, UsageError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.reader import count_records
+from tests.support.cli import l0gc, printed
+from tests.support.ingest import lines, store_of, topic_in_memory, upload, write
+from tests.support.memory_store import Call, MemoryStore
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """A cluster with a topic of two partitions and more records than are written at once, which the command finds."""
+    found = topic_in_memory(2)
+    upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * _FLUSH))])
+
+    @contextmanager
+    def opened(settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
+        yield found, store_of(found)
+
+    monkeypatch.setattr(read, "open_cluster", opened)
+    return found
+
+
+def fails_with(cluster: Cluster, e: BaseException) -> None:
+    """The reading of the first L0 object fails."""
+
+    def fault(call: Call) -> None:
+        if call.key.startswith("level_zero/"):
+            raise e
+
+    store_of(cluster).fault = fault
+
+
+@pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5")])
+def test_the_file_holds_what_would_be_printed(cluster: Cluster, tmp_path: Path, partition: tuple[str, ...]) -> None:
+    expected = printed("read", "events", *partition)
+    assert len(expected) > 10_000
+    said = l0gc("read", "events", *partition, "-o", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == expected
+    assert (said["count"], said["bytes"]) == (expected.count(b"\n"), len(expected))
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert printed("read", "events", *partition, "-o", "-") == expected
+
+
+def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("old")
+    (tmp_path / "link").symlink_to("there")
+    l0gc("read", "events", "--output", str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there").read_bytes() == printed("read", "events")
+
+
+@pytest.mark.parametrize(
+    ("cause", "raised", "said"),
+    [
+        (KeyboardInterrupt(), StoppedError, "stopped: .*out is as it was; running the command again is safe"),
+        (AccessDeniedError("denied"), AccessDeniedError, "denied"),
+    ],
+)
+@pytest.mark.parametrize("before", [None, "old"])
+def test_nothing_half_is_left(
+    cluster: Cluster, tmp_path: Path, before: str | None, cause: BaseException, raised: type[Exception], said: str
+) -> None:
+    if before is not None:
+        (tmp_path / "out").write_text(before)
+    fails_with(cluster, cause)
+    with pytest.raises(raised, match=said) as ended:
+        l0gc("read", "events", "-o", str(tmp_path / "out"))
+    assert not isinstance(ended.value, StoppedError) or ended.value.exit_code == 130
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == ({"out": before} if before is not None else {})
+
+
+def test_a_file_that_cannot_be_is_a_sentence(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path, tmp_path / "none" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 300)):
+        with pytest.raises(UsageError, match=r"^cannot write .*; say where with -o FILE$"):
+            l0gc("read", "events", "-o", str(place))
+    with pytest.raises(OutputFailedError, match=r"^/dev/full could not be written: No space left on device$"):
+        l0gc("read", "events", "-o", "/dev/full")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_how_much_there_is_to_read_is_known_before(cluster: Cluster) -> None:
+    topic = cluster.controller.snapshot().topic("events")
+    assert count_records(cluster, topic) == 3 * _FLUSH
+    assert count_records(cluster, topic, [1]) + count_records(cluster, topic, [0]) == 3 * _FLUSH
+    assert count_records(cluster, topic, start=10) == 3 * _FLUSH - 20

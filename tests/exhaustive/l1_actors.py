@@ -1,0 +1,267 @@
+"""What the processes of the search over L1's life do: l0gc's own runs.
+
+What Parquet holds is its records' offsets here, as the key says; all else is the real code.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, cast
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+
+import l0gc.streamlog.level_one.commit
+import l0gc.streamlog.level_one.index
+import l0gc.streamlog.level_one.merge
+import l0gc.streamlog.level_one.merge_plan
+import l0gc.streamlog.reader
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError
+from l0gc.runtime import Runtime
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.delete_records import delete_records
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.commit import Commit
+from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.merge import Share, _merge_share
+from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
+from l0gc.streamlog.level_one.plan import Wanted, Window
+from l0gc.streamlog.level_one.rewrite import Rewritten
+from l0gc.streamlog.parts import FilePart, Found, Loaded, Lost, ObjectPart, RecordSlice
+from l0gc.streamlog.reader import read_slices
+from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
+
+P: Final = TOPIC.id(0)
+RULE: Final = MergeRule(1 << 30, 2)
+
+
+class Local(NamedTuple):
+    """A process between two steps; it has ended where `step` is ''. `plan` is what it goes on with, `choice` its option."""
+
+    step: str
+    choice: int = 0
+    plan: tuple[Any, ...] = ()
+
+
+class Actor:
+    """A process and its program; `patient` ones must not find gone within the grace what the journal named."""
+
+    patient = True
+    options: tuple[int, ...] = ()
+    """Of which it takes any, when it begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def begin(self) -> Local:
+        return Local("begin")
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        """One step; raises `BrokenError`."""
+        raise NotImplementedError
+
+    def run(self, view: View, local: Local) -> Local:
+        fake = FakeCluster(view, random.Random(f"{self.name}/{local}"), patient=self.patient)
+        return self.act(cast(Cluster, fake), local)
+
+
+def _window() -> Window:
+    return Window(0, {TOPIC.revision: Wanted(TOPIC.name, TOPIC.topic_id)})
+
+
+def _row(cluster: Cluster, base: int, last: int, size: int, epoch: int) -> Rows:
+    """A new L1 object, durable."""
+    row = np.array([(0, base, last, size, 0, epoch, name_bytes(cluster.runtime.new_id()))], L1_ROW)
+    cluster.store.put(_key(row[0]), b"")
+    return row
+
+
+def _key(row: Any) -> str:
+    return l1_key(P, l1_file(row))
+
+
+class Reconciler(Actor):
+    """Lifts what is unreconciled, an object each, stamped with the epoch that it has looked up first.
+
+    Args:
+        again: whether it commits a second time, as Spark does a task whose answer was lost.
+    """
+
+    def __init__(self, name: str, *, again: bool = False) -> None:
+        super().__init__(name)
+        self._again = again
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        if local.step == "begin":
+            epoch = cluster.controller.snapshot().epoch
+            extents = cluster.journal(0).catch_up().extents(TOPIC.revision, 0)
+            rows = [_row(cluster, e.base_offset, e.last_offset, 1, epoch) for e in extents]
+            plan = (epoch, extents[-1].log_offset, np.concatenate(rows).tobytes()) if extents else ()
+            return Local("commit" if extents else "", plan=plan)
+        epoch, cut, packed = local.plan
+        window = Window(0, _window().topics, upto=cut)
+        commit = Commit(cluster.store, cluster.journal(0), cluster.runtime, cluster.parallel, window, epoch)
+        done = commit.run({TOPIC.revision: np.frombuffer(packed, L1_ROW)})
+        if any("fenced off" not in e for e in done.errors):
+            raise BrokenError(str(done.errors))
+        return local._replace(step="again" if self._again and local.step == "commit" else "")
+
+
+class Merger(Actor):
+    """Merges what is due, by one round of a real merge."""
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        share = Share(_window(), {TOPIC.revision: RULE})
+        result = _merge_share(lambda store, journal: (cluster, cluster.journal(0)), cluster.store, share)
+        if any("fenced off" not in e and "no longer" not in e for e in result.errors):
+            raise BrokenError(str(result.errors))
+        return Local("")
+
+
+class Expirer(Actor):
+    """Lets the partition begin at some record."""
+
+    def __init__(self, name: str, *starts: int) -> None:
+        super().__init__(name)
+        self.options = starts
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        result = delete_records(cluster, TOPIC.name, 0, before_offset=local.choice)
+        if result.errors and not all("fenced off" in e for e in result.errors):
+            raise BrokenError(str(result.errors))
+        return Local("")
+
+
+class Deleter(Actor):
+    """Deletes the topic: first in the controller's log, then in the journal."""
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        if local.step == "begin":
+            cast(Any, cluster.controller)._view.ask("delete-topic")
+            return Local("close")
+        cluster.journal(0).close(TOPIC.revision, TOPIC.topic_id)
+        return Local("")
+
+
+class Vacuumer(Actor):
+    """A whole vacuum, without any grace by the clock: the epochs of grace alone hold it back."""
+
+    patient = False
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        options = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0, record=False)
+        vacuum(cluster, options)
+        return Local("")
+
+
+def vacuum(cluster: Cluster, options: VacuumOptions) -> None:
+    done = Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
+    if done.problem is not None:
+        raise BrokenError(str(done.problem))
+
+
+class Reader(Actor):
+    """Reads the topic object by object, by the real reader: each record once and in order, and never a loss."""
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        replica = cast(Replica, cluster.journal(0).replica)
+        following = -1
+        try:
+            for _, base, batch in read_slices(cluster, TOPIC):
+                start = replica.peek().partition(TOPIC.revision, 0).log_start_offset
+                if (
+                    following not in (-1, base)
+                    or base < self._first(replica)
+                    or (following < 0 and base > max(start, 0))
+                ):
+                    raise BrokenError(f"record {base} came where {following} was next; the log starts at {start}")
+                following = base + batch.num_rows
+        except OffsetOutOfRangeError:
+            if replica.peek().partition(TOPIC.revision, 0).log_start_offset <= max(following, 0):
+                raise BrokenError("records that are there were called deleted") from None
+            return Local("")
+        except PartitionClosedError:
+            return Local("")
+        except CorruptObjectError as e:
+            raise BrokenError(f"a reader reports a loss: {e}") from e
+        end = replica.peek() if following < 0 else cast(Any, replica)._view.logs.state(replica.first)
+        wanted = end.partition(TOPIC.revision, 0).next_offset
+        if following >= 0 and following != wanted:
+            raise BrokenError(f"it was read up to {following}, and had {wanted} records")
+        return Local("")
+
+    @staticmethod
+    def _first(replica: Replica) -> int:
+        state = cast(Any, replica)._view.logs.state(replica.first)
+        return cast(int, state.partition(TOPIC.revision, 0).log_start_offset)
+
+
+# -- in place of Parquet ------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _batch(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(rows))})
+
+
+def _file_records(store: Any, part: FilePart) -> Iterator[Found]:
+    f = part.file
+    try:
+        store.get(part.key)
+    except ObjectNotFoundError as e:
+        yield Lost(f.partition, f.base_offset, part.key, e)
+        return
+    yield RecordSlice(f.partition, f.base_offset, _batch(f.last_offset - f.base_offset + 1))
+
+
+def _load(store: Any, part: ObjectPart | FilePart) -> list[Loaded]:
+    if isinstance(part, FilePart):
+        return list(_file_records(store, part))
+    return [RecordSlice(int(e["partition"]), int(e["base"]), _batch(int(e["records"]))) for e in part.extents]
+
+
+def _rewrite(
+    store: Any, merges: Sequence[Merge], topics: Any, epoch: int, runtime: Runtime, parallel: Any
+) -> list[Rewritten]:
+    done = []
+    for m in merges:
+        try:
+            store.read([_key(source) for source in m.sources])
+        except ObjectNotFoundError as e:
+            done.append(Rewritten(m, error=e))
+            continue
+        span = int(m.sources["base"][0]), int(m.sources["last"][-1])
+        row = np.array([(0, *span, m.bytes, 0, epoch, name_bytes(runtime.new_id()))], L1_ROW)
+        store.put(_key(row[0]), b"")
+        done.append(Rewritten(m, row))
+    return done
+
+
+@contextmanager
+def small(state_rows: int) -> Iterator[None]:
+    """While this holds, a partition has so many L1 rows in the state, the others in index objects; two objects are merged;
+    and what is in L1 is no Parquet."""
+    level_one = l0gc.streamlog.level_one
+    patches = [
+        (level_one.index, "STATE_ROWS", state_rows),
+        (level_one.commit, "STATE_ROWS", state_rows),
+        (level_one.index, "KEPT_ROWS", max(1, state_rows // 2)),
+        (level_one.merge_plan, "OBJECTS", 1),
+        (level_one.merge, "rewrite", _rewrite),
+        (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
+        (l0gc.streamlog.reader, "file_records", _file_records),
+        (l0gc.streamlog.reader, "load", _load),
+    ]
+    with ExitStack() as stack:
+        for module, name, value in patches:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield

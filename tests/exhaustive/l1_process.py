@@ -1,0 +1,224 @@
+"""A process of the search over L1's life: l0gc's handles, whose every look at the world is a step.
+
+A journal's log is one line here, which `Replica` and `SharedLog` keep it to in every interleaving and under every fault (the
+search in `search.py`): a process looks at it, and appends where it has looked, or finds that another one was first and
+decides again. Whoever has not looked since the last tick looks before it appends, as a writer does that was idle for a
+minute.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol, cast
+from unittest import mock
+
+from l0gc.errors import ObjectNotFoundError
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import OFF, DeleteFailure, ListedPage, Stored, Written
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import identity_of
+from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, EpochTime, Topic
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.state import JournalState
+from tests.exhaustive.store import LocalClock
+
+TOPIC: Final = Topic("events", 1, 1, (0,), "t")
+START_MS: Final = 1_700_000_000_000
+EPOCH_MS: Final = 600_000
+GRACE_EPOCHS: Final = 2
+"""So many epochs a dropped object stays, as the documents have it."""
+_L1: Final = "level_one/"
+
+
+class Asked(NamedTuple):
+    """What a process asks of the world, or does to it."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Answer(NamedTuple):
+    """`value` is the answer; `epoch` the cluster epoch then, `log` the number of the log, `done` whether it was done."""
+
+    epoch: int
+    log: int = -1
+    done: bool = True
+    value: Any = None
+
+
+class Stands(BaseException):
+    """The process has reached something that has no answer yet."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+
+class BrokenError(Exception):
+    """Something does not hold that must."""
+
+
+class Logs(Protocol):
+    """The states of the journal's log, by the numbers that answers have."""
+
+    def state(self, log: int) -> JournalState: ...
+
+
+class View:
+    """What a process has been answered, in order; behind the last answer it stands."""
+
+    def __init__(
+        self, logs: Logs, answers: Sequence[Answer] = (), answer: Callable[[Asked], Answer] | None = None
+    ) -> None:
+        self.logs = logs
+        self._answers = iter(answers)
+        self._answer = answer
+        self.epoch = 0
+        self.looked = 0
+
+    def ask(self, method: str, *arguments: Any) -> Answer:
+        asked = Asked(method, arguments)
+        answer = next(self._answers, None)
+        if answer is None:
+            if self._answer is None:
+                raise Stands(asked)
+            answer = self._answer(asked)
+        self.epoch = answer.epoch
+        return answer
+
+
+def now_ms(epoch: int) -> int:
+    return START_MS + epoch * EPOCH_MS
+
+
+@lru_cache
+def controller_state(epoch: int, deleted: int) -> ControllerState:
+    """The controller's state at an epoch; `deleted` is the one at which the topic was deleted, 0 if it was not."""
+    state = ControllerState("cluster", 4, epoch=epoch, journals=1, time_ms=now_ms(epoch))
+    state.epoch_times = [EpochTime(e, now_ms(e)) for e in range(epoch + 1)]
+    state.topics = {} if deleted else {TOPIC.name: TOPIC}
+    state.deleted = [DeletedTopic(TOPIC, deleted)] if deleted else []
+    return state
+
+
+class Replica:
+    """See `l0gc.storage.replica.Replica`: a look at the log, or an append to it, is one step."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.lock = threading.RLock()
+        self.log = self.first = -1
+
+    @property
+    def state(self) -> JournalState:
+        return self.catch_up() if self.log < 0 else self.peek()
+
+    def peek(self) -> JournalState:
+        return self._view.logs.state(self.log)
+
+    def catch_up(self) -> JournalState:
+        answer = self._view.ask("look")
+        self.log, self._view.looked = answer.log, answer.epoch
+        self.first = self.log if self.first < 0 else self.first
+        return self.peek()
+
+    def propose(self, decide: Callable[[JournalState, int], bytes | None]) -> int | None:
+        while True:
+            payload = decide(self.state, 0)
+            if payload is None:
+                return None
+            answer = self._view.ask("append", self.log, self._view.looked, payload)
+            self.log, self._view.looked = answer.log, answer.epoch
+            if answer.done:
+                return 0
+
+
+class Store:
+    """The bucket: L1 and index objects are the world's, everything else is nobody's here. See `ObjectStore`."""
+
+    quotes_etags = True
+
+    def __init__(self, view: View, *, patient: bool) -> None:
+        self._view, self._patient = view, patient
+        self.history = mock.Mock(versioning=lambda: OFF)
+
+    def get(self, key: str) -> Stored:
+        if not key.startswith(_L1):
+            raise ObjectNotFoundError(key)
+        (body,) = self.read([key])
+        return Stored(body, "", 0, now_ms(self._view.epoch))
+
+    def read(self, keys: Sequence[str]) -> Sequence[bytes]:
+        """The bodies of some objects, read at once. Raises `ObjectNotFoundError`, for the first that is gone."""
+        answer = self._view.ask("get", *keys)
+        if not answer.done:
+            if self._patient and answer.epoch - self._view.looked < GRACE_EPOCHS:
+                raise BrokenError(
+                    f"{answer.value} was named at epoch {self._view.looked}, and is gone at {answer.epoch}"
+                )
+            raise ObjectNotFoundError(answer.value)
+        return cast(Sequence[bytes], answer.value)
+
+    def put(self, key: str, body: bytes) -> Written:
+        if key.startswith(_L1):
+            self._view.ask("put", key, body)
+        return Written("", 0)
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        if prefix.startswith(_L1):
+            keys = list(self._view.ask("scan", prefix).value)
+            if keys:
+                yield ListedPage(keys, [1] * len(keys), [0] * len(keys))
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        self._view.ask("delete", tuple(keys))
+        return []
+
+    delete_once = delete
+
+    def now_ms(self) -> int:
+        return now_ms(self._view.epoch)
+
+
+class FakeController:
+    """The cluster epoch and the topic; a cached epoch is that of whatever the process has seen last."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.kept: ControllerState | None = None
+
+    def snapshot(self) -> ControllerState:
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            return kept
+        answer = self._view.ask("epoch")
+        return controller_state(answer.epoch, answer.value)
+
+    def epoch(self, at_least: int = -1) -> int:
+        return self._view.epoch
+
+    def forget_topics(self, revisions: Sequence[int]) -> bool:
+        return True
+
+
+class FakeCluster:
+    """See `Cluster`."""
+
+    def __init__(self, view: View, chance: random.Random, *, patient: bool) -> None:
+        self.store, self.parallel = Store(view, patient=patient), Inline()
+        self.runtime = Runtime(LocalClock(), chance)
+        self.controller = FakeController(view)
+        self._handle = JournalHandle(0, cast(Any, self.store), cast(Controller, self.controller), self.runtime)
+        self._handle.replica = cast(Any, Replica(view))
+
+    def journal(self, number: int) -> JournalHandle:
+        return self._handle
+
+    def identity(self) -> Any:
+        """What a vacuum compares with what is published; its first look at the controller is the same one here."""
+        state = self.controller.kept = self.controller.snapshot()
+        return identity_of(state)

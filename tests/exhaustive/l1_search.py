@@ -1,0 +1,387 @@
+"""Every interleaving of what changes L1, breadth first: reconcilers, merges, expiries, vacuums, a deletion, and readers.
+
+A state is the journal's log, the L1 and index objects that are there, the cluster epoch, and where each process stands. What
+a process does next follows from the answers that it has had, so l0gc's code runs once for each process and history (see
+`store.py`). A process that is killed is one that never goes on; so in each state, whoever is in the middle of something,
+ticks and two vacuums are tried at once: then there must be exactly what the journal names.
+
+What the journal says is counted by the simulation's shadow, which shares no decision with l0gc: an entry may name only what
+is there, nothing twice, and leave no gap; it may drop only what is named, and forget only what is gone.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from l0gc.errors import L0gcError
+from l0gc.keys import journal_log
+from l0gc.storage.entry import Entry, encode_entry
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.entries import Objects
+from l0gc.streamlog.journal.state import JournalState
+from tests.exhaustive.l1_actors import Actor, Local, Reconciler, Vacuumer, small
+from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, Asked, BrokenError, Stands, View, now_ms
+from tests.exhaustive.search import Found, _trace
+from tests.simulation.shadow import LandingWorld, Shadow
+from tests.simulation.shadow_l1 import Wrong
+from tests.support.journal import extents_of
+
+FIRST_EPOCH: Final = 2
+_MACHINE: Final = JournalMachine(0)
+
+
+@dataclass(frozen=True)
+class L1Scope:
+    """What is searched.
+
+    Args:
+        lifted: how many L1 objects of one record there are at first.
+        waiting: how many records wait to be lifted.
+        ticks: how often the cluster epoch goes up, at whatever times.
+        state_rows: how many L1 rows of a partition the journal's state has at the most; older ones go into index objects.
+    """
+
+    name: str
+    actors: tuple[Actor, ...]
+    lifted: int = 2
+    waiting: int = 1
+    ticks: int = 2
+    state_rows: int = 64
+
+
+class State(NamedTuple):
+    """All numbers but `epoch`, and `deleted`, the epoch at which the topic was deleted."""
+
+    log: int
+    there: int
+    epoch: int
+    deleted: int
+    nodes: tuple[int, ...]
+
+
+class _Node(NamedTuple):
+    """A process and where it stands: the `answers` since it was at `local`."""
+
+    actor: int
+    local: Local
+    answers: tuple[Answer, ...]
+
+
+class _Stop(NamedTuple):
+    """Where a process stands: what it asks, or what it is when its step has ended; or what it has found broken."""
+
+    asked: Asked | None
+    local: Local
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class _Log:
+    """The journal's log up to some entry. `dropped` has the true epoch at which each object was dropped."""
+
+    shadow: Shadow
+    dropped: dict[str, int]
+
+    @property
+    def state(self) -> JournalState:
+        return self.shadow.state
+
+
+@dataclass
+class _Numbers:
+    values: list[Any] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def of(self, value: Any) -> int:
+        number = self.numbers.get(value)
+        if number is None:
+            number = self.numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class L1Search:
+    """One search."""
+
+    def __init__(self, scope: L1Scope) -> None:
+        self._scope = scope
+        self._logs: list[_Log] = []
+        self._log_numbers: dict[Any, int] = {}
+        self._grown: dict[tuple[int, int, int, bytes], tuple[int, str]] = {}
+        self._there, self._nodes = _Numbers(), _Numbers()
+        self._contents: dict[int, dict[str, bytes]] = {}
+        self._stops: dict[int, _Stop] = {}
+        self._ended: dict[tuple[int, int, int], str] = {}
+        self._l0 = {f"level_zero/data/000/{n:018}/x": b"" for n in range(scope.lifted + scope.waiting)}
+
+    # -- what `View` asks of it
+
+    def state(self, log: int) -> JournalState:
+        return self._logs[log].state
+
+    # -- the search -----------------------------------------------------------------------------------------------------
+
+    def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
+        """Search up to `max_depth` steps, or to the end of the depth in which `seconds` of processor time are over."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with small(self._scope.state_rows):
+                return self._run(max_depth, seconds)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self, max_depth: int | None, seconds: float) -> Found:
+        started = time.process_time()
+        found = Found(self._scope.name)
+        first = self._first()
+        index: dict[State, int] = {first: 0}
+        came_from: list[tuple[int, str]] = [(-1, "")]
+        layer = [first]
+        while layer and (max_depth is None or found.depth < max_depth) and time.process_time() - started < seconds:
+            following: list[State] = []
+            for state in layer:
+                at, steps = index[state], 0
+                for label, then, wrong in self._steps(state):
+                    steps += 1
+                    if then in index and not wrong:
+                        continue
+                    index[then] = len(came_from)
+                    came_from.append((at, label))
+                    found.wrong = wrong or self._left_over(then)
+                    if found.wrong:
+                        found.trace = _trace(came_from)
+                        break
+                    following.append(then)
+                if found.wrong:
+                    following = []
+                    break
+                found.transitions += steps
+                ended = all(not self._nodes.values[n].local.step for n in state.nodes)
+                found.ends += not steps
+                found.content += not steps and ended
+            layer = following
+            found.depth += 1
+        found.complete = not layer and not found.wrong
+        found.states, found.executions, found.seconds = len(index), len(self._stops), time.process_time() - started
+        return found
+
+    def _first(self) -> State:
+        """Some objects in L1, and some records that are not, at `FIRST_EPOCH`."""
+        self._logs = [_Log(Shadow(0), {})]
+        state = State(0, self._there.of(frozenset()), FIRST_EPOCH, 0, ())
+        for n, key in enumerate(self._l0):
+            o = extents_of(1, {0: 1}, key=key, revision=TOPIC.revision, topic_id=TOPIC.topic_id)
+            log, wrong = self._grow(state, msgspec.msgpack.encode(Objects([o])))
+            assert not wrong, wrong
+            state = state._replace(log=log)
+            if n < self._scope.lifted:
+                state = self._at_once(state, Reconciler(f"first-{n}"))
+        return state._replace(
+            nodes=tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(self._scope.actors))
+        )
+
+    def _at_once(self, state: State, actor: Actor) -> State:
+        """The state when a process has done all that it does, and nobody else anything. Raises `BrokenError`."""
+        now = [state]
+
+        def answer(asked: Asked) -> Answer:
+            now[0], given, wrong = self._done(now[0], asked)
+            if wrong:
+                raise BrokenError(wrong)
+            return given
+
+        local = actor.begin()
+        while local.step:
+            local = actor.run(View(self, answer=answer), local)
+        return now[0]
+
+    # -- steps ----------------------------------------------------------------------------------------------------------
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State, str]]:
+        for i, number in enumerate(state.nodes):
+            node: _Node = self._nodes.values[number]
+            actor = self._scope.actors[i]
+            if not node.local.step:
+                continue
+            if actor.options and not node.local.choice:
+                for option in actor.options:
+                    yield f"{actor.name} takes {option}", self._moved(state, i, node.local._replace(choice=option)), ""
+                continue
+            asked = self._stop(number).asked
+            assert asked is not None
+            after, answer, wrong = self._done(state, asked)
+            then = self._nodes.of(_Node(i, node.local, (*node.answers, answer)))
+            stop = self._stop(then)
+            label = f"{actor.name} {_told(asked, answer)}"
+            if stop.broken:
+                yield label, after, wrong or f"{actor.name}: {stop.broken}"
+            elif stop.asked is None:
+                yield label, self._moved(after, i, stop.local), wrong
+            else:
+                yield label, after._replace(nodes=(*state.nodes[:i], then, *state.nodes[i + 1 :])), wrong
+        if state.epoch < FIRST_EPOCH + self._scope.ticks:
+            yield f"epoch {state.epoch + 1} begins", state._replace(epoch=state.epoch + 1), ""
+
+    def _moved(self, state: State, actor: int, local: Local) -> State:
+        """With a process between two steps; one whose next step asks for nothing has done that, too."""
+        node = self._nodes.of(_Node(actor, local, ()))
+        return state._replace(nodes=(*state.nodes[:actor], node, *state.nodes[actor + 1 :]))
+
+    def _stop(self, number: int) -> _Stop:
+        stop = self._stops.get(number)
+        if stop is None:
+            node: _Node = self._nodes.values[number]
+            stop = self._stops[number] = self._run_again(self._scope.actors[node.actor], node)
+        return stop
+
+    def _run_again(self, actor: Actor, node: _Node) -> _Stop:
+        try:
+            return _Stop(None, actor.run(View(self, node.answers), node.local))
+        except Stands as stands:
+            return _Stop(stands.asked, node.local)
+        except BrokenError as e:
+            return _Stop(None, node.local, str(e))
+        except L0gcError as e:
+            return _Stop(None, node.local, f"ended with {type(e).__name__}: {e}")
+
+    def _done(self, state: State, asked: Asked) -> tuple[State, Answer, str]:
+        """The state after what a process asks for, the answer, and what is wrong then."""
+        there = self._bucket(state)
+        answer = Answer(state.epoch, state.log)
+        match asked.method, asked.arguments:
+            case "look", ():
+                return state, answer, ""
+            case "epoch", ():
+                return state, answer._replace(log=-1, value=state.deleted), ""
+            case "append", (log, epoch, payload):
+                if (log, epoch) != (state.log, state.epoch):
+                    return state, answer._replace(done=False), ""
+                grown, wrong = self._grow(state, payload)
+                return state._replace(log=grown), answer._replace(log=grown), wrong
+            case "get", keys:
+                gone = next((k for k in keys if k not in there), "")
+                bodies = () if gone else tuple(there[k] for k in keys)
+                return state, Answer(state.epoch, done=not gone, value=gone or bodies), ""
+            case "put", (key, body):
+                return self._with(state, {**there, key: body}), Answer(state.epoch), ""
+            case "scan", (prefix,):
+                return state, Answer(state.epoch, value=tuple(sorted(k for k in there if k.startswith(prefix)))), ""
+            case "delete", (keys,):
+                after = self._with(state, {k: body for k, body in there.items() if k not in keys})
+                return after, Answer(state.epoch), self._wrongly_deleted(state, keys)
+            case "delete-topic", ():
+                return state._replace(epoch=state.epoch + 1, deleted=state.epoch + 1), Answer(state.epoch + 1), ""
+        raise AssertionError(asked)
+
+    def _bucket(self, state: State) -> dict[str, bytes]:
+        """The L1 and index objects that are there."""
+        there = self._contents.get(state.there)
+        if there is None:
+            there = self._contents[state.there] = dict(self._there.values[state.there])
+        return there
+
+    def _with(self, state: State, there: dict[str, bytes]) -> State:
+        return state._replace(there=self._there.of(frozenset(there.items())))
+
+    def _wrongly_deleted(self, state: State, keys: tuple[str, ...]) -> str:
+        log = self._logs[state.log]
+        for key in keys:
+            if key in log.shadow.l1.named:
+                return f"{key} is deleted, and the journal names it"
+            at = log.dropped.get(key)
+            if at is not None and state.epoch - at < GRACE_EPOCHS and not state.deleted:
+                return f"{key} is deleted at epoch {state.epoch}, and was dropped at {at}"
+        return ""
+
+    def _grow(self, state: State, payload: bytes) -> tuple[int, str]:
+        """The log with one more entry, and what is wrong with that."""
+        at = state.log, state.there, state.epoch, payload
+        if at not in self._grown:
+            self._grown[at] = self._grown_by(state, payload)
+        return self._grown[at]
+
+    def _grown_by(self, state: State, payload: bytes) -> tuple[int, str]:
+        before = self._logs[state.log]
+        shadow = copy.deepcopy(before.shadow)
+        shadow.prints = []
+        offset = shadow.offset + 1
+        entry = Entry(f"{offset}", now_ms(state.epoch), payload)
+        body = encode_entry(f"{journal_log(0)}log/{offset:020}", entry)
+        objects = {**self._l0, **self._bucket(state)}
+        try:
+            shadow.land(offset, body, LandingWorld(objects, state.epoch, -1, {TOPIC.topic_id: TOPIC.name}))
+        except Wrong as e:
+            return state.log, f"the journal {e}"
+        dropped = {k: before.dropped.get(k, state.epoch) for k in shadow.l1.dropped}
+        same = _MACHINE.encode(shadow.state), frozenset(shadow.l1.ever), tuple(sorted(dropped.items()))
+        if same not in self._log_numbers:
+            self._log_numbers[same] = len(self._logs)
+            self._logs.append(_Log(shadow, dropped))
+        return self._log_numbers[same], ""
+
+    # -- what must hold in the end ----------------------------------------------------------------------------------------
+
+    def _left_over(self, state: State) -> str:
+        """What is wrong when nobody goes on from here but two vacuums, each some epochs later; '' if nothing is."""
+        at = state.log, state.there, state.deleted
+        if at not in self._ended:
+            self._ended[at] = self._left_over_anew(state)
+        return self._ended[at]
+
+    def _left_over_anew(self, state: State) -> str:
+        now = state
+        try:
+            if state.deleted:
+                now = self._at_once(now, _Closer("closer"))
+            for n in range(2):
+                now = self._at_once(now._replace(epoch=now.epoch + GRACE_EPOCHS + 1), Vacuumer(f"last-{n}"))
+        except (BrokenError, L0gcError) as e:
+            return f"a last vacuum: {e}"
+        there = self._bucket(now).keys()
+        log = self._logs[now.log]
+        if left := there - log.shadow.l1.named:
+            return f"{min(left)} is left over"
+        if gone := log.shadow.l1.named - there:
+            return f"{min(gone)} is gone"
+        if len(log.state.dropped):
+            return "the journal has dropped objects that nobody purges"
+        return ""
+
+
+class _Closer(Actor):
+    """Closes the topic in the journal, as housekeeping does."""
+
+    def act(self, cluster: Any, local: Local) -> Local:
+        cluster.journal(0).close(TOPIC.revision, TOPIC.topic_id)
+        return Local("")
+
+
+def _told(asked: Asked, answer: Answer) -> str:
+    """A step for people."""
+    what = asked.method
+    if what in ("get", "put", "delete"):
+        keys = asked.arguments if what == "get" else asked.arguments[0] if what == "delete" else asked.arguments[:1]
+        what += f" {', '.join(map(_short, keys))}"
+    elif what == "append":
+        what += f" {_entry(asked.arguments[2])}"
+    return what if answer.done else f"{what}: not so"
+
+
+def _short(key: str) -> str:
+    return "/".join(key.split("/")[1:2] + key.split("/")[4:])[:52]
+
+
+def _entry(payload: bytes) -> str:
+    return {
+        "o": "objects", "r": "a reconciler's commit", "m": "a merge", "e": "an expiry", "f": "the L1 fence", "p": "a purge",
+        "c": "the topic's end",
+    }.get(msgspec.msgpack.decode(payload)[0], "an entry")  # fmt: skip

@@ -1,0 +1,196 @@
+"""What a query of Spark's does not need is not fetched: the bodies that a real server sends, counted at a proxy.
+
+A query needs the L0 blocks and the row groups of L1 that hold a record of its, of these the columns that it reads, and the
+footers of the L1 objects that they may be in: those of its partitions that the journal does not call wholly older. It may
+fetch `ROOM` times that, of L0 and L1. What it asks of the logs, to know where its records are, does not go with the data,
+and is at most what there is of them, for each process that reads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import l0gc.spark
+from l0gc.runtime import Runtime, SystemClock
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one import write
+from l0gc.streamlog.level_one.index import l1_key
+from tests.support.proxy import Proxy
+from tests.support.reconcile import files, partition_of, put, reconcile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
+
+ROOM = 1.02
+READERS = 3
+"""The processes that look at the logs: the planner and two workers."""
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+YEAR = datetime(2025, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+PER_DAY = 32
+ALL = ("offset", "timestamp", "key", "value", "epoch")
+
+
+@pytest.fixture
+def spark(one_spark: SparkSession) -> Iterator[SparkSession]:
+    l0gc.spark.register(one_spark)
+    before = one_spark.conf.get(PUSHDOWN)
+    one_spark.conf.set(PUSHDOWN, "true")
+    yield one_spark
+    one_spark.conf.set(PUSHDOWN, before or "false")
+
+
+class Dated(SystemClock):
+    """The machine's clock, whose time of day is that of a record to be."""
+
+    now = YEAR
+
+    def now_ms(self) -> int:
+        return int(self.now.timestamp() * 1000)
+
+
+@pytest.fixture
+def clock() -> Dated:
+    return Dated()
+
+
+@pytest.fixture
+def cluster(bucket: StoreConfig, clock: Dated) -> Iterator[Cluster]:
+    with l0gc.open(bucket.url) as opened, Threads(8) as threads:
+        opened.init(create_bucket=True, shards=4)
+        yield Cluster(S3Store(bucket), Runtime(clock), threads)
+
+
+@dataclass
+class Fetched:
+    """What a query fetched: bytes of L0 and L1, and of all other objects."""
+
+    data: int = 0
+    logs: int = 0
+
+
+class Query:
+    """Reads through a proxy of its own; a process keeps what it knows of an address, and so knows nothing of this one."""
+
+    def __init__(self, spark: SparkSession, url: str, endpoint_url: str) -> None:
+        self._spark, self._place = spark, {"url": url, "endpointUrl": endpoint_url}
+
+    def load(self, schema: str = "", **options: str) -> DataFrame:
+        reader = self._spark.read.format("l0gc").options(**self._place, **options)
+        return (reader.schema(schema) if schema else reader).load()
+
+
+@contextmanager
+def counted(spark: SparkSession, bucket: StoreConfig, fetched: Fetched) -> Iterator[Query]:
+    with Proxy(bucket.endpoint_url or "") as proxy:
+        yield Query(spark, bucket.url, proxy.endpoint_url)
+        proxy.settle()
+        for key, size in proxy.body_bytes.items():
+            if "/level_zero/data/" in key or "/level_one/data/" in key:
+                fetched.data += size
+            elif not key.endswith("/"):  # as the prefix of a listing does
+                fetched.logs += size
+
+
+def values(seed: int, count: int, size: int) -> list[bytes]:
+    """Records that do not compress."""
+    chance = random.Random(seed)
+    return [chance.randbytes(size) for _ in range(count)]
+
+
+def values_of(rows: list[Row]) -> list[bytes]:
+    """In the order of their offsets, which Spark is not asked for: to sort, it would read twice."""
+    return [bytes(r["value"]) for r in sorted(rows, key=lambda r: r["offset"])]
+
+
+def needed_of_l1(cluster: Cluster, partition: int, first: datetime, end: datetime, *names: str) -> int:
+    """What of a partition's L1 objects is needed for these columns of the records in this time."""
+    needed = 0
+    for f in files(cluster, "events", partition):
+        if f.max_timestamp < int(first.timestamp() * 1000):
+            continue
+        body = cluster.store.get(l1_key(partition_of(cluster, "events", partition), f)).body
+        needed += 8 + int.from_bytes(body[-8:-4], "little")
+        parquet = pq.ParquetFile(pa.BufferReader(body))
+        for n in range(parquet.num_row_groups):
+            if any(first <= t < end for t in parquet.read_row_group(n, ["timestamp"]).column(0).to_pylist()):
+                group = parquet.metadata.row_group(n)
+                columns: list[Any] = [group.column(i) for i in range(group.num_columns)]
+                needed += sum(c.total_compressed_size for c in columns if c.path_in_schema in names)
+    return needed
+
+
+def logs_of(cluster: Cluster) -> int:
+    """The bytes of everything but L0 and L1."""
+    return sum(sum(page.sizes) for prefix in ("l0gc/", "level_one/index/") for page in cluster.store.scan(prefix))
+
+
+@pytest.mark.timeout(900)
+def test_one_partition_of_1024(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
+    topic, _ = cluster.controller.create_topic("events", 1024)
+    for n in range(2):
+        put(cluster, "events", {p: values(p + n, 6, 500) for p in range(1024)})
+        if n == 0:
+            reconcile(cluster)
+    state = cluster.journal(topic.journals[0]).catch_up()
+    needed = sum(e.block.length for e in state.extents(topic.revision, 517))
+    needed += needed_of_l1(cluster, 517, datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC), *ALL)
+    expected = values(517, 6, 500) + values(518, 6, 500)
+    ways = ({"topic": "events", "pushFilters": "true"}, "partition = 517"), ({"assign": '{"events":[517]}'}, "true")
+    for options, condition in ways:
+        fetched = Fetched()
+        with counted(spark, bucket, fetched) as query:
+            rows = query.load(**options).filter(condition).collect()
+        assert values_of(rows) == expected
+        assert needed <= fetched.data <= ROOM * needed
+        assert fetched.logs <= READERS * logs_of(cluster)
+
+
+@pytest.mark.timeout(900)
+def test_a_day_of_a_year(
+    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, clock: Dated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 4 << 20)
+    monkeypatch.setattr(write, "FILE_BYTES", 32 << 20)
+    cluster.controller.create_topic("events", 1)
+    for day in range(365):
+        clock.now = YEAR + day * DAY
+        put(cluster, "events", {0: values(day, PER_DAY, 8192)})
+    reconcile(cluster)
+    first, end = YEAR + 200 * DAY, YEAR + 201 * DAY
+    expected = values(200, PER_DAY, 8192)
+    assert len(files(cluster, "events", 0)) > 2
+    needed = needed_of_l1(cluster, 0, first, end, *ALL)
+    inside = f"timestamp >= '{first:%Y-%m-%d}' AND timestamp < '{end:%Y-%m-%d}'"
+    for options in (
+        {"pushFilters": "true"},
+        {"startingTimestamp": str(int(first.timestamp() * 1000)), "endingTimestamp": str(int(end.timestamp() * 1000))},
+    ):
+        fetched = Fetched()
+        with counted(spark, bucket, fetched) as query:
+            rows = query.load(topic="events", **options).filter(inside).collect()
+        assert values_of(rows) == expected
+        assert fetched.data <= ROOM * needed
+        assert fetched.logs <= READERS * logs_of(cluster)
+
+    times = needed_of_l1(cluster, 0, first, end, "offset", "timestamp")
+    fetched = Fetched()
+    with counted(spark, bucket, fetched) as query:
+        frame = query.load("offset bigint, timestamp timestamp", topic="events", pushFilters="true")
+        rows = frame.filter(inside).collect()
+    assert len(rows) == PER_DAY
+    assert times <= fetched.data < needed / 50

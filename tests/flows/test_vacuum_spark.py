@@ -1,0 +1,80 @@
+"""The orphan scan of a vacuum on Spark: the listing is read once, and no process's memory grows with it.
+
+The bucket is made up as it is listed, behind an S3 server in this process.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import tracemalloc
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.support.fake_s3 import BUCKET, FakeS3
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
+from l0gc.spark.vacuum_job import SparkOrphans
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import PAGE_SIZE
+from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.garbage import JournalGarbage
+from tests.support.generated_l1 import ORPHANS, ServedL1, a_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
+
+SMALL = 40
+"""Partitions of the bucket that the large one is compared with: 40,000 L1 objects."""
+DRIVER_MIB = 24
+WORKER_MIB = 24
+"""By how much more a worker may hold at its peak for a bucket of any size."""
+
+
+def workers_peak(spark: SparkSession) -> float:
+    """The largest peak of a worker's memory so far, in MiB."""
+
+    def peaks(_: Iterable[int]) -> Iterable[tuple[int, float]]:
+        yield os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    context = spark.sparkContext
+    slots = context.defaultParallelism
+    return max(peak for _, peak in context.parallelize(range(4 * slots), 4 * slots).mapPartitions(peaks).collect())
+
+
+def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[float, float]:
+    """Scan a bucket of a thousand L1 objects for each partition; the peaks of this process, in what Python allocates, and of
+    the workers so far."""
+    _, generated = a_cluster(partitions)
+    served = ServedL1(generated)
+    with FakeS3(served) as server, Threads(8) as threads:
+        store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
+        cluster = Cluster(store, parallel=threads)
+        options = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)
+        elsewhere = SparkOrphans.of(cluster, spark, store.config)
+        gc.collect()
+        tracemalloc.start()
+        done = Vacuum(cluster, JournalGarbage(cluster), options, elsewhere=elsewhere).run(threads)
+        peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
+        tracemalloc.stop()
+    objects, orphans = generated.generated.count, partitions * ORPHANS
+    assert (done.deleted["orphaned_l1"].objects, served.gone, served.wronged) == (orphans, orphans, 0)
+    assert done.scanned.listed == objects + partitions  # and the index objects
+    assert served.pages <= -(-objects // PAGE_SIZE) + elsewhere.slots
+    return peak, workers_peak(spark)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("partitions", [pytest.param(200, id="200,000"), pytest.param(1000, id="a million")])
+def test_a_scan_for_orphans_on_spark(one_spark: SparkSession, bucket: StoreConfig, partitions: int) -> None:
+    _, before = scan(one_spark, bucket, SMALL)
+    driver, workers = scan(one_spark, bucket, partitions)
+    assert driver < DRIVER_MIB
+    assert workers < before + WORKER_MIB

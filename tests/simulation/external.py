@@ -1,0 +1,103 @@
+"""Another system with a log of its own: it writes its list of partitions file by file, while M is computed from it.
+
+Its youngest partition has no report and holds M. A list of partitions that is read before its writer has finished it may
+lack that partition, and M would be too high. Nothing is published, so no earlier number of partitions gives it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import Head, ListedPage, Listing, ObjectStore, Stored
+from l0gc.storage.parallel import Inline
+from l0gc.watermark.compute import compute
+from l0gc.watermark.external_files import ExternalFiles
+from l0gc.watermark.external_log import ExternalLogSource
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity
+from tests.simulation.actors import Body, repeat
+from tests.simulation.world import Process, World
+
+PLACE = "elsewhere/"
+COMPUTED = "watermarks of another system's partitions"
+_EPOCHS = 10
+"""Between one list of partitions and the next."""
+
+
+class Theirs:
+    """The other system, and what M may be by each of its lists."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.lists = 1
+
+    @property
+    def _folder(self) -> str:
+        return f"{PLACE}{self._name}-{self.lists}"
+
+    def lister(self, world: World, times: int) -> Body:
+        """Writes a new list of partitions, with one more of them than the last; each has a folder of its own."""
+
+        def once(process: Process) -> None:
+            world.sleep(3.0)
+            self.lists += 1
+            folder, epoch = self._folder, self.lists * _EPOCHS
+            known = [f"t,{n},{(n + 1) * _EPOCHS}" for n in range(self.lists)]
+            reports = "".join(f"{p},{epoch}\n" for p in known[:-1])
+            world.store.put(f"{folder}.csv", f"topic,partition,revision,gc_epoch\n{reports}".encode())
+            parts = [f"topic,partition,revision,cluster_epoch\n{p},{epoch}\n".encode() for p in known]
+            world.random.shuffle(parts)
+            for n, part in enumerate(parts):
+                world.store.put(f"{folder}/part-{n}.csv", part)
+            world.store.put(f"{folder}/_SUCCESS", b"")
+
+        return repeat(world, times, once)
+
+    def watermark_job(self, world: World, times: int) -> Body:
+        """Computes M from the newest list, as far as it is there, and holds it against what the whole list says."""
+
+        def once(process: Process) -> None:
+            world.sleep(1.0)
+            folder = self._folder
+            files = ExternalFiles(f"s3://{folder}.csv", f"s3://{folder}", allow_unlisted_reports=True)
+            theirs = files.read(lambda url: cast(ObjectStore, _Below(world, url)), Inline())
+            source = ExternalLogSource(cast(ClusterHandle, _Handle()), theirs)
+            source.snapshot()
+            watermark = compute(theirs.cluster_epoch, source.read(None)).watermark
+            if watermark >= theirs.cluster_epoch:
+                raise world.violation(
+                    f"M = {watermark} of another system, whose youngest partition may need {theirs.cluster_epoch}"
+                )
+            world.happened[COMPUTED] += 1
+
+        return repeat(world, times, once)
+
+
+class _Handle:
+    """What a source asks of a cluster: who it is."""
+
+    def identity(self) -> ClusterIdentity:
+        return ClusterIdentity("theirs", 0, KeyLayout(), external_log=True)
+
+
+class _Below:
+    """The objects below a URL, for those who only read; each call is a step, and may fail like any other."""
+
+    def __init__(self, world: World, url: str) -> None:
+        self._store = world.store
+        self._prefix = url.removeprefix("s3://").rstrip("/") + "/"
+
+    def get(self, key: str) -> Stored:
+        return self._store.get(self._prefix + key)
+
+    def head(self, key: str) -> Head:
+        return self._store.head(self._prefix + key)
+
+    def list(self, folder: str) -> Listing:
+        listing = self._store.list(self._prefix + folder)
+        mine = {k.removeprefix(self._prefix): at for k, at in listing.modified_ms.items()}
+        return Listing(mine, listing.date_ms)
+
+    def scan(self, prefix: str) -> Iterator[ListedPage]:
+        return self._store.scan(self._prefix + prefix)

@@ -1,0 +1,68 @@
+"""Uploads of files, as `l0gc upload --producer` does them: one name for whatever is uploaded, and files that grow meanwhile.
+
+What identifies an input is its content and where it goes. So a name that is used again skips nothing, the same content in
+two topics lands in both, and what is added to a file while it is uploaded is not part of that upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from l0gc.errors import L0gcError, NotFoundError
+from l0gc.storage.parallel import InlineExecutor
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.job import open_upload
+from tests.simulation.actors import Batched, Body, Finished, Job, acknowledge
+from tests.simulation.world import Process, World
+
+ADDED = b"added to a file while it was uploaded"
+GROWN = "files that grew while they were uploaded"
+
+
+def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
+    """Uploads each job's input again and again under its producer's name until it is told that all of it landed."""
+
+    def of(process: Process) -> Callable[[], None]:
+        def run() -> None:
+            while jobs:
+                doing = jobs[0]
+                with suppress(L0gcError):
+                    cluster = world.cluster(process)
+                    try:
+                        topic = upload_file(world, process, cluster, doing)
+                        finished.jobs.add((topic.topic_id, doing))
+                    except NotFoundError:
+                        pass  # the topic is gone, and with it the job
+                    if jobs and jobs[0] == doing:
+                        jobs.pop(0)
+                        continue
+                world.sleep(world.weather.epoch_interval_s)
+
+        return run
+
+    return of
+
+
+def upload_file(world: World, process: Process, cluster: Cluster, job: Job) -> Topic:
+    """Upload a job's input from the file of its process, and tell the watch what was acknowledged."""
+    path = Path(world.scratch) / process.name
+    path.write_bytes(b"".join(line + b"\n" for line in job.lines))
+    with ExitStack() as stack:
+        size = world.random.choice([90, 90, 200])
+        uploader, inputs = open_upload(cluster, job.topic, [str(path)], stack, producer=job.producer, batch_bytes=size)
+        if world.random.random() < 0.2:
+            world.happened[GROWN] += 1
+            with path.open("ab") as f:
+                f.write(ADDED + b"\n")
+        uploader.run(inputs)
+        acknowledge(world, uploader._topic, job.lines, uploader, done=True)
+        return uploader._topic
+
+
+def executor(world: World, workers: int, name: str) -> Executor:
+    """What an upload gets instead of a pool of threads: it packs at once, and commits several batches together."""
+    return InlineExecutor() if name == "pack" else Batched(world.random.randrange(1, 5))

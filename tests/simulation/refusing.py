@@ -1,0 +1,102 @@
+"""A store that answers reads and takes no more writes: it is full, or may no longer be written to.
+
+Two things must hold then. Whatever a command is at, it comes to an end, with an error or without. And where the store still
+deletes, garbage can go, since that is how a full store gets room: the run's record is kept elsewhere, or not at all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import SweepOptions
+from l0gc.errors import AmbiguousWriteError, L0gcError, StoreError
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.housekeep import housekeep
+from tests.simulation import actors, jobs
+from tests.simulation.actors import Body
+from tests.simulation.watch import L0_KEY
+from tests.simulation.world import Process, World
+from tests.support.memory_store import Call
+
+WRITES = ("put", "put_if_absent", "put_if_match")
+STEPS = 1500
+"""A command that has not ended after so many calls will not end: the longest take some hundred."""
+COMMANDS: tuple[Callable[[World], Body], ...] = (
+    lambda w: actors.uploader(w, 1, 10.0),
+    lambda w: actors.duo(w, 1),
+    lambda w: jobs.reconciler(w, 1),
+    lambda w: jobs.merger(w, 1),
+    lambda w: jobs.expirer(w, 1),
+    lambda w: jobs.vacuumer(w, 1),
+    lambda w: jobs.topic_keeper(w, 1),
+    lambda w: jobs.watermark_job(w, 1),
+    lambda w: jobs.sweeper(w, 1),
+)
+TRIED = "commands that met a store which takes no writes"
+SWEPT_FULL = "sweeps of a full store"
+
+
+def nothing_is_written(world: World) -> None:
+    """Housekeeping, and some other commands, one after another, on a store that takes no writes: each of them ends."""
+    some = world.random.sample(COMMANDS, 3)
+    with world.quietly(), _refusing(world, lambda call: call.kind in (*WRITES, "delete")):
+        for command in (lambda w: jobs.housekeeper(w, 1), *some):
+            process = world.spawn(f"refused-{len(world.processes)}", command(world))
+            world.run(STEPS)
+            if world.threads:
+                raise world.violation(
+                    f"{process.name} goes on for ever on a store that answers reads and takes no writes"
+                )
+            world.happened[TRIED] += 1
+
+
+def full(world: World) -> None:
+    """A sweep on a store that takes no writes and still deletes; what M allows goes, whatever becomes of the record."""
+
+    def body(process: Process) -> Callable[[], None]:
+        def run() -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                kept = {"record": False} if world.random.random() < 0.5 else {"record_dir": Path(folder)}
+                try:
+                    LocalSweep(world.cluster(process), SweepOptions(**kept)).run(Inline(), ranges=2)
+                except StoreError as e:
+                    raise world.violation(f"a full store could not be swept: {e}") from e
+                except L0gcError:
+                    return  # refused for safety, as anywhere
+
+        return run
+
+    with world.quietly():
+        cluster = world.cluster()
+        housekeep(cluster, barrier=True)
+        jobs.compute_watermark(world, cluster)
+    with world.quietly(), _refusing(world, lambda call: call.kind in WRITES):
+        world.spawn("sweeper-full", body)
+        world.run(STEPS)
+    for key in world.store.objects:
+        m = L0_KEY.fullmatch(key)
+        if m is not None and int(m[1]) <= world.watch.watermark:
+            raise world.violation(f"{key} is left in a full store, though M = {world.watch.watermark}")
+    world.happened[SWEPT_FULL] += 1
+
+
+@contextmanager
+def _refusing(world: World, refused: Callable[[Call], bool]) -> Iterator[None]:
+    """While this holds, the store refuses these calls: nobody knows why, and none of them ever lands."""
+
+    def refuse(call: Call) -> None:
+        if refused(call):
+            if world.thread is not None:
+                world.thread.failed_at = call.key
+            conditional = call.kind.startswith("put_if")
+            raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: the store takes nothing more")
+
+    world.refuse = refuse
+    try:
+        yield
+    finally:
+        world.refuse = None

@@ -1,0 +1,70 @@
+"""What a retention lets go, counted by rules of its own: what leaves by it, and what would have to leave and is there.
+
+Kafka's rules, where a segment is an L1 object: by time, the oldest objects whose newest records are older; by size, the
+oldest ones without which the others are still as large. What is not in L1 never leaves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.journal.entries import Expired, JournalEntry
+from l0gc.streamlog.journal.rows import NUMBER, OFFSET, unpack
+from tests.simulation.shadow import Part, Shadow, TopicShadow
+from tests.simulation.shadow_l1 import Lists, Wrong
+
+if TYPE_CHECKING:
+    from tests.simulation.watch import Watch
+
+Retentions = dict[str, set[Retention]]
+"""By a topic's id, each retention that it had while somebody was at work."""
+_ENTRY = msgspec.msgpack.Decoder(JournalEntry)
+
+
+def check_expiry(shadow: Shadow, payload: bytes, retentions: Retentions, now_ms: int) -> None:
+    """Raises `Wrong` if an entry that is about to land deletes records which no retention lets go.
+
+    Objects may have been merged since the entry was decided, into smaller ones. So all that there ever were count as what
+    is left, which is more than there was then.
+
+    Args:
+        now_ms: by the store's clock, or later.
+    """
+    entry = _ENTRY.decode(payload)
+    for t in entry.topics if isinstance(entry, Expired) else ():
+        partitions, starts = unpack(t.partitions, NUMBER).tolist(), unpack(t.log_start_offsets, OFFSET).tolist()
+        kept = retentions.get(t.topic_id, set())
+        topic = shadow.topics.get(t.revision, TopicShadow(t.revision, t.topic_id))
+        for p, start in zip(partitions, starts, strict=True):
+            where = f"lets partition {p} of revision {t.revision} begin at {start}"
+            reconciled = topic.parts.get(p, Part()).reconciled
+            if start > reconciled + 1:
+                raise Wrong(f"{where} by its retention, and only what is before {reconciled + 1} is in L1")
+            files = shadow.l1.lists.get((t.revision, p), Lists()).files.values()
+            left = sum(f.bytes for f in shadow.l1.files_ever.get((t.revision, p), []) if f.base >= start)
+            by_size = any(-1 < r.bytes <= left for r in kept)
+            oldest_ms = min((r.ms for r in kept if r.ms > -1), default=None)
+            for f in files:
+                by_time = oldest_ms is not None and now_ms - f.newest_ms > oldest_ms
+                if f.last < start and not by_size and not by_time:
+                    raise Wrong(f"{where}, though none of {sorted(kept, key=str)} lets {f} go: {left} bytes are left")
+
+
+def left_over(watch: Watch, now_ms: int) -> str:
+    """What is still there, though its topic's retention has it leave; '' if nothing is."""
+    state = watch.controller
+    for topic in state.topics.values():
+        retention = state.retention(topic)
+        for p in range(topic.partitions):
+            lists = watch.shadow(topic.journal_of(p)).l1.lists.get((topic.revision, p), Lists())
+            files = sorted(lists.files.values(), key=lambda f: f.base)
+            if not files:
+                continue
+            if retention.ms > -1 and now_ms - files[0].newest_ms > retention.ms:
+                return f"{topic.name}/{p} still has {files[0]}, and is kept for {retention.ms} ms"
+            if retention.bytes > -1 and sum(f.bytes for f in files[1:]) >= retention.bytes:
+                return f"{topic.name}/{p} still has {files[0]}, and as much as {retention.bytes} bytes without it"
+    return ""

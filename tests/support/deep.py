@@ -1,0 +1,62 @@
+"""What `l0gc verify --deep` finds, by the rules and the readers that its Spark tasks run, one by one and in this process."""
+
+from __future__ import annotations
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.inspect.verify.basis import Topics, basis_of
+from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_journal
+from l0gc.inspect.verify.rules import Placed, check_journal, needed_end, placed
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.index import index_key, l1_key
+from l0gc.watermark.publication import read_published, watermark_of
+
+
+def deep_findings(cluster: Cluster) -> list[str]:
+    """All that is wrong with what the journals say, and with every block, L1 and index object that they need.
+
+    Nobody else may be at work; so there is no second reading.
+    """
+    store, runtime = cluster.store, cluster.runtime
+    state = cluster.controller.snapshot()
+    published = read_published(store, state.cluster_id)[0]
+    basis = basis_of(state, watermark_of(published) if published else NO_WATERMARK, 0)
+    found = [str(fault) for fault in controller_faults(store, runtime, deep=True)]
+    for journal in range(state.journals):
+        copy = read_journal(store, runtime, journal, deep=True)
+        found += [str(s) for s in check_journal(copy, basis)]
+        for p in placed(copy, Topics(basis)):
+            found += _objects(cluster, p)
+            found += _l1(cluster, p)
+    return found
+
+
+def _objects(cluster: Cluster, p: Placed) -> list[str]:
+    found = []
+    for o in p.state.objects:
+        faults = block_faults(cluster.store, o)
+        if faults is None:
+            found.append(f"{o.key} is not there, or has not {needed_end(o)} bytes")
+        found += [str(fault) for fault in faults or ()]
+    return found
+
+
+def _l1(cluster: Cluster, p: Placed) -> list[str]:
+    found: list[str] = []
+    for number in p.state.partitions.tolist():
+        partition, start = p.topic.id(number), p.state.view(number).log_start_offset
+        lists: list[Rows] = [p.state.l1_of(number)]
+        index = p.state.index_of(number)
+        if len(index):
+            rows = indexed_rows(cluster.store, partition, index, start)
+            if isinstance(rows, str):
+                found.append(f"{index_key(partition, index[-1])}: {rows}")
+            else:
+                lists.append(rows)
+        for file in (l1_file(row) for rows in lists for row in rows):
+            key = l1_key(partition, file)
+            fault = l1_fault(cluster.store, key, file.bytes)
+            if fault != "":
+                found.append(f"{key}: {fault or 'it is not there, or has another size'}")
+    return found
