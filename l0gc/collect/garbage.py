@@ -129,9 +129,10 @@ class GarbageSource(Protocol):
         """What there is of L1, as the units have it now."""
         ...
 
-    def fence(self, before_ms: int, *, dry_run: bool) -> int:
+    def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         """Append a fence against what was stamped before `before_ms` to all units; returns its epoch, 0 if there is none.
 
+        What was dropped since `dropped_before_ms` is not garbage yet, even if nothing but the listing finds it.
         A unit that does not take it is broken from then on. A dry run appends nothing, and assumes what it would append.
         """
         ...

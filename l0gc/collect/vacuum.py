@@ -215,7 +215,10 @@ class Vacuum:
 
     def _vacuum_orphans(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
         plan = result.plan
-        fence = source.fence(plan.started_ms - self._options.orphan_age_ms, dry_run=plan.dry_run)
+        before_ms, dropped_before_ms = (
+            plan.started_ms - age for age in (self._options.orphan_age_ms, self._options.l1_grace_ms)
+        )
+        fence = source.fence(before_ms, dropped_before_ms, dry_run=plan.dry_run)
         if fence <= 0:
             return  # nothing is stamped below it
         result.fence = fence

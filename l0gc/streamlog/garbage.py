@@ -67,6 +67,7 @@ class JournalGarbage:
         self._fences: dict[int, int] = {}
         self._broken: dict[int, str] = {}
         self._assumed = False
+        self._waiting: list[int] = []
         self._state = ControllerState()
 
     @property
@@ -180,7 +181,7 @@ class JournalGarbage:
     def prefixes(self) -> dict[str, str]:
         return {ORPHANED_L1: L1_DATA, ORPHANED_INDEX: L1_INDEX}
 
-    def fence(self, before_ms: int, *, dry_run: bool) -> int:
+    def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         epoch, self._assumed = self._state.epoch_before(before_ms), dry_run
 
         def raise_fence(journal: int) -> None:
@@ -197,7 +198,18 @@ class JournalGarbage:
                 self._broken[journal] = str(e)
 
         self._cluster.parallel.map(raise_fence, [j for j in self._states if j not in self._broken])
+        self._waiting = self._dropped_since(dropped_before_ms)
         return min(self._fences.values(), default=0)
+
+    def _dropped_since(self, before_ms: int) -> list[int]:
+        """The revisions of which something was dropped so lately that it must stay."""
+        if not self._states:
+            return []
+        epoch = self._state.epoch - GRACE_EPOCHS
+        rows = np.concatenate([s.dropped for s in self._states.values()])
+        late = (rows["dropped_ms"] > before_ms) | (rows["dropped_epoch"] > epoch)
+        revisions: list[int] = np.unique(rows["revision"][late]).tolist()
+        return revisions
 
     def scan_due(self, before_ms: int) -> bool:
         epoch = self._state.epoch_before(before_ms)
@@ -219,10 +231,11 @@ class JournalGarbage:
         forgotten = sorted(
             {int(r) for s in self._states.values() for r in s.closed_revisions} - {t.revision for t in topics}
         )
+        waiting = sorted({*self._waiting}.intersection(forgotten))
         return [
             JournalPart(
                 prefix, start, end, [_part_topic(t) for t in topics if _overlaps(prefix, t, start, end)],
-                self._state.epoch, dict(self._fences), forgotten, self._assumed,
+                self._state.epoch, dict(self._fences), forgotten, waiting, self._assumed,
             )
             for start, end in zip(["", *cuts], [*cuts, None], strict=True)
         ]  # fmt: skip
@@ -264,13 +277,14 @@ class JournalGarbage:
     def _purge_unnamed(self, fence: int) -> None:
         """Purge what topics have dropped that were closed because the controller does not know them.
 
-        They have no name, so the listing found their objects, and those below the fence are gone. An object that is stamped
-        at the fence or above is found by a later listing: a journal remembers for ever what it has closed.
+        They have no name, so the listing found their objects, and those below the fence are gone if their time of grace was
+        over. An object that is stamped at the fence or above is found by a later listing: a journal remembers for ever what
+        it has closed.
         """
-        named = [t.revision for t in self._topics()]
+        stay = [*(t.revision for t in self._topics()), *self._waiting]
         for journal in self._fences:
             rows = self._states[journal].dropped
-            gone = rows[~np.isin(rows["revision"], named) & (rows["epoch"] < fence)]
+            gone = rows[~np.isin(rows["revision"], stay) & (rows["epoch"] < fence)]
             if len(gone) and journal not in self._broken:
                 self._cluster.journal(journal).purge([bytes(name) for name in gone["name"]])
 

@@ -104,6 +104,7 @@ class JournalPart(msgspec.Struct, frozen=True, array_like=True):
         epoch: the cluster epoch as of which the topics are known.
         fences: the L1 fence of each journal; one that is not among them cannot be read, and nothing of it goes.
         forgotten: revisions of topics that journals have closed and the controller has forgotten, ascending.
+        waiting: those of them whose objects were dropped so lately that they stay.
         assumed: the fences are not in the logs, since the run is a dry run.
     """
 
@@ -114,6 +115,7 @@ class JournalPart(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     fences: dict[int, int]
     forgotten: list[int]
+    waiting: list[int]
     assumed: bool = False
 
     def span(self, t: PartTopic) -> Span:
@@ -203,10 +205,10 @@ class JournalLook:
         return facts
 
     def _fence_of_forgotten(self, key: str, k: L1Key) -> int:
-        """The fence for a key of a topic that the controller does not have; -1 for one that is younger than the reading."""
+        """The fence for a key of a topic that the controller does not have; -1 for one that is too young to go."""
         at = int(np.searchsorted(self._part.forgotten, k.revision))
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
-            return self._lowest
+            return -1 if k.revision in self._part.waiting else self._lowest
         if k.revision > self._part.epoch:
             return -1
         raise EpochRegressionError(

@@ -316,6 +316,8 @@ class _RunReader:
         except _Gone as gone:
             yield gone.lost
             return
+        if not parts:
+            return  # all of these records were deleted meanwhile
         in_turn = [parts] if end - first > 1 else groups(parts, WINDOW_BYTES)
         for group in in_turn:
             if isinstance(part := group[0], FilePart) and part.cost > WINDOW_BYTES:

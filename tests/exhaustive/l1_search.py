@@ -318,7 +318,9 @@ class L1Search:
         body = encode_entry(f"{journal_log(0)}log/{offset:020}", entry)
         objects = {**self._l0, **self._bucket(state)}
         try:
-            shadow.land(offset, body, LandingWorld(objects, state.epoch, -1, {TOPIC.topic_id: TOPIC.name}))
+            shadow.land(
+                offset, body, LandingWorld(objects, state.epoch, -1, {TOPIC.topic_id: TOPIC.name}, {TOPIC.topic_id})
+            )
         except Wrong as e:
             return state.log, f"the journal {e}"
         dropped = {k: before.dropped.get(k, state.epoch) for k in shadow.l1.dropped}

@@ -6,7 +6,7 @@ producer and each input has got. l0gc's state machine runs beside it, for what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,7 +213,7 @@ class Shadow:
             raise Wrong(
                 f"took epoch {o.epoch} of revision {o.revision} below its window [{self.previous}, {self.newest}]"
             )
-        if o.epoch <= world.watermark:
+        if o.epoch <= world.watermark and o.topic_id in world.live:  # a deleted topic's journals may not know of it yet
             raise Wrong(f"took epoch {o.epoch}, though M = {world.watermark} is published")
         if o.key not in world.objects:
             raise Wrong(f"took extents of {o.key}, which is gone")
@@ -351,3 +351,4 @@ class LandingWorld:
     epoch: int
     watermark: int
     topic_names: Mapping[str, str]
+    live: Container[str]

@@ -145,7 +145,7 @@ class Watch:
         before = self._references(shadow)
         try:
             self._check_retention(shadow, journal, offset, body)
-            seen = LandingWorld(self._world.store.objects, self.epoch, self.watermark, self.names)
+            seen = LandingWorld(self._world.store.objects, self.epoch, self.watermark, self.names, self.topics())
             entry = shadow.land(offset, body, seen)
         except Wrong as wrong:
             self._fail(f"journal {journal} {wrong}")

@@ -122,10 +122,10 @@ def test_without_the_fence_in_the_log_a_look_is_refused() -> None:
     source = JournalGarbage(w.cluster)
     source.look()
     epoch = w.cluster.controller.snapshot().epoch
-    source.fence(w.store.clock.ms, dry_run=False)
+    source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     (part,) = source.parts("level_one/data/", 1)
     assert set(part.fences.values()) == {epoch}
-    other = JournalPart(part.prefix, part.start, part.end, part.topics, epoch, {0: epoch + 1}, [])
+    other = JournalPart(part.prefix, part.start, part.end, part.topics, epoch, {0: epoch + 1}, [], [])
     assert look_at(w.store, part).facts(sorted(w.l1()))[0].needed
     with pytest.raises(StoreError, match="its L1 fence at"):
         look_at(w.store, other)
@@ -204,6 +204,8 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
     ((journal, revision, _),) = topics.close_unknown_topics(restored)
     assert restored.journal(journal).catch_up().has_dropped(revision)
     restored.controller.advance()
+    assert counts(w.vacuum(VacuumOptions(l1_grace_ms=HOUR_MS), cluster=restored)) == {}
+    assert lost <= w.l1()  # the grace holds for them, too
     done = w.vacuum(cluster=restored)
     assert not lost & w.l1()
     assert counts(done)[ORPHANED_L1] == len(lost) == 1
@@ -378,7 +380,7 @@ def test_parts_are_all_of_the_listing_and_a_part_elsewhere_says_the_same(count: 
     w.tick()
     source = JournalGarbage(w.cluster)
     source.look()
-    source.fence(w.store.clock.ms, dry_run=False)
+    source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     parts = source.parts("level_one/data/", count)
     assert [p.start for p in parts] == ["", *(p.end for p in parts[:-1])]
     assert parts[-1].end is None

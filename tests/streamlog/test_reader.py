@@ -359,3 +359,12 @@ def test_records_that_are_deleted_before_they_could_be_read_are_reported(
                 list(records)
         else:
             assert [*found, *records] == [(0, o) for o in range(15)] + [(1, o) for o in range(12, 15)]
+
+
+def test_partitions_whose_records_are_all_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:
+    cluster = new_cluster(tmp_path, partitions=4, journals=2, unreconciled=5)
+    records = places(read(cluster))
+    found = [next(records)]
+    for partition in (2, 3):  # both are in the second journal, and are read together
+        delete_records(cluster, "events", partition, before_offset=5)
+    assert [*found, *records] == [(p, o) for p in (0, 1) for o in range(5)]

@@ -76,7 +76,7 @@ class FakeGarbage:
     def amounts(self) -> Amounts:
         return Amounts()
 
-    def fence(self, before_ms: int, *, dry_run: bool) -> int:
+    def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         self.events.append("fence")
         if not dry_run:
             self.fences.append(self.fence_at)

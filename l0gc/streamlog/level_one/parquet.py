@@ -74,7 +74,9 @@ class StoredFile(RangedFile):
 def check_l1(parquet: pq.ParquetFile, key: str) -> None:
     """Raises `CorruptObjectError` unless a file has the columns of an L1 object, and says that it is the one at `key`."""
     found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
-    if any(found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in L1_SCHEMA):
+    if found != L1_SCHEMA and any(
+        found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in L1_SCHEMA
+    ):
         raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
     if (parquet.metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
         raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")

@@ -41,7 +41,9 @@ _WAITING: Final = 32
 _WAITING_BYTES: Final = 32 << 20
 """So many small objects, or so much of them, wait for each other and are then uploaded at once."""
 _PARQUET: Final[Mapping[str, Any]] = {
-    "compression": "zstd",
+    # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
+    "compression": {"offset": "none", "timestamp": "zstd", "key": "zstd", "value": "zstd", "epoch": "zstd"},
+    "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
     "use_dictionary": ["key", "epoch", "timestamp"],
     "write_statistics": ["offset", "timestamp", "epoch"],  # those of a record's bytes would repeat whole records
     "store_schema": False,  # Parquet's own says all of it

@@ -39,10 +39,10 @@ def _commit_below_fence() -> AbstractContextManager[Any]:
 def _looked_before_fence() -> AbstractContextManager[Any]:
     """What a vacuum knows of the journals is from before the fence."""
 
-    def fence(self: JournalGarbage, before_ms: int, *, dry_run: bool) -> int:
+    def fence(self: JournalGarbage, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         before = copy.deepcopy(self._states)
         self._cluster.runtime.clock.sleep(_BETWEEN_S)
-        found = _raise_fence(self, before_ms, dry_run=dry_run)
+        found = _raise_fence(self, before_ms, dropped_before_ms, dry_run=dry_run)
         for journal, state in before.items():
             state.l1_fence = self._fences.get(journal, 0)
         self._states = before
