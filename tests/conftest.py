@@ -28,6 +28,8 @@ APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/")
 
 QUICK = "not thorough"
 """What `make test` selects."""
+ON_SPARK = "spark"
+"""The one scope of the files that share a Spark there."""
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
@@ -41,7 +43,12 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
         if nodeid.startswith(APART):
             return nodeid
         file = str(super()._split_scope(nodeid))
-        return "spark" if self.config.option.markexpr == QUICK and _shares_spark(file) else file
+        return ON_SPARK if self.config.option.markexpr == QUICK and _shares_spark(file) else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if ON_SPARK in self.workqueue:  # the longest first, or it is what the other processes wait for in the end
+            self.workqueue.move_to_end(ON_SPARK, last=False)
+        super()._assign_work_unit(node)
 
 
 @functools.cache
