@@ -65,7 +65,7 @@ def test_no_interleaving_breaks_a_rule(scope: Scope, states: int) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scope", scopes.WHOLE.values(), ids=scopes.WHOLE)
 def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: Scope) -> None:
-    _nothing_wrong(scope, 20_000)
+    _nothing_wrong(scope, 10_000)
 
 
 @pytest.mark.thorough
