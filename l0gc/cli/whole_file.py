@@ -29,13 +29,10 @@ def whole_file(path: Path) -> Iterator[Write]:
         is_file = path.is_file() or not path.exists()  # of a directory, opening it says that it is one
         place = path.resolve() if is_file else path
         part = place.with_name(f".{place.name}.{uuid.uuid4().hex}") if is_file else place
+        file = part.open("wb")
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e
     try:
-        try:
-            file = part.open("wb")
-        except OSError as e:
-            raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e
 
         def write(data: bytes) -> None:
             with _saying(path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tests.exhaustive.breadth import Found
 from tests.exhaustive.l1_scopes import L1_WHOLE
 from tests.exhaustive.l1_search import L1Scope, L1Search
 from tests.exhaustive.scopes import ALL, WHOLE
-from tests.exhaustive.search import Found, Scope, Search
+from tests.exhaustive.search import Scope, Search
 
 
 def told(found: Found) -> str:

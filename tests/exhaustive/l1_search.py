@@ -12,10 +12,8 @@ is there, nothing twice, and leave no gap; it may drop only what is named, and f
 from __future__ import annotations
 
 import copy
-import gc
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,9 +24,9 @@ from l0gc.storage.entry import Entry, encode_entry
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import Objects
 from l0gc.streamlog.journal.state import JournalState
+from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.l1_actors import Actor, Local, Reconciler, Vacuumer, small
 from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, Asked, BrokenError, Stands, View, now_ms
-from tests.exhaustive.search import Found, _trace
 from tests.simulation.shadow import LandingWorld, Shadow
 from tests.simulation.shadow_l1 import Wrong
 from tests.support.journal import extents_of
@@ -94,19 +92,6 @@ class _Log:
         return self.shadow.state
 
 
-@dataclass
-class _Numbers:
-    values: list[Any] = field(default_factory=list)
-    numbers: dict[Any, int] = field(default_factory=dict)
-
-    def of(self, value: Any) -> int:
-        number = self.numbers.get(value)
-        if number is None:
-            number = self.numbers[value] = len(self.values)
-            self.values.append(value)
-        return number
-
-
 class L1Search:
     """One search."""
 
@@ -115,7 +100,7 @@ class L1Search:
         self._logs: list[_Log] = []
         self._log_numbers: dict[Any, int] = {}
         self._grown: dict[tuple[int, int, int, bytes], tuple[int, str]] = {}
-        self._there, self._nodes = _Numbers(), _Numbers()
+        self._there, self._nodes = Numbers(), Numbers()
         self._contents: dict[int, dict[str, bytes]] = {}
         self._stops: dict[int, _Stop] = {}
         self._ended: dict[tuple[int, int, int], str] = {}
@@ -129,50 +114,23 @@ class L1Search:
     # -- the search -----------------------------------------------------------------------------------------------------
 
     def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
-        """Search up to `max_depth` steps, or to the end of the depth in which `seconds` of processor time are over."""
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with small(self._scope.state_rows):
-                return self._run(max_depth, seconds)
-        finally:
-            if collecting:
-                gc.enable()
-
-    def _run(self, max_depth: int | None, seconds: float) -> Found:
-        started = time.process_time()
-        found = Found(self._scope.name)
-        first = self._first()
-        index: dict[State, int] = {first: 0}
-        came_from: list[tuple[int, str]] = [(-1, "")]
-        layer = [first]
-        while layer and (max_depth is None or found.depth < max_depth) and time.process_time() - started < seconds:
-            following: list[State] = []
-            for state in layer:
-                at, steps = index[state], 0
-                for label, then, wrong in self._steps(state):
-                    steps += 1
-                    if then in index and not wrong:
-                        continue
-                    index[then] = len(came_from)
-                    came_from.append((at, label))
-                    found.wrong = wrong or self._left_over(then)
-                    if found.wrong:
-                        found.trace = _trace(came_from)
-                        break
-                    following.append(then)
-                if found.wrong:
-                    following = []
-                    break
-                found.transitions += steps
-                ended = all(not self._nodes.values[n].local.step for n in state.nodes)
-                found.ends += not steps
-                found.content += not steps and ended
-            layer = following
-            found.depth += 1
-        found.complete = not layer and not found.wrong
-        found.states, found.executions, found.seconds = len(index), len(self._stops), time.process_time() - started
+        """See `breadth.search`."""
+        with small(self._scope.state_rows):
+            found = search(
+                self._scope.name,
+                self._first(),
+                self._steps,
+                self._left_over,
+                self._is_content,
+                max_depth=max_depth,
+                seconds=seconds,
+            )
+        found.executions = len(self._stops)
         return found
+
+    def _is_content(self, state: State) -> bool:
+        """Whether every process has done what it was to do."""
+        return all(not self._nodes.values[n].local.step for n in state.nodes)
 
     def _first(self) -> State:
         """Some objects in L1, and some records that are not, at `FIRST_EPOCH`."""

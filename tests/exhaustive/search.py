@@ -11,12 +11,10 @@ every violation that can be reached in another order is reached in this one as w
 
 from __future__ import annotations
 
-import gc
 import re
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 from unittest import mock
 
 import l0gc.storage.replica
@@ -25,6 +23,7 @@ from l0gc.storage.contention import Turns
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import Written
 from tests.exhaustive.actors import Reconciler
+from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.process import Actor, Local, Seen
 from tests.exhaustive.store import Answer, Asked, Bucket, Failed, perform
 from tests.exhaustive.truth import Truth
@@ -84,29 +83,6 @@ class _Move(NamedTuple):
     at_once: bool = False
 
 
-@dataclass
-class Found:
-    """What a search has found.
-
-    `depth` is the number of steps up to which every state was looked at; `complete` says that there are no deeper ones.
-    `ends` counts the states where nothing can happen any more, `content` those of them where every process has done all
-    that it was to do. `executions` counts how often l0gc's code ran. `seconds` are processor time. `trace` is the way to
-    the violation.
-    """
-
-    scope: str
-    states: int = 0
-    transitions: int = 0
-    depth: int = 0
-    complete: bool = False
-    ends: int = 0
-    content: int = 0
-    executions: int = 0
-    seconds: float = 0.0
-    wrong: str = ""
-    trace: list[str] = field(default_factory=list)
-
-
 class _NoTurns(Turns):
     """Nobody waits for others, or reads the log before its turn: what that does, the order of steps does as well."""
 
@@ -117,86 +93,40 @@ class _NoTurns(Turns):
         pass
 
 
-class _Numbers:
-    """Numbers for values, in the order of their first use."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self.values: list[Any] = []
-
-    def of(self, value: Any) -> int:
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return number
-
-
 class Search:
     """One search."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._buckets, self._nodes, self._writes = _Numbers(), _Numbers(), _Numbers()
+        self._buckets, self._nodes, self._writes = Numbers(), Numbers(), Numbers()
         self._truths: list[Truth] = [Truth.empty(j, partitions) for j, partitions in enumerate(scope.journals)]
         self._grown: dict[tuple[int, bytes], tuple[int, str]] = {}
         self._told: dict[tuple[tuple[int, ...], int], str] = {}
         self._seen: dict[int, Seen] = {}
         self._performed: dict[tuple[int, int, int], tuple[int, Answer]] = {}
-        self._asked = _Numbers()
+        self._asked = Numbers()
         self._moves: dict[tuple[int, int, bool, int, bool], list[_Move]] = {}
         self._settlement: dict[int, int] = {}
 
     def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
-        """Search up to `max_depth` steps, or to the end of the depth in which `seconds` of processor time are over."""
-        collecting = gc.isenabled()
-        gc.disable()  # nothing here is garbage until the search ends, and looking for it takes half of the time
-        try:
-            with (
-                mock.patch.object(l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", 1),  # a small scope truncates, too
-                mock.patch.object(l0gc.storage.replica, "Turns", _NoTurns),
-            ):
-                return self._run(max_depth, seconds)
-        finally:
-            if collecting:
-                gc.enable()
-
-    def _run(self, max_depth: int | None, seconds: float) -> Found:
-        started = time.process_time()
-        found = Found(self._scope.name)
-        actors = self._scope.actors
-        nodes = tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(actors))
-        truths = tuple(range(len(self._scope.journals)))
-        first = State(self._buckets.of(()), truths, nodes, frozenset(), self._scope.faults, self._scope.leaps)
-        index: dict[State, int] = {first: 0}
-        came_from: list[tuple[int, str]] = [(-1, "")]
-        layer = [first]
-        while layer and (max_depth is None or found.depth < max_depth) and time.process_time() - started < seconds:
-            following: list[State] = []
-            for state in layer:
-                at, steps = index[state], 0
-                for label, then, wrong_step in self._steps(state):
-                    steps += 1
-                    if then in index and not wrong_step:
-                        continue
-                    index[then] = len(came_from)
-                    came_from.append((at, label))
-                    found.wrong = wrong_step or self._wrong(then)
-                    if found.wrong:
-                        found.trace = _trace(came_from)
-                        layer, following = [], []
-                        break
-                    following.append(then)
-                if found.wrong:
-                    break
-                found.transitions += steps
-                if not steps:
-                    found.ends += 1
-                    found.content += self._is_content(state)
-            layer = following
-            found.depth += 1
-        found.complete = not layer and not found.wrong
-        found.states, found.executions, found.seconds = len(index), len(self._seen), time.process_time() - started
+        """See `breadth.search`."""
+        with (
+            mock.patch.object(l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", 1),  # a small scope truncates, too
+            mock.patch.object(l0gc.storage.replica, "Turns", _NoTurns),
+        ):
+            nodes = tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(self._scope.actors))
+            truths = tuple(range(len(self._scope.journals)))
+            first = State(self._buckets.of(()), truths, nodes, frozenset(), self._scope.faults, self._scope.leaps)
+            found = search(
+                self._scope.name,
+                first,
+                self._steps,
+                self._wrong,
+                self._is_content,
+                max_depth=max_depth,
+                seconds=seconds,
+            )
+        found.executions = len(self._seen)
         return found
 
     # -- steps ----------------------------------------------------------------------------------------------------------
@@ -400,14 +330,6 @@ class Search:
         lifts = any(isinstance(a, Reconciler) for a in self._scope.actors)
         left = lifts and any(part.live for t in state.truths for _, part in self._truths[t].parts)
         return not left and all(a.is_content(n.local) for a, n in nodes)
-
-
-def _trace(came_from: list[tuple[int, str]]) -> list[str]:
-    labels, at = [], len(came_from) - 1
-    while at > 0:
-        at, label = came_from[at]
-        labels.append(label)
-    return labels[::-1]
 
 
 def _short(key: str) -> str:

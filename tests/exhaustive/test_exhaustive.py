@@ -30,8 +30,9 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.exhaustive import scopes
 from tests.exhaustive.__main__ import told
+from tests.exhaustive.breadth import Found
 from tests.exhaustive.process import Replica as Replicated
-from tests.exhaustive.search import Found, Scope, Search
+from tests.exhaustive.search import Scope, Search
 from tests.exhaustive.store import AnsweredStore
 from tests.support.memory_store import memory_cluster
 
@@ -65,7 +66,7 @@ def test_no_interleaving_breaks_a_rule(scope: Scope, states: int) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scope", scopes.WHOLE.values(), ids=scopes.WHOLE)
 def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: Scope) -> None:
-    _nothing_wrong(scope, 10_000)
+    _nothing_wrong(scope, 13_000 if scope.name == scopes.together().name else 20_000)
 
 
 @pytest.mark.thorough

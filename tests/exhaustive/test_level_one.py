@@ -15,8 +15,8 @@ from l0gc.streamlog.journal.l1_handle import L1Handle
 from l0gc.streamlog.level_one.commit import Commit
 from tests.exhaustive import l1_scopes as scopes
 from tests.exhaustive.__main__ import told
+from tests.exhaustive.breadth import Found
 from tests.exhaustive.l1_search import L1Scope, L1Search
-from tests.exhaustive.search import Found
 from tests.simulation.mutants.of_l1 import MUTANTS as SIMULATED
 from tests.simulation.mutants.tools import everywhere, method
 

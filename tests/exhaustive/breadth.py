@@ -1,0 +1,126 @@
+"""A search breadth first: no state is left out, and the first violation is a shortest one."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+State = TypeVar("State")
+
+
+@dataclass
+class Found:
+    """What a search has found.
+
+    `depth` is the number of steps up to which every state was looked at; `complete` says that there are no deeper ones.
+    `ends` counts the states where nothing can happen any more, `content` those of them where every process has done all
+    that it was to do. `executions` counts how often l0gc's code ran. `seconds` are processor time. `trace` is the way to
+    the violation.
+    """
+
+    scope: str
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    complete: bool = False
+    ends: int = 0
+    content: int = 0
+    executions: int = 0
+    seconds: float = 0.0
+    wrong: str = ""
+    trace: list[str] = field(default_factory=list)
+
+
+class Numbers:
+    """Numbers for values, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self.values: list[Any] = []
+
+    def of(self, value: Any) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+def search(
+    scope: str,
+    first: State,
+    steps_of: Callable[[State], Iterator[tuple[str, State, str]]],
+    wrong_in: Callable[[State], str],
+    is_content: Callable[[State], bool],
+    *,
+    max_depth: int | None,
+    seconds: float,
+) -> Found:
+    """Search up to `max_depth` steps, or to the end of the depth in which `seconds` of processor time are over.
+
+    Args:
+        steps_of: every step from a state: what it is, where it leads, and what is wrong with it.
+        wrong_in: what is wrong with a state.
+        is_content: of a state where nothing can happen any more, whether every process has done all that it was to do.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here is garbage until the search ends, and looking for it takes half of the time
+    try:
+        return _search(scope, first, steps_of, wrong_in, is_content, max_depth, seconds)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _search(
+    scope: str,
+    first: State,
+    steps_of: Callable[[State], Iterator[tuple[str, State, str]]],
+    wrong_in: Callable[[State], str],
+    is_content: Callable[[State], bool],
+    max_depth: int | None,
+    seconds: float,
+) -> Found:
+    started = time.process_time()
+    found = Found(scope)
+    index: dict[State, int] = {first: 0}
+    came_from: list[tuple[int, str]] = [(-1, "")]
+    layer = [first]
+    while layer and (max_depth is None or found.depth < max_depth) and time.process_time() - started < seconds:
+        following: list[State] = []
+        for state in layer:
+            at, steps = index[state], 0
+            for label, then, wrong_step in steps_of(state):
+                steps += 1
+                if then in index and not wrong_step:
+                    continue
+                index[then] = len(came_from)
+                came_from.append((at, label))
+                found.wrong = wrong_step or wrong_in(then)
+                if found.wrong:
+                    found.trace = _trace(came_from)
+                    break
+                following.append(then)
+            if found.wrong:
+                following = []
+                break
+            found.transitions += steps
+            if not steps:
+                found.ends += 1
+                found.content += is_content(state)
+        layer = following
+        found.depth += 1
+    found.complete = not layer and not found.wrong
+    found.states, found.seconds = len(index), time.process_time() - started
+    return found
+
+
+def _trace(came_from: list[tuple[int, str]]) -> list[str]:
+    labels, at = [], len(came_from) - 1
+    while at > 0:
+        at, label = came_from[at]
+        labels.append(label)
+    return labels[::-1]
