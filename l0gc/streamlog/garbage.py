@@ -128,7 +128,8 @@ class JournalGarbage:
         return {j: self._cluster.journal(j).state for j in self._states}
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
-        rows = self._states[unit].dropped_before(before_ms, epoch).copy()
+        state = self._states[unit]
+        rows = state.dropped[state.is_dropped_before(before_ms, epoch)]
         names = {t.revision: t.name for t in self._topics()}
         # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(names))]
@@ -142,7 +143,8 @@ class JournalGarbage:
         """Whether anything that was dropped before then may go."""
         epoch = self._state.epoch - GRACE_EPOCHS
         names = [t.revision for t in self._topics()]
-        return any(np.isin(s.dropped_before(before_ms, epoch)["revision"], names).any() for s in self._states.values())
+        found = (s.dropped[s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
+        return any(np.isin(rows["revision"], names).any() for rows in found)
 
     def _trees(self, unit: int, names: Mapping[int, str], trees: Rows) -> Iterator[Lot]:
         """Index objects with all that they list, which goes first."""
@@ -203,13 +205,9 @@ class JournalGarbage:
 
     def _dropped_since(self, before_ms: int) -> list[int]:
         """The revisions of which something was dropped so lately that it must stay."""
-        if not self._states:
-            return []
         epoch = self._state.epoch - GRACE_EPOCHS
-        rows = np.concatenate([s.dropped for s in self._states.values()])
-        late = (rows["dropped_ms"] > before_ms) | (rows["dropped_epoch"] > epoch)
-        revisions: list[int] = np.unique(rows["revision"][late]).tolist()
-        return revisions
+        late = (s.dropped[~s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
+        return sorted({int(revision) for rows in late for revision in np.unique(rows["revision"])})
 
     def scan_due(self, before_ms: int) -> bool:
         epoch = self._state.epoch_before(before_ms)

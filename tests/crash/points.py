@@ -17,15 +17,18 @@ from unittest import mock
 import obstore
 from obstore.store import S3Store as Obstore
 
+from l0gc.collect.dropped import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from tests.crash.cases import FILE, Case
+from tests.crash.cases import FILE, VACUUM, Case, vacuum_left_what_is_named
 from tests.crash.checks import BrokenError, check, look
+from tests.crash.readers import Readers
 from tests.crash.scenes import INPUT, Scene
 from tests.support.cli import l0gc, start
+from tests.support.deep import deep_findings
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.outcomes import DieAt, KillAt, Request
 from tests.support.proxy import Proxy
@@ -98,6 +101,8 @@ class Bench:
                 self._run_here(case, proxy)
                 proxy.settle()
                 requests = list(proxy.requests)
+            if case.vacuumed:
+                self._vacuum(verify=False)
             self._check(case, scene, before, complete=True)
         return requests
 
@@ -115,13 +120,21 @@ class Bench:
 
     def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
         scene, before = self._prepare(case)
-        died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
+        reading = Readers(self._config, scene.records, f"{case.name}:{n}:{after}") if case.vacuumed else None
+        died_at: Request | None = None
         try:
-            self._check(case, scene, before, complete=False)
-            with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
-                self._repeat(case, proxy)
-                proxy.settle()
-            self._check(case, scene, before, complete=True)
+            with reading or contextlib.nullcontext():
+                died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
+                self._check(case, scene, before, complete=False)
+                if case.vacuumed:
+                    self._vacuum(verify=verify)
+                    self._check(case, scene, before, complete=False)
+                with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
+                    self._repeat(case, proxy)
+                    proxy.settle()
+                if case.vacuumed:
+                    self._vacuum(verify=False)
+                self._check(case, scene, before, complete=True)
             if verify:
                 self._verify()
         except (BrokenError, L0gcError) as e:
@@ -204,10 +217,19 @@ class Bench:
         if complete:
             case.achieved(view, scene)
 
-    def _verify(self) -> None:
-        from l0gc.spark import verify_job
+    def _vacuum(self, *, verify: bool) -> None:
+        """Delete what is nobody's, with no time of grace, and see that nothing else went."""
+        for _ in range(GRACE_EPOCHS + 1):
+            l0gc("epoch", "advance")
+        l0gc("housekeep")
+        l0gc(*VACUUM)
+        mirror = self._mirror()
+        vacuum_left_what_is_named(look(mirror))
+        if found := deep_findings(mirror):
+            raise BrokenError(f"behind the vacuum: {found[0]}")
+        if verify:
+            self._verify("--min-age", "0s")
 
-        store = S3Store(self._config)
-        result = verify_job.run(self.spark(), Cluster(store), self._config, deep=True)
-        if result.total:
-            raise BrokenError(f"verify finds {result.total}, the first is {result.findings[0]}")
+    def _verify(self, *options: str) -> None:
+        self.spark()
+        l0gc("verify", "--deep", *options)

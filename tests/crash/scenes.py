@@ -172,6 +172,23 @@ def too_old(scratch: Path) -> Scene:
 def vacuumable(scratch: Path) -> Scene:
     """L1 that was merged away, that was expired, that a deleted topic had, and that no journal has ever named; with
     records in L1 and in L0 that stay."""
+    b = _littered(scratch)
+    b.upload(TOPIC, 4)
+    return b.scene(compute_watermark(b.cluster))
+
+
+def unfinished(scratch: Path) -> Scene:
+    """As `vacuumable`, with more to merge and more to reconcile."""
+    b = _littered(scratch)
+    for _ in range(LIFTS):
+        b.upload(TOPIC, 4)
+        b.lift()
+    b.upload(TOPIC, 4)
+    b.upload(SMALL, 4)
+    return b.scene(compute_watermark(b.cluster))
+
+
+def _littered(scratch: Path) -> _Builder:
     b = _Builder(scratch)
     b.cluster.controller.create_topic(DELETED, 1)
     file = scratch / "gone"
@@ -189,8 +206,7 @@ def vacuumable(scratch: Path) -> Scene:
         b.store.put(level_one_index(topic.id(n), 1, b.cluster.runtime.new_id()), b"orphan")
     for _ in range(3):  # epochs of grace
         b.cluster.controller.advance()
-    b.upload(TOPIC, 4)
-    return b.scene(compute_watermark(b.cluster))
+    return b
 
 
 Build = Callable[[Path], Scene]

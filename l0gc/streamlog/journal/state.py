@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from l0gc.decoding import UNDECODABLE, msgpack_decoder
 from l0gc.epoch import MAX_EPOCH, is_epoch, prev
@@ -187,10 +188,10 @@ class JournalState:
         """Whether anything of the topic is dropped and not purged."""
         return bool((self.dropped["revision"] == revision).any())
 
-    def dropped_before(self, time_ms: int, epoch: int) -> Rows:
-        """What was dropped at or before a time of the log, when no epoch above `epoch` was known, as rows of `DROPPED`."""
-        found: Rows = self.dropped[(self.dropped["dropped_ms"] <= time_ms) & (self.dropped["dropped_epoch"] <= epoch)]
-        return found
+    def is_dropped_before(self, time_ms: int, epoch: int) -> NDArray[np.bool_]:
+        """For each row of `dropped`: whether that was by a time of the log, when no epoch above `epoch` was known."""
+        time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
+        return np.logical_and(time <= time_ms, at <= epoch)
 
     def names(self, revision: int) -> set[bytes]:
         """The names of all L1 and index objects that the state has of a topic, named or dropped.

@@ -495,9 +495,9 @@ def test_a_purge_forgets_what_it_names_and_nothing_else() -> None:
     j = lifted()
     j.apply(merged(j, 0, 2), time_ms=10)
     j.apply(merged(j, 0, 1, name=1001), time_ms=20)
-    assert len(j.state.dropped_before(9, 99)) == 0
-    assert len(j.state.dropped_before(10, EPOCH - 1)) == 0
-    assert spans(j.state.dropped_before(10, EPOCH)) == [(0, 9), (10, 19), (20, 29)]
+    assert not j.state.is_dropped_before(9, 99).any()
+    assert not j.state.is_dropped_before(10, EPOCH - 1).any()
+    assert spans(j.state.dropped[j.state.is_dropped_before(10, EPOCH)]) == [(0, 9), (10, 19), (20, 29)]
     j.apply(Purged(pack(j.state.dropped["name"][1:3])))
     assert spans(j.state.dropped) == [(0, 9), (0, 29), (30, 39)]
     with pytest.raises(CorruptObjectError, match="purges nothing"):
