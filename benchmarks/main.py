@@ -1,6 +1,6 @@
-"""The benchmarks' command line: start an S3 server, run what was asked for, print it and keep it as JSON.
+"""The benchmarks' command line: start an S3 server, run the given scenarios, print the results and keep them as JSON.
 
-The exit code tells whether everything ran, not whether the goals were met: a busy machine must not look like a defect.
+The exit code says whether everything ran, not whether the goals were met: a busy machine must not look like a defect.
 """
 
 from __future__ import annotations

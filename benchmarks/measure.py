@@ -1,4 +1,4 @@
-"""Measuring whole processes from outside, in turn (A B A B ...), and what is said about the figures.
+"""Measuring whole processes from outside, alternating (A B A B ...), and what is said about the figures.
 
 Noise on a busy machine comes in stretches, so programs that are compared take turns, and each round gives one ratio. What
 counts is the median, of the runs and of the rounds' ratios; both are shown, with the extremes.
@@ -23,7 +23,7 @@ RUN_SECONDS = 900.0
 
 
 class BenchmarkFailedError(Exception):
-    """A program failed, took too long, or did not do what it was asked."""
+    """A program failed, took too long, or did not do its task."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
 class L0gcError(Exception):
     """Base of all errors that l0gc raises on purpose.
 
-    `result` is what was done all the same, where a method of `l0gc.Cluster` raises it behind its work.
+    `result` is what was done all the same, where a method of `l0gc.Cluster` raises it after its work.
     """
 
     exit_code: ClassVar[int] = 1

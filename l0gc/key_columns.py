@@ -49,7 +49,7 @@ class KeyColumns:
 
     @cached_property
     def _bytes(self) -> tuple[int, int, int, int]:
-        """`KeyLayout.places` in bytes, behind the prefix; a template may have more than ASCII in it."""
+        """`KeyLayout.places` in bytes, after the prefix; a template may have more than ASCII in it."""
         key = self.layout.format(0, 0, "")
         a, b, c, d = (len((self.prefix + key[:place]).encode()) for place in self.layout.places)
         return a, b, c, d

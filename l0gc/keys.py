@@ -146,7 +146,7 @@ class KeyLayout:
         return key[start : start + self._width("shard")]
 
     def shard_prefix(self, shard: int) -> str:
-        """What all keys of `shard` begin with, without the separator behind the number."""
+        """What all keys of `shard` begin with, without the separator after the number."""
         return f"{self.data_prefix}{shard:0{self._width('shard')}}"
 
     def before_shard(self, shard: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -21,6 +22,10 @@ from tests.support.spark import shared_spark, stop_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# No test judges by the wall clock: the machine may be busy.
+hypothesis.settings.register_profile("l0gc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("l0gc")
 
 APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/")
 """Folders whose tests share nothing, and of which one file would keep one process busy while the others have ended."""

@@ -184,7 +184,7 @@ def test_what_could_not_be_deleted_is_an_error_that_says_what_was_done(monkeypat
     assert not read_attempts(handles.store, handles.parallel)["sweep"].ok
 
 
-def test_a_journal_that_cannot_be_kept_is_an_error_behind_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = memory_cluster()
     topic = handles.controller.create_topic("events", 2, 2)[0]
     handles.store.put(f"{journal_log(topic.journals[1])}log/{0:020}", b"{}")

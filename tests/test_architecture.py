@@ -1,7 +1,7 @@
 """The packages depend on each other in one direction only, and each outside library has one home.
 
 Read from the source (all imports, also those inside functions and those for types alone), so that nothing has to be
-imported. docs/architecture.md tells the same in words.
+imported. docs/architecture.md describes the same in words.
 """
 
 from __future__ import annotations
@@ -375,8 +375,8 @@ def test_the_documents_name_every_module() -> None:
     for path in _modules():
         folder = path.relative_to(PACKAGE).parent.as_posix()
         part = next((f for f in (folder, folder.split("/")[0]) if f in named), "the ground")
-        told = named[part] | (named["api"] | {"api"} if part == "the ground" else set())
-        if folder not in {"cli", "spark/source"} and path.stem not in {"__init__", *told}:
+        documented = named[part] | (named["api"] | {"api"} if part == "the ground" else set())
+        if folder not in {"cli", "spark/source"} and path.stem not in {"__init__", *documented}:
             unnamed.append(_name(path))
     assert unnamed == []
 
@@ -384,9 +384,9 @@ def test_the_documents_name_every_module() -> None:
 def test_the_documents_say_why_each_dependency_is_there() -> None:
     text = (ROOT / "docs/architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    told: dict[str, set[str]] = defaultdict(set)
+    documented: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         names = re.findall(r"`([^`]+)`", row)
         group = names.pop() if "(" in row else ""
-        told[group] |= set(names)
-    assert told == _packages()
+        documented[group] |= set(names)
+    assert documented == _packages()

@@ -266,7 +266,7 @@ def test_other_topic_names_are_fine(name: str) -> None:
     ),
     st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_epochs_of_many_keys_are_what_parsing_each_of_them_says(layout: KeyLayout, data: st.DataObject) -> None:
     epoch = re.search(r"epoch:0(\d+)", layout.template)
     shard = re.search(r"shard:0(\d+)", layout.template)

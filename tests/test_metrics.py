@@ -1,4 +1,4 @@
-"""Metrics are made of results: what is known is told, what is not is left out, and counters add up."""
+"""Metrics are made of results: what is known is reported, what is not is left out, and counters add up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWEPT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def told(run: Run) -> dict[str, float]:
+def values_of(run: Run) -> dict[str, float]:
     return {s.metric.name: s.value for s in samples(run, "s3://b/p")}
 
 
@@ -38,8 +38,8 @@ def test_no_name_of_a_last_run_is_another_metrics() -> None:
     assert all(n not in BY_NAME for n, m in zip(names, METRICS, strict=True) if m.kind == COUNTER)
 
 
-def test_a_sweep_tells_what_it_did() -> None:
-    numbers = told(Run("sweep", SWEPT, seconds=2.5, ended_s=1000))
+def test_a_sweep_reports_what_it_did() -> None:
+    numbers = values_of(Run("sweep", SWEPT, seconds=2.5, ended_s=1000))
     assert numbers["l0gc_objects_deleted_total"] == 14
     assert numbers["l0gc_objects_skipped_not_eligible_total"] == 20 - 15 - 1
     assert numbers["l0gc_list_requests_total"] == 5
@@ -49,8 +49,8 @@ def test_a_sweep_tells_what_it_did() -> None:
     assert "l0gc_partitions" not in numbers
 
 
-def test_a_complete_result_of_a_sweep_leaves_no_metric_of_it_untold() -> None:
-    assert set(told(Run("sweep", SWEPT))) == {m.name for m in METRICS if "sweep" in m.steps}
+def test_a_complete_result_of_a_sweep_leaves_out_no_metric_of_it() -> None:
+    assert set(values_of(Run("sweep", SWEPT))) == {m.name for m in METRICS if "sweep" in m.steps}
 
 
 def test_what_status_cannot_know_of_another_systems_log_is_not_reported_as_zero() -> None:
@@ -63,17 +63,17 @@ def test_what_status_cannot_know_of_another_systems_log_is_not_reported_as_zero(
         "held_back_by": [],
     }
     names = {"l0gc_watermark", "l0gc_cluster_epoch", "l0gc_epoch_lag", "l0gc_partitions", "l0gc_held_back_partitions"}
-    assert names & told(Run("status", seen)).keys() == {"l0gc_watermark"}
-    published = told(Run("status", seen | {"watermark": 3, "cluster_epoch": 7}))
+    assert names & values_of(Run("status", seen)).keys() == {"l0gc_watermark"}
+    published = values_of(Run("status", seen | {"watermark": 3, "cluster_epoch": 7}))
     assert (published["l0gc_cluster_epoch"], published["l0gc_epoch_lag"]) == (7, 4)
 
 
 def test_an_epoch_that_there_is_not_is_no_number() -> None:
-    assert "l0gc_highest_deleted_epoch" not in told(Run("sweep", SWEPT | {"highest_deleted_epoch": -1}))
+    assert "l0gc_highest_deleted_epoch" not in values_of(Run("sweep", SWEPT | {"highest_deleted_epoch": -1}))
 
 
-def test_a_run_without_a_result_tells_of_the_run_alone_and_no_success() -> None:
-    numbers = told(Run("sweep", exit_code=4))
+def test_a_run_without_a_result_reports_the_run_alone_and_no_success() -> None:
+    numbers = values_of(Run("sweep", exit_code=4))
     assert numbers["l0gc_safety_blocks_total"] == numbers["l0gc_failed_runs_total"] == numbers["l0gc_runs_total"] == 1
     assert numbers["l0gc_exit_code"] == 4
     assert "l0gc_last_success_timestamp_seconds" not in numbers
@@ -82,14 +82,14 @@ def test_a_run_without_a_result_tells_of_the_run_alone_and_no_success() -> None:
 
 def test_who_holds_m_back_is_counted_and_the_lowest_named() -> None:
     held = [{"topic": "t", "partition": p, "gc_epoch": 3, "reason": ""} for p in range(2)]
-    numbers = told(
+    numbers = values_of(
         Run("compute-watermark", {"watermark": 3, "cluster_epoch": 5, "held_back_by": held, "listing": None})
     )
     assert (numbers["l0gc_lowest_partition_gc_epoch"], numbers["l0gc_held_back_partitions"]) == (3, 2)
     assert "l0gc_l0_objects" not in numbers
 
 
-def test_the_steps_of_gc_are_told_apart_by_their_label() -> None:
+def test_the_steps_of_gc_are_distinguished_by_their_label() -> None:
     run = Run("gc", {"others": []}, exit_code=4, parts=[Run("housekeep"), Run("sweep", SWEPT)])
     codes = {s.labels["step"]: s.value for s in samples(run, "u") if s.metric.name == "l0gc_exit_code"}
     assert codes == {"gc": 4, "housekeep": 0, "sweep": 0}

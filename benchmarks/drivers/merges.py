@@ -1,6 +1,6 @@
 """A history of small reconciles: `merges.py merged BATCHES`, or `merges.py once BATCHES` for the same in one reconcile.
 
-The cluster is named by the environment. The first way merges behind each reconcile, and deletes what was replaced, as vacuum
+The cluster is named by the environment. The first way merges after each reconcile, and deletes what was replaced, as vacuum
 does when its grace period is over. Prints, as JSON, what was left and what it took.
 """
 
@@ -23,7 +23,7 @@ PARTITIONS: Final = 8
 BATCH: Final = 200
 """Records of a batch, over all partitions."""
 EARLY: Final = 20
-"""Reconciles behind which journal checkpoints are measured for the first time."""
+"""Reconciles after which journal checkpoints are measured for the first time."""
 
 
 def main(way: str, batches: int) -> dict[str, Any]:

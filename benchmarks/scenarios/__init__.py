@@ -1,4 +1,4 @@
-"""What can be measured, by the name it is asked for."""
+"""What can be measured, by its name on the command line."""
 
 from __future__ import annotations
 

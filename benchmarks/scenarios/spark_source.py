@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from benchmarks.measure import Goal, Result, Sample, Spread
-from benchmarks.measure import interleave as in_turn
+from benchmarks.measure import Goal, Result, Sample, Spread, interleave
 from benchmarks.scenarios.basic import check
 from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Setting
 from benchmarks.support.goals import ratio
@@ -41,7 +40,7 @@ def read(setting: Setting) -> Result:
         check(PLAIN, sample, records)
         return sample
 
-    samples = in_turn({OURS: ours, PLAIN: plain}, setting.runs)
+    samples = interleave({OURS: ours, PLAIN: plain}, setting.runs)
     size = sum(f.stat().st_size for f in copy.iterdir()) / (1 << 20)
     found = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
     goal = Goal("l0gc / Parquet, job", found.of_medians, READ_GOAL, found.text())
@@ -74,7 +73,7 @@ def write(setting: Setting) -> Result:
             sample.output,
         )
 
-    samples = in_turn({OURS: ours, PLAIN: plain}, setting.runs)
+    samples = interleave({OURS: ours, PLAIN: plain}, setting.runs)
     found = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
     goal = Goal("l0gc / Parquet and its copy, job", found.of_medians, WRITE_GOAL, found.text())
     title = f"{records:,} flights by {KEY_FIELD}, into a topic of {PARTITIONS} partitions"
@@ -82,5 +81,5 @@ def write(setting: Setting) -> Result:
 
 
 def _jobs(samples: dict[str, list[Sample]]) -> str:
-    told = (f"{name} {Spread.of([s.job or 0.0 for s in runs]).text(2)}" for name, runs in samples.items())
-    return f"jobs, s (min / median / max): {', '.join(told)}"
+    times = (f"{name} {Spread.of([s.job or 0.0 for s in runs]).text(2)}" for name, runs in samples.items())
+    return f"jobs, s (min / median / max): {', '.join(times)}"

@@ -113,9 +113,9 @@ def _counted(buckets: Filled, filling: Filling, name: str, program: Program) -> 
 
 
 def _check_counts(sample: Sample, filling: Filling) -> None:
-    told = sample.output
-    if (told["deleted"], told["failed"]) != (filling.garbage, 0):
-        raise BenchmarkFailedError(f"l0gc sweep was to delete {filling.garbage} objects, and says {told}")
+    output = sample.output
+    if (output["deleted"], output["failed"]) != (filling.garbage, 0):
+        raise BenchmarkFailedError(f"l0gc sweep was to delete {filling.garbage} objects, and says {output}")
 
 
 def l0gc_sweep(setting: Setting, *, may_fail: bool = False) -> Program:

@@ -137,10 +137,10 @@ def check_generated(who: str, bucket: GeneratedBucket) -> None:
 def _requests(sample: Sample) -> tuple[int, int]:
     """LIST requests of the data prefix, and DELETE requests: as the server counted them, else as l0gc says.
 
-    Of what l0gc says, one is the look at unfinished uploads.
+    Of what l0gc says, one lists unfinished uploads.
     """
     counted = sample.output.get(COUNTED)
     if counted is not None:
         return counted.get("LIST", 0), counted.get("DELETE", 0)
-    told = sample.output["requests"]
-    return told["list"] - 1, told["delete"]
+    reported = sample.output["requests"]
+    return reported["list"] - 1, reported["delete"]

@@ -32,18 +32,18 @@ def throttled(setting: Setting) -> Result:
     ours = {OURS: l0gc_sweep(setting, may_fail=True)}
     peers = {"s5cmd rm": s5cmd_rm(setting, may_fail=True), "boto_sweep.py": boto_sweep(setting, may_fail=True)}
     samples: dict[str, list[Sample]] = {}
-    told: dict[str, list[_Told]] = {}
+    outcomes: dict[str, list[_Outcome]] = {}
     for number in range(setting.runs):
         for limit in limits:
             for who, program in (ours | (peers if number == 0 else {})).items():
                 sample, result = _run(setting, who, program, limit, limit * seconds)
                 samples.setdefault(f"{who}, {limit:,}/s", []).append(sample)
-                told.setdefault(f"{who}, {limit:,}/s", []).append(result)
-    goals = [g for limit in limits for g in _goals(limit, told[f"{OURS}, {limit:,}/s"])]
+                outcomes.setdefault(f"{who}, {limit:,}/s", []).append(result)
+    goals = [g for limit in limits for g in _goals(limit, outcomes[f"{OURS}, {limit:,}/s"])]
     notes = [
         f"objects a second from {SETTLE_S:g} s on (min / median / max), refused requests, garbage left, how it ended:"
     ]
-    for name, runs in told.items():
+    for name, runs in outcomes.items():
         rates, refused = (Spread.of(v).text(0) for v in ([r.rate for r in runs], [r.refused for r in runs]))
         ends = ", ".join(sorted({r.ended for r in runs}))
         notes.append(f"  {name}: {rates}; {refused} refused; {max(r.left for r in runs):,} left; {ends}")
@@ -52,7 +52,7 @@ def throttled(setting: Setting) -> Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Outcome:
     """What a run came to: objects per second once settled, requests refused, garbage left, and how it ended."""
 
     rate: float
@@ -61,7 +61,7 @@ class _Told:
     ended: str
 
 
-def _run(setting: Setting, who: str, program: Program, limit: int, garbage: int) -> tuple[Sample, _Told]:
+def _run(setting: Setting, who: str, program: Program, limit: int, garbage: int) -> tuple[Sample, _Outcome]:
     bucket = GeneratedBucket(garbage, garbage, SHARDS)
     with FakeS3(bucket, limit) as server:
         found(setting, server.environment(), Filling(BUCKET, SHARDS, 0, 0, (garbage, 0)))
@@ -75,7 +75,7 @@ def _run(setting: Setting, who: str, program: Program, limit: int, garbage: int)
     if sample.output.get("failed"):
         raise BenchmarkFailedError(f"{who} says that it could not delete everything, and ended well: {sample.output}")
     print(".", end="", file=sys.stderr, flush=True)
-    return sample, _Told(settled(tokens), tokens.refused, bucket.left()[0], sample.failed or "done")
+    return sample, _Outcome(settled(tokens), tokens.refused, bucket.left()[0], sample.failed or "done")
 
 
 def settled(tokens: Tokens) -> float:
@@ -91,7 +91,7 @@ def settled(tokens: Tokens) -> float:
     return sum(n for _, n in late[1:]) / (late[-1][0] - late[0][0])
 
 
-def _goals(limit: int, runs: list[_Told]) -> list[Goal]:
+def _goals(limit: int, runs: list[_Outcome]) -> list[Goal]:
     rates = Spread.of([r.rate for r in runs])
     apart = Spread.of([abs(r.rate / limit - 1) for r in runs]).median
     failed = sum(r.ended != "done" for r in runs)

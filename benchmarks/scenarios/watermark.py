@@ -1,6 +1,6 @@
 """compute-watermark: on a small bucket, and its listing beside a plain boto3 loop.
 
-What is told as its time is what the command tells itself (`seconds` of --json), or the wall time of its process without
+The time shown is the one that the command reports (`seconds` of --json), or the wall time of its process without
 Spark's start, which is the same whatever there is to do.
 """
 
@@ -35,7 +35,7 @@ def small(setting: Setting) -> Result:
 
     samples = interleave({OURS: run}, setting.runs)
     title = "compute-watermark on a small bucket, from start to exit"
-    return Result("watermark-small", title, samples, [wall_goal(samples, OURS, SMALL_GOAL)], [_laps(samples[OURS])])
+    return Result("watermark-small", title, samples, [wall_goal(samples, OURS, SMALL_GOAL)], [_timings(samples[OURS])])
 
 
 def scan_beside(setting: Setting) -> Result:
@@ -63,7 +63,7 @@ def scan_beside(setting: Setting) -> Result:
     job = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
     goal = Goal("l0gc without Spark's start / plain, wall", job.of_medians, SCAN_GOAL, job.text())
     title = f"{2 * half:,} objects over {filling.shards:,} shards; job: the process without Spark's start"
-    return Result("scan-beside", title, samples, [goal], [_laps(samples[OURS])])
+    return Result("scan-beside", title, samples, [goal], [_timings(samples[OURS])])
 
 
 def _compute(setting: Setting, server: SeaweedFS, bucket: str, *flags: str) -> Sample:
@@ -71,9 +71,11 @@ def _compute(setting: Setting, server: SeaweedFS, bucket: str, *flags: str) -> S
     return setting.bench.run(command, server.environment() | {"L0GC_URL": url(bucket)})
 
 
-def _laps(samples: list[Sample]) -> str:
+def _timings(samples: list[Sample]) -> str:
     """Where the time goes: the median of each part."""
-    laps = {lap: Spread.of([s.output["seconds"][lap] for s in samples]).median for lap in samples[0].output["seconds"]}
+    timings = {
+        part: Spread.of([s.output["seconds"][part] for s in samples]).median for part in samples[0].output["seconds"]
+    }
     rest = Spread.of([s.wall - sum(s.output["seconds"].values()) for s in samples]).median
-    told = ", ".join(f"{lap} {seconds:.2f}" for lap, seconds in laps.items())
-    return f"medians, s: {told}, Python and the end of Spark {rest:.2f}"
+    median_parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in timings.items())
+    return f"medians, s: {median_parts}, Python and the end of Spark {rest:.2f}"

@@ -1,7 +1,7 @@
 """Filled buckets that every program finds alike, and the check of what it left.
 
 A bucket is filled once. For each run a server of its own starts on a copy of the data folder, so that no program works on
-what another one stirred up, and no server still tidies up behind the one before. Before and after a run the whole bucket is
+what another one stirred up, and no server still tidies up after the one before. Before and after a run the whole bucket is
 listed: what had to go is gone, everything else has the ETag that it had.
 """
 
@@ -142,7 +142,7 @@ def contents(server: SeaweedFS, bucket: str) -> dict[str, str]:
 
 
 def is_garbage(key: str) -> bool:
-    """Whether a key is that of an L0 object at or below M; told without l0gc's own code."""
+    """Whether a key is that of an L0 object at or below M; decided without l0gc's own code."""
     match = _L0.fullmatch(key[len(DATA) :]) if key.startswith(DATA) else None
     return match is not None and int(match[1]) <= WATERMARK
 
@@ -166,4 +166,4 @@ def check_swept(who: str, before: dict[str, str], after: dict[str, str], filling
         raise BenchmarkFailedError(f"{who} touched {len(touched)} objects that were none of its business: {touched[0]}")
     new = [k for k in after.keys() - before.keys() if not k.startswith(RUNS) and k != ATTEMPT]
     if new:
-        raise BenchmarkFailedError(f"{who} made {len(new)} objects that nobody asked for, e.g. {new[0]}")
+        raise BenchmarkFailedError(f"{who} made {len(new)} objects that nobody requested, e.g. {new[0]}")

@@ -86,7 +86,7 @@ class GeneratedBucket:
     # -- what a server asks for ---------------------------------------------------------------------------------------
 
     def list(self, prefix: str, after: str, most: int) -> list[Entry]:
-        """The first objects below `prefix` behind the key `after`, in key order."""
+        """The first objects below `prefix` after the key `after`, in key order."""
         with self._lock:
             small = sorted(k for k in self.objects if k.startswith(prefix) and k > after)
         first = (self._entry(k) for k in small if k < DATA)

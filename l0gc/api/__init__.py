@@ -1,7 +1,7 @@
 """l0gc as a library: `with l0gc.open("s3://bucket/prefix") as cluster: ...`, which does what the commands do.
 
 Each method calls what its command calls, and decides nothing itself. Results have the names of the command's JSON; errors
-are those of `l0gc.errors`. What could be done in part only raises its error behind the work, with what was done as
+are those of `l0gc.errors`. What could be done in part only raises its error after the work, with what was done as
 `error.result`. What is named in `__all__`, and in docs/library.md, is public and stays.
 """
 

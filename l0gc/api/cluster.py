@@ -274,7 +274,7 @@ class Cluster:
 
         Args:
             before_offset: the first offset that stays; -1 to delete all records that there are now.
-            before_time_ms: keep the first record whose timestamp is this one or a later one, and all behind it.
+            before_time_ms: keep the first record whose timestamp is this one or a later one, and all after it.
             dry_run: delete nothing; the result is what a run would do.
         """
         result = delete_records.delete_records(

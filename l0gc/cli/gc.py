@@ -228,7 +228,7 @@ class _Gc:
             )
 
     def _do(self, s: _Step) -> bool:
-        """Whether to go on behind this step."""
+        """Whether to go on after this step."""
         step, began = s.name, time.monotonic()
         results: list[Result] = []
         code = INTERRUPTED

@@ -131,7 +131,7 @@ class Output:
         """Shows one styled result after another, each as wide as it should be.
 
         On a terminal each takes the place of the one before; elsewhere, and on one that cannot do that, it is printed
-        below it behind a blank line. With `--json` it is one object a line.
+        below it after a blank line. With `--json` it is one object a line.
         """
         if self.json or not is_capable():
             first = True

@@ -72,7 +72,7 @@ def ended(code: int) -> None:
 
 
 def _ignore() -> None:
-    """What Python does behind this is short, and it keeps what is ignored."""
+    """What Python does after this is short, and it keeps what is ignored."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

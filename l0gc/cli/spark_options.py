@@ -118,7 +118,7 @@ def telling_tasks(spark: SparkSession, show: Advance) -> Iterator[Callable[[str]
 
 
 class OneSession:
-    """The one Spark session of a run of several steps: started by the first that needs it, stopped behind the last.
+    """The one Spark session of a run of several steps: started by the first that needs it, stopped after the last.
 
     Args:
         start: opens it.
@@ -155,5 +155,5 @@ class OneSession:
                         self._spark.conf.set(key, value)
                 yield self._spark
         except KeyboardInterrupt:
-            end_java()  # no step comes behind this one
+            end_java()  # no step comes after this one
             raise

@@ -189,7 +189,7 @@ def run_sweep(
     Args:
         listed: the file that a dry run lists the objects in, - for stdout; the result is then a note.
 
-    Raises what `_raise_what_went_wrong` raises, behind the result.
+    Raises what `_raise_what_went_wrong` raises, after the result.
     """
     if options.run_id is None:
         options = replace(options, run_id=run_id(store.now_ms(), cluster.runtime.new_id()))

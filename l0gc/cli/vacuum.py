@@ -164,7 +164,7 @@ def run_vacuum(
 ) -> None:
     """Vacuum, and print the result.
 
-    Raises behind the result:
+    Raises after the result:
         StoppedError: the user stopped the run.
         PausedError: a pause ended it.
         PartialFailureError: objects could not be deleted, or journals not be read.

@@ -82,7 +82,7 @@ class Deleter:
         """Delete objects, in requests of as many as the pace allows. What ended it early is in the outcome's `error`.
 
         Args:
-            requested: called behind each request that was answered, with what it has removed.
+            requested: called after each request that was answered, with what it has removed.
         """
         outcome = DeleteOutcome()
         todo = list(objects)

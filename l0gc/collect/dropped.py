@@ -4,8 +4,8 @@ What makes their deletion safe: an object is dropped by an entry, once, and is n
 journal lists it, with when it was dropped, so no listing is needed and nothing is guessed. It stays for `l1_grace` by the
 store's clock and for two epochs, for readers that replayed the journal before. A reader that takes longer finds it gone,
 replays, and reads what took its place (hazard 19). Only when it is gone an entry says so, and the journal forgets it; a
-run that is killed in between deletes what is gone once more. An index object of a deleted topic goes behind all that it
-lists, so that what is left after a failure can still be found.
+run that is killed in between deletes what is gone once more. An index object of a deleted topic is deleted after all that
+it lists, so that what is left after a failure can still be found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DroppedRemoval:
 
     Args:
         remover_of: gives the remover of a kind.
-        stop: set to end it behind the lot that is under way.
+        stop: set to end it after the lot that is under way.
     """
 
     def __init__(

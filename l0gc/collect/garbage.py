@@ -1,7 +1,7 @@
 """What a vacuum asks of the writers: which objects they have dropped, and which they may still need.
 
 The collector knows no journal. It knows a `GarbageSource`, in units (a journal), and what it finds in a listing it shows to
-a `Look`, which says of each key what its own unit said behind the fence. What may be deleted is decided in `dropped.py`,
+a `Look`, which says of each key what its own unit said after the fence. What may be deleted is decided in `dropped.py`,
 `orphans.py` and `notes.py`, a module for each kind.
 """
 
@@ -61,7 +61,7 @@ class Amounts(NamedTuple):
 
 
 class Look(Protocol):
-    """What the units of a part of the listing said, at or behind their fences."""
+    """What the units of a part of the listing said, at or after their fences."""
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
         """What is known of each key.
@@ -73,7 +73,7 @@ class Look(Protocol):
 
 
 class Part(Protocol):
-    """A part of a listing: the keys below `prefix` behind `start` up to `end`, itself included; without an end, to the last.
+    """A part of a listing: the keys below `prefix` after `start` up to `end`, itself included; without an end, to the last.
 
     It holds no secret and can be sent to executors.
     """

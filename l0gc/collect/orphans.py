@@ -2,7 +2,7 @@
 
 What makes their deletion safe: stamp, fence, look, list. A run stamps its objects with the cluster epoch of the round, in
 their keys, before it writes the first of them. A fence E is then appended to the journal: from there on it refuses to name
-what is stamped below E. The journal is read behind the fence, and only then the bucket is listed. So an object stamped
+what is stamped below E. The journal is read after the fence, and only then the bucket is listed. So an object stamped
 below E that the journal does not name there will never be named (hazard 25). No time is guessed: a run that takes longer is
 refused at its commit, and stamps its next round anew. What the journal has dropped is not for this rule: it has its own,
 with a time of grace for readers. A key that is no L1 or index key is never deleted, only counted and shown (hazard 13).
@@ -53,7 +53,7 @@ class OrphanScan:
 
     def batches(self) -> Iterator[list[EligibleObject]]:
         """The orphans of each page; may be empty. Raises what `Look.facts` raises."""
-        look = self._look_at(self._store, self._part)  # behind the fence, and before the first page
+        look = self._look_at(self._store, self._part)  # after the fence, and before the first page
         for page in self._pages():
             self.counts.listed += len(page)
             found = []

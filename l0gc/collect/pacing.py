@@ -81,7 +81,7 @@ class Pacer:
             return self._rate_at(self._clock.monotonic())
 
     def wait(self, objects: int) -> int:
-        """Wait until some of `objects` may be sent, behind those who wait already; how many, 0 if the run is to end.
+        """Wait until some of `objects` may be sent, after those who wait already; how many, 0 if the run is to end.
 
         How many is decided at the end of the wait: a batch of a pace that was too fast would hold up the others.
         """

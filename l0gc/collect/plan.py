@@ -115,7 +115,7 @@ class SweepPlan(msgspec.Struct, frozen=True):
         return self.expected > self.counted - self.expected >= 0
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
-        """The shards in at most `n` ranges, each from its first shard to the one behind its last.
+        """The shards in at most `n` ranges, each from its first shard to the one after its last.
 
         Each range costs the end of a page that is not its own, so where the last scan saw few pages there are few ranges.
         """

@@ -114,7 +114,7 @@ class Remover:
         records: where the run record goes; by default into the bucket.
         stop: set to end the run: what is under way is finished and recorded, the rest is left.
         pacer: the process's pace, made with `stop`; by default one of this worker's own.
-        progress: called behind every DELETE request.
+        progress: called after every DELETE request.
         budget: how many objects may go; by default as many as the plan's limit says.
 
     Attributes:

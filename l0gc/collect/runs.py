@@ -114,7 +114,7 @@ def list_runs(
     """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
 
     Args:
-        start_after: only the runs whose records lie behind this key.
+        start_after: only the runs whose records lie after this key.
         parallel: reads what became of them; one after another if it is not given.
     """
     segments: Counter[str] = Counter()

@@ -2,7 +2,7 @@
 
 Safe because of what it does not rely on: an object is eligible only if its own key parses as an L0 key with an epoch at or
 below M (hazard 13) and, where there is a minimum age, if it is that old by the store's clock (hazard 16). The order of
-the listing only saves requests: keys sort by shard, then epoch, so behind a page that ends above M everything up to the
+the listing only saves requests: keys sort by shard, then epoch, so after a page that ends above M everything up to the
 next shard is live, and the scan jumps there. A store that lists out of order is noticed and read in full (hazard 12).
 """
 
@@ -119,7 +119,7 @@ class SkipScan:
                     break
 
     def _disordered(self, keys: list[str], last: str) -> bool:
-        """Whether a page does not go on behind `last`, in order; versions of one key may follow each other."""
+        """Whether a page does not go on after `last`, in order; versions of one key may follow each other."""
         if keys[0] < last or sorted(keys) != keys:
             return True
         return not self._versions and (keys[0] == last or len(set(keys)) < len(keys))

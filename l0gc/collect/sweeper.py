@@ -38,7 +38,7 @@ class Sweeper:
     """One worker's sweep of the shards `first` to `end` (end excluded); see `Remover` for the arguments.
 
     Args:
-        progress: called behind every request.
+        progress: called after every request.
         gone: called with what each batch has removed, or would remove in a dry run.
     """
 

@@ -67,7 +67,7 @@ def announced(store: ObjectStore, me: UnderWay, *, quietly: bool = False) -> Ite
         yield _others(store, mine, quietly=False)
     finally:
         ended.set()
-        heart.join()  # what it may be writing must not come behind the removal
+        heart.join()  # what it may be writing must not come after the removal
         with suppress(StoreError):
             store.delete([mine])
 

@@ -1,6 +1,6 @@
 """A vacuum: everything that goes but L0, a kind after the other, each by the rule of its own module.
 
-What has been dropped goes first, since no listing is needed for it; then the orphans, behind the fences; then old notes. A
+What has been dropped goes first, since no listing is needed for it; then the orphans, after the fences; then old notes. A
 dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
 that follows deletes. The pause, the run record, the pace and the limits are those of a sweep, by the same code.
 """
@@ -152,7 +152,7 @@ class Vacuum:
     Args:
         source: the writers; None where they keep an external log, and only notes are to go.
         elsewhere: searches for orphans on Spark; by default this process does.
-        progress: called behind every request, with the kind, and how many objects of all kinds are gone and their bytes.
+        progress: called after every request, with the kind, and how many objects of all kinds are gone and their bytes.
     """
 
     def __init__(

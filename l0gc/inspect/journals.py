@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass
 class Journals:
-    """All journals of a cluster, behind its controller's snapshot."""
+    """All journals of a cluster, after its controller's snapshot."""
 
     snapshot: ControllerState
     readings: list[Reading] = field(default_factory=list)

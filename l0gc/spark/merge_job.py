@@ -2,7 +2,7 @@
 
 The work is done by the functions of `level_one/merge.py`, by which threads of one process do it, too. A task may run twice,
 or die: merged objects have random names and count only when a journal names them, and a task that is run again finds what
-the first one has committed, and goes on behind it. It counts only what it does itself.
+the first one has committed, and goes on after it. It counts only what it does itself.
 """
 
 from __future__ import annotations

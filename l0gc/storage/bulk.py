@@ -37,7 +37,7 @@ class Bulk:
 
     Args:
         session: the boto3 session that has the credentials.
-        count: told of each request.
+        count: called for each request.
     """
 
     def __init__(self, config: StoreConfig, session: Any, count: Callable[[str], None]) -> None:

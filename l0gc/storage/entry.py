@@ -1,4 +1,4 @@
-"""What an object of the shared log holds: an entry or a checkpoint, packed, with a checksum behind it.
+"""What an object of the shared log holds: an entry or a checkpoint, packed, with a checksum after it.
 
 One changed bit could make another valid entry: an epoch that was never reached, a bound that lets live objects go. So each
 object ends with a CRC-32 over its key and its content, which finds a changed object and one that lies at another's place.
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
-    """The state behind an offset, and the log's time there."""
+    """The state after an offset, and the log's time there."""
 
     time_ms: Millis
     state: bytes

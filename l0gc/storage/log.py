@@ -6,7 +6,7 @@ Why it is safe without a server:
 - An append whose reply was lost is settled by reading the offset back and comparing the entry's id (hazard 8). It is
   repeated at the same offset only, never at another one while its outcome is open. A 412 alone does not say that the
   entry is another's: a proxy may have sent the request twice.
-- Truncation deletes entries that a checkpoint covers, behind a boundary that keeps sleepers from believing in what they
+- Truncation deletes entries that a checkpoint covers, after a boundary that keeps sleepers from believing in what they
   re-create there (`boundary.py`, hazard 7).
 - Every object carries a checksum over its content and its key (`entry.py`); what fails it stops the log.
 
@@ -61,7 +61,7 @@ _BACKOFF_S: Final = 0.1
 class Landed:
     """An entry at its offset.
 
-    `date_ms` is the store's clock when it was read or written; the offset behind an entry that was written was free then.
+    `date_ms` is the store's clock when it was read or written; the offset after an entry that was written was free then.
     `weight` is what its object weighs in bytes.
     """
 
@@ -83,7 +83,7 @@ class OffsetTakenError(LogConflictError):
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """A checkpoint as read: the state behind `offset`, the log's time there, and what the object weighs."""
+    """A checkpoint as read: the state after `offset`, the log's time there, and what the object weighs."""
 
     offset: int
     time_ms: int
@@ -93,9 +93,9 @@ class KeptState:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The newest checkpoint, the entries behind it, and the listing that showed both.
+    """The newest checkpoint, the entries after it, and the listing that showed both.
 
-    The offset behind the last entry was free when the listing began.
+    The offset after the last entry was free when the listing began.
     """
 
     checkpoint: KeptState | None
@@ -142,7 +142,7 @@ class SharedLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def replay(self) -> Replay:
-        """All that a state is built from: the newest checkpoint and every entry behind it.
+        """All that a state is built from: the newest checkpoint and every entry after it.
 
         Raises:
             CorruptObjectError: an entry is missing between two others, or does not parse.
@@ -178,13 +178,13 @@ class SharedLog:
         )
 
     def tail(self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False) -> tuple[list[Landed], int]:
-        """The entries behind offset `after`, read in windows that grow; and when the offset behind them was free.
+        """The entries after offset `after`, read in windows that grow; and when the offset after them was free.
 
         Args:
             after: the last offset that the caller holds.
             as_of_ms: when, by the store's clock, the caller last knew that to be the end of the log.
             expected: how many entries there probably are: the first window is of so many.
-            hasty: if they are there, do not read on. The offset behind them was free when the caller last knew.
+            hasty: if they are there, do not read on. The offset after them was free when the caller last knew.
 
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
@@ -197,7 +197,7 @@ class SharedLog:
                 if isinstance(found, Landed):
                     entries.append(found)
                     continue
-                # Whatever was found behind this offset has been written since it was seen to be free.
+                # Whatever was found after this offset has been written since it was seen to be free.
                 if self.boundary.if_due(as_of_ms, found)[0] > after + 1:
                     raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
                 return entries, found
@@ -237,7 +237,7 @@ class SharedLog:
         """Create `offset` with `payload`; when this returns, the entry is in the log for good.
 
         Args:
-            offset: one behind the last entry that the decision was made on.
+            offset: one after the last entry that the decision was made on.
             time_ms: the entry's time.
             as_of_ms: when, by the store's clock, the caller last knew `offset` to be free.
 
@@ -272,14 +272,14 @@ class SharedLog:
             # The dates may differ by less than has passed: one of them may have been ahead.
             slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
-            # Either the offset was re-created behind a truncation, or the entry landed and was truncated since, inside
+            # Either the offset was re-created after a truncation, or the entry landed and was truncated since, inside
             # a checkpoint. Only the minimum age tells them apart, and the age of an entry that was found is not known.
             if doubt is not None or owner is not None or slept or not within(date, seen_ms, self.min_age_ms):
                 raise self._unknown(offset, overtaken) from overtaken
             raise overtaken
         if doubt is not None:
             _log.info("an append whose reply was lost has landed: %s", doubt, extra=event("append_settled", key=key))
-        # Of an entry that was found, only the time of its writing says when the offset behind it was free.
+        # Of an entry that was found, only the time of its writing says when the offset after it was free.
         return Landed(
             offset, time_ms, payload, date if owner is None else min(date, owner.created_ms), len(body), self.writer
         )

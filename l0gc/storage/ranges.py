@@ -25,7 +25,7 @@ GROWTH: Final = 4
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """The keys behind `start` up to `end`, itself included; without an end, up to the last one."""
+    """The keys after `start` up to `end`, itself included; without an end, up to the last one."""
 
     start: str = ""
     end: str | None = None
@@ -96,7 +96,7 @@ def of_shards(layout: KeyLayout, count: int) -> list[KeyRange]:
 def split(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[KeyRange]:
     """`rest` in pieces.
 
-    A rest begins at a key that was read. What comes behind it may lie in the same epoch of that shard, in the shard's later
+    A rest begins at a key that was read. What comes after it may lie in the same epoch of that shard, in the shard's later
     epochs, or in later shards: each of the three is cut evenly into about `parts`.
     """
     boundaries = [layout.before_shard(s) for s in range(1, layout.shards)]
@@ -110,7 +110,7 @@ def split(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[K
 
 
 def cut(keys: KeyRange, at: Iterable[str]) -> list[KeyRange]:
-    """The range, cut behind each of these keys that lies within it."""
+    """The range, cut after each of these keys that lies within it."""
     inside = sorted({k for k in at if keys.start < k and (keys.end is None or k < keys.end)})
     ends: list[str | None] = [*inside, keys.end]
     return [KeyRange(start, end) for start, end in zip([keys.start, *inside], ends, strict=True)]

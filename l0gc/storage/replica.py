@@ -27,10 +27,10 @@ S = TypeVar("S")
 CHECKPOINT_BYTES: Final = 256 << 10
 """A checkpoint of less than this is cheap, so what is behind it need not weigh more."""
 CHECKPOINT_EVERY: Final = 64
-"""Entries behind a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, even if housekeeping
+"""Entries after a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, even if housekeeping
 never runs. Behind a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
 _CHECKPOINT_SHARE: Final = 2
-"""What lies behind a checkpoint weighs so many times as much as it does when the next one is due. So all checkpoints
+"""What lies after a checkpoint weighs so many times as much as it does when the next one is due. So all checkpoints
 together cost half of what the entries cost, and the newest one; and a replay reads at most three times the state."""
 _OVERDUE: Final = 1.25
 """The writer whose entry makes a checkpoint due writes it. The others wait for a quarter more, and check whether it has."""
@@ -242,7 +242,7 @@ class Replica(Generic[S]):
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
     def checkpoint_due(self, *, housekeeping: bool = False) -> bool:
-        """Whether the state should be kept: what lies behind the newest checkpoint weighs enough.
+        """Whether the state should be kept: what lies after the newest checkpoint weighs enough.
 
         Args:
             housekeeping: also where a cheap one saves a reader some requests.
@@ -263,7 +263,7 @@ class Replica(Generic[S]):
         if was_due:
             if self._behind < _OVERDUE * self._due_weight:
                 return
-            with suppress(ObjectNotFoundError):  # truncated meanwhile, behind a newer one
+            with suppress(ObjectNotFoundError):  # truncated meanwhile, after a newer one
                 newest = self.log.newest_checkpoint()
                 if newest is not None and self.checkpoint_offset < newest[0] <= self.offset:
                     self._kept(*newest)

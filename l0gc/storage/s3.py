@@ -133,7 +133,7 @@ class S3Store(Connection):
         if keys and not self._plain_deletes:
             if self.bulk.delete([self.full_key(k) for k in keys]):
                 return []
-            self._plain_deletes = True  # something is wrong: from now on whoever is asked says what, key by key
+            self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
         return self._delete(self.once, keys)
 
     def _delete(self, client: S3Client, keys: Sequence[str]) -> builtins.list[DeleteFailure]:

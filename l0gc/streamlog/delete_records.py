@@ -39,7 +39,7 @@ def delete_records(
 
     Args:
         before_offset: the first offset that stays; `HIGH_WATERMARK` for all records that there are now.
-        before_time_ms: the first record whose timestamp is this one, or a later one, stays, and all behind it.
+        before_time_ms: the first record whose timestamp is this one, or a later one, stays, and all after it.
         dry_run, shown: see `expire`.
 
     Raises:

@@ -1,6 +1,6 @@
 """l0gc's journals as a source of epochs: what M is computed from, one journal after another, wherever they are read.
 
-A journal's checkpoint and the entries behind it are the snapshot of all its partitions, always as new as the journal. A
+A journal's checkpoint and the entries after it are the snapshot of all its partitions, always as new as the journal. A
 journal that cannot be read holds M where its partitions are at the lowest: at the revisions of its topics less one, or at
 what is published, if that is higher, since no partition was ever below a published M (hazard 6).
 

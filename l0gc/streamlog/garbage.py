@@ -1,7 +1,7 @@
 """The stream log's garbage, as a vacuum asks for it: what journals dropped, and what they know of a key in a listing.
 
-Each journal is read once, and again behind its fence. What a vacuum learns of a key comes from the state of the one journal
-that its partition lies in, behind the fence there: the names in that state, and those that its index objects list. In doubt
+Each journal is read once, and again after its fence. What a vacuum learns of a key comes from the state of the one journal
+that its partition lies in, after the fence there: the names in that state, and those that its index objects list. In doubt
 a key is needed: where an index object cannot be read, where the journal cannot, where the fence is not in its log.
 
 A controller log that was restored from a backup is found out here (hazard 10): a journal is above the cluster epoch, holds a
@@ -166,7 +166,7 @@ class JournalGarbage:
         try:
             rows = read_dropped(self._cluster.store, p, tree)
         except ObjectNotFoundError:
-            return []  # it went behind all that it listed, and its journal does not know
+            return []  # it was deleted after all that it listed, and its journal does not know
         except CorruptObjectError as e:
             self._broken[unit] = str(e)
             return None
@@ -223,7 +223,7 @@ class JournalGarbage:
             n = int(np.searchsorted(weights, at, "right"))
             before = float(weights[n - 1]) if n else 0.0
             partition = int((at - before) / (float(weights[n]) - before) * topics[n].partitions)
-            # '~' sorts behind all that follows a partition's number, and is no "directory" name (hazard 12).
+            # '~' sorts after all that follows a partition's number, and is no "directory" name (hazard 12).
             cuts.append(f"{prefix}{topics[n].name}-{topics[n].revision}/{partition:05}~")
         cuts = sorted(set(cuts))
         forgotten = sorted(

@@ -69,7 +69,7 @@ def parse_key(key: str) -> L1Key | None:
 
 
 def _cut_in(folder: str, cut: str) -> int | None:
-    """The partition behind which a listing is cut, if that is in this folder."""
+    """The partition after which a listing is cut, if that is in this folder."""
     return int(cut[len(folder) : -1]) if cut.startswith(folder) else None
 
 
@@ -143,7 +143,7 @@ class JournalLook:
     """See `collect.garbage.Look`.
 
     Args:
-        state_of: gives the state of a journal, behind its fence.
+        state_of: gives the state of a journal, after its fence.
     """
 
     def __init__(self, store: ObjectStore, part: JournalPart, state_of: Callable[[int], JournalState]) -> None:
@@ -214,7 +214,7 @@ class JournalLook:
         raise EpochRegressionError(
             f"object {key} belongs to a topic {k.topic!r} of revision {k.revision}, which neither the controller nor a "
             "journal knows: the controller log looks restored from an old backup, or the object is foreign; no orphan was "
-            "deleted behind it. Restore the newer controller log, or remove that object if it is not l0gc's"
+            "deleted after it. Restore the newer controller log, or remove that object if it is not l0gc's"
         )
 
     def _needed(self, at: tuple[int, int], keys: Sequence[L1Key]) -> list[bool]:

@@ -1,8 +1,8 @@
 """Creating, describing and deleting topics, beyond the controller's entry.
 
-A topic is created only above everything that sweeps may delete: behind a controller log that was restored from an old
-backup, a new topic would take data at epochs that a published M has long released (hazard 10). The controller's guard sees
-to that, before anything is written. A deleted topic is closed in its journals, so that a writer with an old view is refused.
+A topic is created only above everything that sweeps may delete. After a controller log was restored from an old backup, a
+new topic would take data at epochs that a published M released long ago (hazard 10); the controller's guard refuses that
+before anything is written. A deleted topic is closed in its journals, so that a writer with an old view is refused.
 """
 
 from __future__ import annotations

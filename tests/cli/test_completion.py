@@ -22,12 +22,12 @@ from tests.support.cli import BIN, l0gc, l0gc_process
 
 def completed(line: str) -> list[str]:
     """What bash is offered at the end of `line`."""
-    asked = {
+    request = {
         "_L0GC_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split(" ")) - 1),
     }
-    ended = subprocess.run(BIN, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    ended = subprocess.run(BIN, env={**os.environ, **request}, capture_output=True, text=True, check=True)
     assert ended.stderr == ""
     return ended.stdout.split()
 

@@ -1,4 +1,4 @@
-"""What compute-watermark tells of a scan, without a run."""
+"""What compute-watermark says of a scan, without a run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def printed(kept: KeptScan | None = None, scan: ScanSnapshot | None = SCAN, **ch
     return results[0]
 
 
-def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
+def test_the_text_shows_what_is_held_by_whom_the_most_first() -> None:
     text = printed().text
     assert text[1:] == [
         "L0 holds 25 objects (2.4 KiB); eligible now: 10 (1000 B, oldest 7 d)",
@@ -65,11 +65,11 @@ def test_the_text_tells_what_is_held_by_whom_the_most_first() -> None:
     assert all(len(line) <= 80 for line in text)
 
 
-@pytest.mark.parametrize(("holding", "told"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
-def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, told: str) -> None:
+@pytest.mark.parametrize(("holding", "others"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
+def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, others: str) -> None:
     held = [Holder("events", n, 3, IDLE, "it is idle") for n in range(holding)]
     result = printed(scan=None, held_back_by=held)
-    assert result.text[-1] == f"held back by events/0 {told}: it is idle"
+    assert result.text[-1] == f"held back by events/0 {others}: it is idle"
     first = {"topic": "events", "partition": 0, "gc_epoch": 3, "reason": "it is idle"}
     assert result.data["held_back_by"][0].items() >= first.items()
 
@@ -118,19 +118,19 @@ def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(external: bo
         )
 
 
-def test_the_text_tells_that_an_inventory_was_read_and_how_old_it_is() -> None:
-    def told(age_ms: int) -> list[str]:
+def test_the_text_says_that_an_inventory_was_read_and_how_old_it_is() -> None:
+    def lines(age_ms: int) -> list[str]:
         t = msgspec.structs.replace(
             SCAN.totals, source="inventory", run_ms=9 * DAY_MS + age_ms, noncurrent_objects=1, noncurrent_bytes=1000
         )
         return printed(scan=ScanSnapshot(t, SCAN.rows)).text
 
-    assert told(3 * DAY_MS)[:-2] == printed().text
-    assert told(3 * DAY_MS)[-2:] == [
+    assert lines(3 * DAY_MS)[:-2] == printed().text
+    assert lines(3 * DAY_MS)[-2:] == [
         "not included above, but billed: 1 noncurrent version (1000 B)",
         "counted from an inventory made 3 d ago, not from the bucket as it is now",
     ]
-    assert told(0)[-1] == "counted from an inventory of unknown age, not from the bucket as it is now"
+    assert lines(0)[-1] == "counted from an inventory of unknown age, not from the bucket as it is now"
 
 
 def test_an_inventory_that_this_machine_cannot_read_is_reported_in_a_sentence(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_snapshot_that_was_not_kept_is_reported_and_no_failure(caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["--snapshot-age", "1h"], "--snapshot-age belongs to --reports and --partitions"),
         (["--cluster-epoch", "9"], "--cluster-epoch belongs to --reports and --partitions"),
@@ -181,6 +181,6 @@ def test_a_snapshot_that_was_not_kept_is_reported_and_no_failure(caplog: pytest.
         (["--inventory", "manifest.json", "--no-scan"], "give one of the two"),
     ],
 )
-def test_an_option_that_would_have_no_effect_is_refused(args: list[str], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_an_option_that_would_have_no_effect_is_refused(args: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         l0gc("compute-watermark", "--url", "s3://bucket", *args)

@@ -78,10 +78,10 @@ def test_wrong_credentials_are_the_same_sentence_and_exit_code_to_doctor_as_to_e
     l0gc("init", "--create-bucket", "--shards", "4")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(L0gcError) as said:
+    with pytest.raises(L0gcError) as from_status:
         l0gc("status")
-    with pytest.raises(CheckFailedError) as told:
+    with pytest.raises(CheckFailedError) as from_doctor:
         l0gc("doctor")
-    sentence = str(said.value).partition("; ")[0]
-    assert sentence in str(told.value)
-    assert told.value.exit_code == said.value.exit_code
+    sentence = str(from_status.value).partition("; ")[0]
+    assert sentence in str(from_doctor.value)
+    assert from_doctor.value.exit_code == from_status.value.exit_code

@@ -97,8 +97,8 @@ def test_an_event_is_whole_where_one_text_has_a_url_and_the_next_an_at(capsys: p
     handler.format_name = logs.JSON
     row = {"name": "l0gc", "msg": "founded at s3://b", **event("e", by="ann@ops1", n=[1, None, 0.5])}
     handler.emit(logging.makeLogRecord(row))
-    told = json.loads(capsys.readouterr().err)
-    assert (told["message"], told["by"], told["n"]) == ("founded at s3://b", "ann@ops1", [1, None, 0.5])
+    parsed = json.loads(capsys.readouterr().err)
+    assert (parsed["message"], parsed["by"], parsed["n"]) == ("founded at s3://b", "ann@ops1", [1, None, 0.5])
 
 
 def test_a_reader_of_the_log_that_has_gone_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
     return results[-1]
 
 
-def test_the_result_tells_objects_partitions_records_and_bytes() -> None:
+def test_the_result_counts_objects_partitions_records_and_bytes() -> None:
     done = printed(DONE)
     assert done.text == [
         "1,600 L1 objects of 8 partitions became 8 (100,000 records, 4.0 MiB, now 3.0 MiB)",
@@ -116,7 +116,7 @@ def test_spark_is_not_started_for_little_or_nothing(monkeypatch: pytest.MonkeyPa
         run(a)
 
 
-def test_the_metrics_tell_what_was_read_and_written() -> None:
+def test_the_metrics_show_what_was_read_and_written() -> None:
     found = {s.metric.name: s.value for s in samples(Run("merge", printed(DONE).data), "s3://b")}
     assert found["l0gc_merge_read_bytes_total"] == 4 << 20
     assert found["l0gc_merge_written_bytes_total"] == 3 << 20

@@ -28,7 +28,7 @@ def a_sweep(deleted: int, exit_code: int = 0) -> Run:
     return Run("sweep", data, exit_code=exit_code, seconds=1.5, ended_s=1000.0)
 
 
-def told(text: str) -> dict[str, float]:
+def parsed(text: str) -> dict[str, float]:
     return {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}
 
 
@@ -54,7 +54,7 @@ def test_a_failed_run_keeps_the_time_of_the_last_success(tmp_path: Path) -> None
     path = tmp_path / "sweep.prom"
     write(path, samples(a_sweep(3), "s3://b/p"), no_note)
     write(path, samples(Run("sweep", exit_code=4, ended_s=2000.0), "s3://b/p"), no_note)
-    numbers = told(path.read_text())
+    numbers = parsed(path.read_text())
     assert numbers["l0gc_last_success_timestamp_seconds"] == 1000
     assert numbers["l0gc_last_end_timestamp_seconds"] == 2000
     assert numbers["l0gc_safety_blocks_total"] == 1
@@ -69,7 +69,7 @@ def test_a_file_that_does_not_parse_is_begun_anew_with_a_note(tmp_path: Path, bo
     write(path, samples(a_sweep(3), "s3://b/p"), notes.append)
     assert len(notes) == 1
     assert "begun anew" in notes[0]
-    assert told(path.read_text())["l0gc_objects_deleted_total"] == 3
+    assert parsed(path.read_text())["l0gc_objects_deleted_total"] == 3
 
 
 def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_metrics_never_change_what_a_command_ends_with(store: S3Store, tmp_path:
     path = tmp_path / "status.prom"
     with gateway() as server:
         ended = ended_here("status", "--metrics-file", str(path), "--pushgateway", server.url)
-    assert ended.code == 5  # a run that failed is told, too
-    assert told(path.read_text())["l0gc_exit_code"] == 5
+    assert ended.code == 5  # a run that failed is reported, too
+    assert parsed(path.read_text())["l0gc_exit_code"] == 5
     assert "l0gc_exit_code" in server.heard[0][2]
 
     l0gc("init")
@@ -162,7 +162,7 @@ def test_metrics_never_change_what_a_command_ends_with(store: S3Store, tmp_path:
 
 
 @pytest.mark.weed
-def test_commands_tell_what_they_measured(store: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_report_what_they_measured(store: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, path = tmp_path / "lines", tmp_path / "all.prom"
     lines.write_text("a\nb\nc\n")
     options = ["--metrics-file", str(path)]
@@ -174,7 +174,7 @@ def test_commands_tell_what_they_measured(store: S3Store, tmp_path: Path, capsys
     l0gc("housekeep", *options)
     l0gc("sweep", *options)
     l0gc("status", *options)
-    numbers = told(path.read_text())
+    numbers = parsed(path.read_text())
     assert numbers["l0gc_uploaded_records_total"] == 6
     assert numbers["l0gc_fence_window_slides_total"] == 2  # from the empty journal to each of the two epochs
     assert numbers["l0gc_fence_known_epochs_total"] + numbers["l0gc_fence_new_epochs_total"] == 2
@@ -189,11 +189,11 @@ def test_commands_tell_what_they_measured(store: S3Store, tmp_path: Path, capsys
     assert path.read_text() == before
     with pytest.raises(L0gcError):
         l0gc("upload", "nothing", str(lines), *options)
-    assert told(path.read_text())["l0gc_failed_runs_total"] == 1
+    assert parsed(path.read_text())["l0gc_failed_runs_total"] == 1
 
 
 @pytest.mark.weed
-def test_a_sweep_that_the_store_fails_tells_what_it_did_until_then(
+def test_a_sweep_that_the_store_fails_reports_what_it_did_until_then(
     store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_bucket(store)
@@ -205,7 +205,7 @@ def test_a_sweep_that_the_store_fails_tells_what_it_did_until_then(
     path = tmp_path / "sweep.prom"
     with pytest.raises(AccessDeniedError):
         l0gc("sweep", "--metrics-file", str(path))
-    numbers = told(path.read_text())
+    numbers = parsed(path.read_text())
     assert (numbers["l0gc_exit_code"], numbers["l0gc_objects_deleted_total"]) == (1, 0)
     assert numbers["l0gc_list_requests_total"] > 0
 
@@ -214,4 +214,4 @@ def test_a_run_that_did_not_know_its_bucket_is_reported_as_well(tmp_path: Path) 
     path = tmp_path / "status.prom"
     with pytest.raises(L0gcError):
         l0gc("status", "--metrics-file", str(path))
-    assert told(path.read_text())["l0gc_exit_code"] == 2
+    assert parsed(path.read_text())["l0gc_exit_code"] == 2

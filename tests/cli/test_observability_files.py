@@ -77,6 +77,6 @@ def test_every_alert_says_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
-def test_the_document_tells_of_every_alert() -> None:
+def test_the_document_describes_every_alert() -> None:
     text = (ROOT / "docs/metrics.md").read_text()
     assert re.findall(r"^\| (L0gc\w+) \|", text, re.MULTILINE) == [rule["alert"] for rule in alerts()]

@@ -49,7 +49,7 @@ def store_of(cluster: Cluster) -> MemoryStore:
 @pytest.mark.parametrize(
     ("cause", "raised"), [(AccessDeniedError("no"), AccessDeniedError), (KeyboardInterrupt(), StoppedError)]
 )
-def test_an_upload_that_ends_behind_its_records_says_that_they_are_there(
+def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     cluster: Cluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -72,9 +72,9 @@ def test_an_upload_that_ends_behind_its_records_says_that_they_are_there(
     store_of(cluster).fault = fault
     with pytest.raises(raised) as ended:
         l0gc("upload", "events", str(tmp_path / "in"), "--batch-bytes", "50", *more)
-    told = capsys.readouterr().err + str(ended.value)  # of a run that was stopped there is one sentence
-    assert "3 records before that are committed and stay" in told
-    assert said in told
+    output = capsys.readouterr().err + str(ended.value)  # of a run that was stopped there is one sentence
+    assert "3 records before that are committed and stay" in output
+    assert said in output
     assert sum(map(len, stored_values(cluster, "events"))) == 3
 
 
@@ -105,7 +105,7 @@ def test_a_reader_of_the_demo_that_has_gone_is_no_unexpected_error(monkeypatch: 
         _Demo(quiet=False).say("something")
 
 
-def test_metrics_tell_the_exit_code_that_a_command_leaves_with() -> None:
+def test_metrics_show_the_exit_code_that_a_command_leaves_with() -> None:
     """As `l0gc status --watch` does at Ctrl-C."""
     with pytest.raises(click.exceptions.Exit), measuring("status") as run:
         raise click.exceptions.Exit(130)

@@ -75,20 +75,20 @@ def test_a_note_has_what_was_said_last_however_long_ago() -> None:
 def test_without_a_terminal_there_is_a_note_each_minute_of_what_goes_on_deeper_down() -> None:
     notes: list[str] = []
     waited: list[float] = []
-    ready, noted = threading.Event(), threading.Event()
+    ready, waited_twice = threading.Event(), threading.Event()
 
     def wait(seconds: float) -> bool:
         waited.append(seconds)
         ready.wait()
         if len(waited) > 1:
-            noted.set()
+            waited_twice.set()
         return len(waited) > 1
 
     say("nobody listens")
     with noting("computing M", lambda text, name, **fields: notes.append(text), wait):
         say("starting Spark")
         ready.set()
-        noted.wait()
+        waited_twice.wait()
     say("nobody listens any more")
     assert notes == ["computing M: starting Spark"]
     assert waited == [NOTE_EVERY_S] * 2
@@ -120,11 +120,11 @@ def test_an_upload_of_files_has_a_share_and_one_of_stdin_has_none(
 ) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "2")
-    told: list[tuple[float | None, float | None]] = []
+    reported: list[tuple[float | None, float | None]] = []
 
     @contextmanager
     def kept(title: str, note: object) -> Iterator[Advance]:
-        yield lambda text, *, done=None, total=None, **fields: told.append((done, total))
+        yield lambda text, *, done=None, total=None, **fields: reported.append((done, total))
 
     monkeypatch.setattr("l0gc.cli.output.noting", kept)
     (tmp_path / "a").write_bytes(b"123\n" * 30)
@@ -132,12 +132,12 @@ def test_an_upload_of_files_has_a_share_and_one_of_stdin_has_none(
     producer: list[str]
     for producer in [], ["--producer", "p"]:
         l0gc("upload", "events", str(tmp_path / "a"), str(tmp_path / "b"), "--batch-bytes", "40", *producer)
-        shares, told[:] = list(told), []
+        shares, reported[:] = list(reported), []
         assert (shares[-1], {total for _, total in shares}) == ((161, 161), {161})
     with (tmp_path / "a").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         l0gc("upload", "events", "-")
-    assert [total for _, total in told] == [None] * len(told)
+    assert [total for _, total in reported] == [None] * len(reported)
 
 
 def _plain(text: str) -> str:

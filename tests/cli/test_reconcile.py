@@ -32,7 +32,7 @@ def printed(r: ReconcileResult) -> Result:
     return results[-1]
 
 
-def test_the_result_tells_records_objects_and_partitions() -> None:
+def test_the_result_counts_records_objects_and_partitions() -> None:
     done = printed(result())
     assert done.text == ["1,000 records of 4 partitions in 4 L1 objects (8.2 KiB)"]
     assert done.data == {

@@ -142,7 +142,7 @@ class Place:
         return {k: etag for k, etag in found.items() if k.startswith(prefixes) and not k.startswith(ATTEMPTS)}
 
     def runs(self, table: dict[str, list[str]]) -> Iterator[tuple[str, Ended]]:
-        """Runs the commands of a table, and tells how each ended."""
+        """Runs the commands of a table, and yields how each ended."""
         for command, invocations in table.items():
             for options in invocations:
                 arguments = options.replace(FILE, str(self.file)).replace(EPOCH, str(self.epoch)).split()
@@ -168,7 +168,7 @@ def test_a_refused_command_says_so_in_a_sentence_and_leaves_the_bucket_as_it_was
     before = place.objects("")
     for name, ended in place.runs(REFUSED):
         assert ended.code == 4, (name, ended.stderr)
-        assert ended.stdout == b"" or name.startswith("gc"), name  # it tells which steps were refused
+        assert ended.stdout == b"" or name.startswith("gc"), name  # it names the steps that were refused
         said = ended.stderr.splitlines()
         assert said, name
         assert len(said) == 1 or name.startswith("gc"), name
@@ -180,7 +180,7 @@ def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
     logs = (CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK)
     before = place.objects(*logs)
     for name, ended in place.runs(GOES_ON):
-        # There is no such run to undelete, and doctor tells what is wrong.
+        # There is no such run to undelete, and doctor reports what is wrong.
         assert ended.code == {"undelete": 5, "doctor": 4}.get(name.split()[0], 0), (name, ended.stderr)
         assert place.objects(*logs) == before, name
 

@@ -44,10 +44,10 @@ def topic(bucket: StoreConfig, tmp_path: Path) -> StoreConfig:
 @pytest.mark.weed
 def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> None:
     arguments = ["delete-records", "events", "--partition", "0", "--before-offset", "2"]
-    told = l0gc(*arguments, "--dry-run")
+    planned = l0gc(*arguments, "--dry-run")
     assert printed("read", "events", "--partition", "0") == b"0:0\n0:1\n0:2\n0:3\n0:4\n0:0\n0:1\n0:2\n"
     done = l0gc(*arguments)
-    assert {**told, "dry_run": False} == done
+    assert {**planned, "dry_run": False} == done
     assert done == {
         "dry_run": False, "partitions": 1, "records": 2, "l1_objects": 0, "bytes": 0, "lost": 0, "errors": [],
         "starts": [{"topic": "events", "partition": 0, "previous": 0, "log_start_offset": 2}],

@@ -83,7 +83,7 @@ RUN = """
             Dropped()
             time.sleep(60)
 """
-TOLD = """
+REPORTED = """
     with signals.telling_stop(lambda: "two of three are done; l0gc work continues from there"):
         os.kill(os.getpid(), {number})
 """
@@ -106,9 +106,14 @@ def test_a_signal_is_one_line_and_its_exit_code(number: signal.Signals) -> None:
         (ENTRY, "stopped: nothing was done"),
         (WORKING.replace("{work}", FINALIZER), AGAIN),
         (WORKING.replace("{work}", RUN.replace("{{", "{").replace("}}", "}")), "stopped: heard 1"),
-        (WORKING.replace("{work}", TOLD), "stopped: two of three are done; l0gc work continues from there"),
+        (WORKING.replace("{work}", REPORTED), "stopped: two of three are done; l0gc work continues from there"),
     ],
-    ids=["while importing", "in a finalizer, where Python drops it", "there, in a run of steps", "told by the command"],
+    ids=[
+        "while importing",
+        "in a finalizer, where Python drops it",
+        "there, in a run of steps",
+        "reported by the command",
+    ],
 )
 def test_wherever_it_comes(code: str, said: str) -> None:
     done = ended(code.replace("{number}", "15"))
@@ -130,7 +135,7 @@ LAST = """
 
 @pytest.mark.parametrize("when", ["atexit", "finalizing"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_behind_the_end_changes_nothing(number: signal.Signals, when: str) -> None:
+def test_a_signal_after_the_end_changes_nothing(number: signal.Signals, when: str) -> None:
     done = ended(WORKING.format(work=LAST.format(number=int(number), when=when)))
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 

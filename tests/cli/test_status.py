@@ -80,11 +80,11 @@ def unreconciled(partitions: int) -> list[Held]:
     return [Held(Holder("t", p, 4, UNRECONCILED, "2 unreconciled records", 2, "key")) for p in range(partitions)]
 
 
-@pytest.mark.parametrize(("partitions", "told"), [(9, "8 more at 4: 18"), (16_384, "16,383 more at 4: at least 20")])
-def test_partitions_that_hold_m_and_are_not_named_are_counted(partitions: int, told: str) -> None:
+@pytest.mark.parametrize(("partitions", "others"), [(9, "8 more at 4: 18"), (16_384, "16,383 more at 4: at least 20")])
+def test_partitions_that_hold_m_and_are_not_named_are_counted(partitions: int, others: str) -> None:
     s = status(memory_cluster())
     s.held, s.held_partitions = unreconciled(min(partitions, 10)), partitions
-    assert f"held by t/0 and {told} unreconciled records from epoch 5 on" in " ".join(text(s).split())
+    assert f"held by t/0 and {others} unreconciled records from epoch 5 on" in " ".join(text(s).split())
 
 
 def test_each_reason_has_a_line_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""How runs ended: what is noted, what is not, and that a note which cannot be written is no error."""
+"""How runs ended: what is recorded, what is not, and that a note which cannot be written is no error."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ class Stubborn(MemoryStore):
     def __init__(self, failing: dict[str, tuple[int, str]]) -> None:
         super().__init__()
         self.failing = failing
-        self.asked: Counter[str] = Counter()
+        self.requested: Counter[str] = Counter()
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        self.asked.update(keys)
-        failed = [k for k in keys if self.asked[k] <= self.failing.get(k, (0, ""))[0]]
+        self.requested.update(keys)
+        failed = [k for k in keys if self.requested[k] <= self.failing.get(k, (0, ""))[0]]
         super().delete([k for k in keys if k not in failed])
         return [DeleteFailure(k, self.failing[k][1], "why") for k in failed]
 
@@ -74,7 +74,7 @@ def test_only_the_keys_that_failed_are_tried_again(code: str) -> None:
         [],
         3,
     )
-    assert store.asked == {"k0": 1, "k1": 1, "k2": 3, "k3": 1, "k4": 1}
+    assert store.requested == {"k0": 1, "k1": 1, "k2": 3, "k3": 1, "k4": 1}
 
 
 def test_a_key_that_keeps_failing_is_reported_in_the_end() -> None:
@@ -82,17 +82,17 @@ def test_a_key_that_keeps_failing_is_reported_in_the_end() -> None:
     outcome = run(store)
     assert [f.key for f in outcome.failures] == ["k2"]
     assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
-    assert store.asked["k2"] == TRIES + 1  # the first one went along with others that were taken
+    assert store.requested["k2"] == TRIES + 1  # the first one went along with others that were taken
     assert list(store.objects) == ["k2", "k5"]
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidRequest", "ObjectLocked", "MethodNotAllowed", "Whatever"])
 def test_what_cannot_succeed_is_reported_and_not_tried_again(code: str) -> None:
-    """Object lock and legal holds are told with AccessDenied, and by other stores with codes of their own."""
+    """Object lock and legal holds are reported as AccessDenied, and by other stores with codes of their own."""
     store = Stubborn({"k2": (99, code), "k3": (1, "SlowDown")})
     outcome = run(store)
     assert outcome.failures == [DeleteFailure("k2", code, "why")]
-    assert store.asked["k2"] == 1
+    assert store.requested["k2"] == 1
     assert "k3" not in store.objects
 
 
@@ -183,7 +183,7 @@ def test_what_went_before_a_refusal_is_reported_as_deleted() -> None:
     assert [o.key for o in outcome.left] == ["k2"]
 
 
-def test_a_stop_ends_it_behind_the_request_that_is_under_way() -> None:
+def test_a_stop_ends_it_after_the_request_that_is_under_way() -> None:
     stop = threading.Event()
     store = Stubborn({"k2": (99, "SlowDown")})
 

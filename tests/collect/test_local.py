@@ -421,7 +421,7 @@ def test_threads_on_a_disordered_store_count_what_each_of_them_did(small_pages: 
     st.integers(1, 5),
     st.sampled_from([None, 0, 1, 5, 50]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bucket_is_swept_of_its_garbage_and_of_nothing_else(
     objects: list[tuple[int, int, int]],
     foreign: list[str],

@@ -134,7 +134,7 @@ def test_a_store_that_was_away_gets_its_pace_back() -> None:
     st.sampled_from([50, 1000, 1e9]),
     st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_rate_that_was_requested_is_never_exceeded(
     max_rate: float, workers: int, limit: float, by_key: bool
 ) -> None:

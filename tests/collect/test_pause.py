@@ -1,4 +1,4 @@
-"""The pause: every sweep obeys it, before it begins and on its way; whoever was first keeps it; in doubt it is set."""
+"""The pause: every sweep obeys it, before it begins and on its way; the first one is kept; in doubt it is set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.collect.test_sweeper import pages_of
 from tests.support.memory_store import Call, MemoryStore, lose_reply
 
 
-def test_a_pause_tells_who_why_and_since_when_by_the_stores_clock() -> None:
+def test_a_pause_records_who_why_and_since_when_by_the_stores_clock() -> None:
     store = MemoryStore()
     pause, new = set_pause(store, "disk audit", "ann@ops1")
     assert new
@@ -43,7 +43,7 @@ def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_reported_as_s
     first, _ = set_pause(store, "disk audit", "ann")
 
     def fault(call: Call) -> None:
-        if call.kind == "get":  # bob has just been told that there is one
+        if call.kind == "get":  # bob has just learned that there is one
             store.fault = lambda call: None
             del store.objects[PAUSED]
 
@@ -118,7 +118,7 @@ def test_a_sweep_does_not_begin_while_sweeps_are_paused() -> None:
     assert sweep(cluster).deleted == 60
 
 
-def test_nothing_is_deleted_where_nobody_can_tell_whether_there_is_a_pause() -> None:
+def test_nothing_is_deleted_where_it_is_unknown_whether_there_is_a_pause() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
 
@@ -232,7 +232,7 @@ def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
     assert total.paused == "disk audit"
 
 
-def test_a_limit_and_a_pause_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_and_a_pause_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
     result = LocalSweep(cluster, SweepOptions(max_objects=20)).run(Inline(), 1)

@@ -1,4 +1,4 @@
-"""The plan: what a sweep goes by, decided before anything is deleted."""
+"""The plan: what a sweep obeys, decided before anything is deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.local import LocalSweep
@@ -46,7 +46,6 @@ def test_a_bucket_of_few_pages_is_scanned_in_few_ranges_that_cover_it_all(counte
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
-@settings(deadline=None)
 def test_the_ranges_cover_the_shards_once(first: int, more: int, n: int) -> None:
     plan = a_plan(first_shard=first, end_shard=first + more + 1)
     ranges = plan.ranges(n)
@@ -82,7 +81,7 @@ def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
     assert late not in store.objects
 
 
-def test_a_store_that_does_not_tell_about_versions_is_swept_all_the_same() -> None:
+def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_same() -> None:
     class Mute(MemoryStore):
         @property
         def history(self) -> MemoryHistory:
@@ -138,7 +137,7 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "master", "eligible", "engine", "why"),
+    ("requested", "master", "eligible", "engine", "why"),
     [
         ("local", "spark://x", SPARK_FROM, "local", "--engine"),
         ("spark", None, 0, "spark", "--engine"),
@@ -150,9 +149,9 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
     ],
 )
 def test_the_engine_is_chosen_by_what_was_eligible(
-    asked: str, master: str | None, eligible: int, engine: str, why: str
+    requested: str, master: str | None, eligible: int, engine: str, why: str
 ) -> None:
-    chosen, reason = choose_engine(asked, master, lambda: eligible)
+    chosen, reason = choose_engine(requested, master, lambda: eligible)
     assert chosen == engine
     assert why in reason
 

@@ -1,4 +1,4 @@
-"""The run record: whatever moment a run is killed at, what is gone is on record, and what is told of it is true."""
+"""The run record: whatever moment a run is killed at, what is gone is on record, and what the record says is true."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
 
 
 def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
-    """It is on record as failed; whether it is gone, the bucket tells."""
+    """It is on record as failed; the bucket shows whether it is gone."""
 
     class Silent(MemoryStore):
         def delete(self, keys: list[str]) -> list[DeleteFailure]:  # type: ignore[override]

@@ -36,7 +36,7 @@ def a_vacuum() -> Made:
 
 
 def ended_by(e: BaseException, run: Made) -> MemoryStore:
-    """What a run leaves whose first DELETE request raises, behind its effect, `e`."""
+    """What a run leaves whose first DELETE request raises `e` after its effect."""
     store, work = run
 
     def fault(call: Call) -> None:

@@ -50,7 +50,7 @@ def pages_of(size: int) -> None:
 
 
 @given(buckets(), st.integers(1, 7), cuts, st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_ranges_find_exactly_the_garbage_each_key_once(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], skip: bool
 ) -> None:
@@ -64,7 +64,7 @@ def test_the_ranges_find_exactly_the_garbage_each_key_once(
 
 
 @given(buckets(), st.integers(1, 7), cuts)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_scan_asks_for_no_more_pages_than_garbage_and_shards_or_than_there_are(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_scan_asks_for_no_more_pages_than_garbage_and_shards_or_than_there_are
 
 
 @given(buckets(), st.integers(1, 7), cuts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_scan_without_skipping_counts_every_key_once(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
 ) -> None:
@@ -113,7 +113,7 @@ def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
 
 
 @given(buckets(), st.integers(1, 7), cuts, st.integers(0, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_disordered_store_is_never_read_wrongly(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], seed: int
 ) -> None:

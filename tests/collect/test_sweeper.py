@@ -44,7 +44,7 @@ def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int) -> None:
 
 
 class Unruly(Disordered):
-    """Lists in its own order where it is told to, and fails keys of its choice, some for good, some once.
+    """Lists in its own order if `disorder` is set, and fails keys of its choice, some for good, some once.
 
     Its disorder shows in each page of two keys and more, as that of a page of 1,000 does for any store.
     """
@@ -94,7 +94,7 @@ class Unruly(Disordered):
     once=st.frozensets(st.integers(0, 15), max_size=4),
     threads=st.booleans(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     objects: list[tuple[int, int, int]],
     watermark: int,
@@ -306,17 +306,17 @@ def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: py
     assert sweep.stop.is_set()
 
 
-def test_progress_tells_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster()
     store_of(cluster).page_size = 5
-    told: list[Progress] = []
-    result = LocalSweep(cluster, progress=told.append).run(Inline(), 1)
-    assert [p.deleted for p in told] == sorted(p.deleted for p in told)
-    assert (told[-1].deleted, told[-1].bytes) == (result.deleted, result.tally.bytes)
-    assert {p.shard for p in told} >= {"000", "001", "002", "003"}
-    assert told[0].listed == 5
-    assert (told[-1].rate, told[-1].throttled) == (None, 0)
+    progress: list[Progress] = []
+    result = LocalSweep(cluster, progress=progress.append).run(Inline(), 1)
+    assert [p.deleted for p in progress] == sorted(p.deleted for p in progress)
+    assert (progress[-1].deleted, progress[-1].bytes) == (result.deleted, result.tally.bytes)
+    assert {p.shard for p in progress} >= {"000", "001", "002", "003"}
+    assert progress[0].listed == 5
+    assert (progress[-1].rate, progress[-1].throttled) == (None, 0)
 
 
 def test_tallies_of_workers_add_up() -> None:

@@ -28,7 +28,7 @@ def _policy(objects: dict[str, str], also: str) -> dict[str, Any]:
     statements = [_allow("s3:ListBucket", BUCKET)]
     for action, cell in objects.items():
         paths = ["*"] if cell.startswith("everything") else _CODE.findall(cell.split(";")[0])
-        paths += _CODE.findall(cell.split(";")[1])[1:] if ";" in cell else []  # behind the option that needs them
+        paths += _CODE.findall(cell.split(";")[1])[1:] if ";" in cell else []  # after the option that needs them
         if action == "s3:GetObject" and not {"*", "l0gc/*"} & set(paths):
             paths.insert(0, FORMAT)  # every role needs it
         if paths:

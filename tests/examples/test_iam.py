@@ -44,7 +44,7 @@ from tests.support.cli import Ended, l0gc_process
 POLICIES = policies()
 
 NOT_TRIED = {
-    ("uploader", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint behind 200 entries",
+    ("uploader", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint after 200 entries",
     ("uploader", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("writer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
     ("writer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
@@ -69,7 +69,7 @@ NOT_TRIED = {
     ("collector", "s3:DeleteObject", "level_one/*"): "the same, and a vacuum is not due",
     ("collector", "s3:DeleteObject", "l0gc/attempts/*"): "the same",
     ("vacuumer", "s3:GetObject", "level_one/index/*"): "the deleted topic has no index objects",
-    ("vacuumer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint behind 200 entries",
+    ("vacuumer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint after 200 entries",
     ("vacuumer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("vacuumer", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
     ("vacuumer", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
@@ -188,12 +188,12 @@ def _judge_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> None:
     check = S3IAMRequest.check_action_permitted
 
-    def noted(self: Any, resource: str) -> None:
+    def recorded(self: Any, resource: str) -> None:
         check(self, resource)
         role = self._access_key.arn.split("/")[-1].removesuffix(f"-{account.bucket}")
         account.used[role].add((self._action, resource))
 
-    monkeypatch.setattr(S3IAMRequest, "check_action_permitted", noted)
+    monkeypatch.setattr(S3IAMRequest, "check_action_permitted", recorded)
 
 
 def test_the_files_are_the_table() -> None:
@@ -219,7 +219,7 @@ LOOKS = ("topic list", "topic describe events", "epoch show", "producer describe
 
 @contextmanager
 def written_too_late(account: Account) -> Iterator[None]:
-    """What Spark's sink does, as the writer: a record is staged before the block and committed behind it."""
+    """What Spark's sink does, as the writer: a record is staged before the block and committed after it."""
     rows = pa.RecordBatch.from_pydict({"value": pa.array([b"late"], pa.binary())})
     options = {"url": account.environment["L0GC_URL"], "topic": "events", "profile": "writer", "producerName": "s"}
     with mock.patch.dict(os.environ, account.environment):

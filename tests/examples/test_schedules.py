@@ -92,8 +92,8 @@ def test_systemd_accepts_the_units_and_finds_the_service_shut_in(tmp_path: Path)
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, check=False
     )
-    told = [line for line in verified.stderr.splitlines() if "l0gc" in line]
-    assert (verified.returncode, told) == (0, [])
+    messages = [line for line in verified.stderr.splitlines() if "l0gc" in line]
+    assert (verified.returncode, messages) == (0, [])
     exposed = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", "--threshold=20", str(units[0])],
         capture_output=True,

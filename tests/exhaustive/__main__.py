@@ -12,7 +12,7 @@ from tests.exhaustive.scopes import ALL, WHOLE
 from tests.exhaustive.search import Scope, Search
 
 
-def told(found: Found) -> str:
+def summary(found: Found) -> str:
     """The figures, and the shortest way to the violation if there is one."""
     lines = [
         f"{found.scope}: {found.states:,} states, {found.transitions:,} transitions, depth {found.depth}"
@@ -43,7 +43,7 @@ def main() -> int:
     for scope in scopes:
         search = L1Search(scope) if isinstance(scope, L1Scope) else Search(scope)
         all_found.append(search.run(max_depth=options.depth, seconds=options.seconds))
-        sys.stdout.write(told(all_found[-1]))
+        sys.stdout.write(summary(all_found[-1]))
         sys.stdout.flush()
     states, seconds = sum(f.states for f in all_found), sum(f.seconds for f in all_found)
     violations = sum(bool(f.wrong) for f in all_found)

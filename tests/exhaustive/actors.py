@@ -16,7 +16,7 @@ from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconci
 from l0gc.streamlog.journal.handle import JournalHandle, LandedObject
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, pack
 from l0gc.streamlog.journal.state import JournalState
-from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, Handles, Local, Told
+from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, Handles, Local, Reply
 from tests.support.journal import extents_of
 
 _RECONCILED: Final = msgspec.msgpack.Decoder(Reconciled)
@@ -77,16 +77,16 @@ class Uploader(Actor):
 
     @staticmethod
     def _next_step(local: Local) -> str:
-        return "look" if local.replicas[local.pending[0]] is None else "append"
+        return "read" if local.replicas[local.pending[0]] is None else "append"
 
     def is_content(self, local: Local) -> bool:
-        landed = sum(t.offset >= 0 for t in local.told)
+        landed = sum(t.offset >= 0 for t in local.replies)
         return not local.step and landed == self._uploads * len(self._parts)
 
     def act(self, handles: Handles, local: Local) -> Local:
         journal = local.pending[0]
         handle = handles(journal)
-        if local.step == "look":
+        if local.step == "read":
             _ = handle.state
             return local._replace(step="append")
         uploads = [f"{self.name}.{n}" for n in range(local.number, local.number + self._together)]
@@ -98,15 +98,15 @@ class Uploader(Actor):
         landed, error = _offer(handle, offered)
         if isinstance(error, AppendOutcomeUnknownError):
             return local._replace(step="append" if self._producer else "", tries=local.tries + 1)
-        told = local.told
+        replies = local.replies
         for i, (upload, key) in enumerate(zip(uploads, keys, strict=True)):
             if i < len(landed):
                 bases = landed[i].bases
                 first = () if bases is None else tuple(bases.tolist())
-                told = (*told, Told(upload, key, journal, landed[i].log_offset, first))
+                replies = (*replies, Reply(upload, key, journal, landed[i].log_offset, first))
             else:
-                told = (*told, Told(upload, key, journal, -1))
-        local = local._replace(told=told, pending=local.pending[1:])
+                replies = (*replies, Reply(upload, key, journal, -1))
+        local = local._replace(replies=replies, pending=local.pending[1:])
         if isinstance(error, StaleClusterEpochError):
             local = local._replace(refused=(*local.refused, journal), least=max(local.least, error.window[0]))
         elif isinstance(error, StoreError):

@@ -1,8 +1,8 @@
-"""A process of the search over L1's life: l0gc's handles, whose every look at the world is a step.
+"""A process of the search over L1's life: l0gc's handles; each time they read the world is a step.
 
 A journal's log is one line here, which `Replica` and `SharedLog` keep it to in every interleaving and under every fault (the
-search in `search.py`): a process looks at it, and appends where it has looked, or finds that another one was first and
-decides again. Whoever has not looked since the last tick looks before it appends, as a writer does that was idle for a
+search in `search.py`): a process reads it, and appends where its read ended, or finds that another one was first and
+decides again. A process that has not read since the last tick reads before it appends, as a writer does that was idle for a
 minute.
 """
 
@@ -34,7 +34,7 @@ GRACE_EPOCHS: Final = 2
 _L1: Final = "level_one/"
 
 
-class Asked(NamedTuple):
+class Call(NamedTuple):
     """What a process asks of the world, or does to it."""
 
     method: str
@@ -53,9 +53,9 @@ class Answer(NamedTuple):
 class Stands(BaseException):
     """The process has reached something that has no answer yet."""
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
-        self.asked = asked
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.call = call
 
 
 class BrokenError(Exception):
@@ -69,10 +69,10 @@ class Logs(Protocol):
 
 
 class View:
-    """What a process has been answered, in order; behind the last answer it stands."""
+    """The answers that a process has had, in order; it stands after the last one."""
 
     def __init__(
-        self, logs: Logs, answers: Sequence[Answer] = (), answer: Callable[[Asked], Answer] | None = None
+        self, logs: Logs, answers: Sequence[Answer] = (), answer: Callable[[Call], Answer] | None = None
     ) -> None:
         self.logs = logs
         self._answers = iter(answers)
@@ -81,12 +81,12 @@ class View:
         self.looked = 0
 
     def ask(self, method: str, *arguments: Any) -> Answer:
-        asked = Asked(method, arguments)
+        call = Call(method, arguments)
         answer = next(self._answers, None)
         if answer is None:
             if self._answer is None:
-                raise Stands(asked)
-            answer = self._answer(asked)
+                raise Stands(call)
+            answer = self._answer(call)
         self.epoch = answer.epoch
         return answer
 
@@ -106,7 +106,7 @@ def controller_state(epoch: int, deleted: int) -> ControllerState:
 
 
 class Replica:
-    """See `l0gc.storage.replica.Replica`: a look at the log, or an append to it, is one step."""
+    """See `l0gc.storage.replica.Replica`: a read of the log, or an append to it, is one step."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -121,7 +121,7 @@ class Replica:
         return self._view.logs.state(self.log)
 
     def catch_up(self) -> JournalState:
-        answer = self._view.ask("look")
+        answer = self._view.ask("read")
         self.log, self._view.looked = answer.log, answer.epoch
         self.first = self.log if self.first < 0 else self.first
         return self.peek()
@@ -219,6 +219,6 @@ class FakeCluster:
         return self._handle
 
     def identity(self) -> Any:
-        """What a vacuum compares with what is published; its first look at the controller is the same one here."""
+        """What a vacuum compares with what is published; its first read of the controller is the same one here."""
         state = self.controller.kept = self.controller.snapshot()
         return identity_of(state)

@@ -2,7 +2,7 @@
 
 A state is the journal's log, the L1 and index objects that are there, the cluster epoch, and where each process stands. What
 a process does next follows from the answers that it has had, so l0gc's code runs once for each process and history (see
-`store.py`). A process that is killed is one that never goes on; so in each state, whoever is in the middle of something,
+`store.py`). A process that is killed is one that never goes on; so in each state, whatever processes are in the middle of,
 ticks and two vacuums are tried at once: then there must be exactly what the journal names.
 
 What the journal says is counted by the simulation's shadow, which shares no decision with l0gc: an entry may name only what
@@ -26,7 +26,7 @@ from l0gc.streamlog.journal.entries import Objects
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.l1_actors import Actor, Local, Reconciler, Vacuumer, small
-from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, Asked, BrokenError, Stands, View, now_ms
+from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, BrokenError, Call, Stands, View, now_ms
 from tests.simulation.shadow import LandingWorld, Shadow
 from tests.simulation.shadow_l1 import Wrong
 from tests.support.journal import extents_of
@@ -75,7 +75,7 @@ class _Node(NamedTuple):
 class _Stop(NamedTuple):
     """Where a process stands: what it asks, or what it is when its step has ended; or what it has found broken."""
 
-    asked: Asked | None
+    call: Call | None
     local: Local
     broken: str = ""
 
@@ -151,8 +151,8 @@ class L1Search:
         """The state when a process has done all that it does, and nobody else anything. Raises `BrokenError`."""
         now = [state]
 
-        def answer(asked: Asked) -> Answer:
-            now[0], given, wrong = self._done(now[0], asked)
+        def answer(call: Call) -> Answer:
+            now[0], given, wrong = self._done(now[0], call)
             if wrong:
                 raise BrokenError(wrong)
             return given
@@ -174,15 +174,15 @@ class L1Search:
                 for option in actor.options:
                     yield f"{actor.name} takes {option}", self._moved(state, i, node.local._replace(choice=option)), ""
                 continue
-            asked = self._stop(number).asked
-            assert asked is not None
-            after, answer, wrong = self._done(state, asked)
+            call = self._stop(number).call
+            assert call is not None
+            after, answer, wrong = self._done(state, call)
             then = self._nodes.of(_Node(i, node.local, (*node.answers, answer)))
             stop = self._stop(then)
-            label = f"{actor.name} {_told(asked, answer)}"
+            label = f"{actor.name} {_label(call, answer)}"
             if stop.broken:
                 yield label, after, wrong or f"{actor.name}: {stop.broken}"
-            elif stop.asked is None:
+            elif stop.call is None:
                 yield label, self._moved(after, i, stop.local), wrong
             else:
                 yield label, after._replace(nodes=(*state.nodes[:i], then, *state.nodes[i + 1 :])), wrong
@@ -205,18 +205,18 @@ class L1Search:
         try:
             return _Stop(None, actor.run(View(self, node.answers), node.local))
         except Stands as stands:
-            return _Stop(stands.asked, node.local)
+            return _Stop(stands.call, node.local)
         except BrokenError as e:
             return _Stop(None, node.local, str(e))
         except L0gcError as e:
             return _Stop(None, node.local, f"ended with {type(e).__name__}: {e}")
 
-    def _done(self, state: State, asked: Asked) -> tuple[State, Answer, str]:
+    def _done(self, state: State, call: Call) -> tuple[State, Answer, str]:
         """The state after what a process asks for, the answer, and what is wrong then."""
         there = self._bucket(state)
         answer = Answer(state.epoch, state.log)
-        match asked.method, asked.arguments:
-            case "look", ():
+        match call.method, call.arguments:
+            case "read", ():
                 return state, answer, ""
             case "epoch", ():
                 return state, answer._replace(log=-1, value=state.deleted), ""
@@ -238,7 +238,7 @@ class L1Search:
                 return after, Answer(state.epoch), self._wrongly_deleted(state, keys)
             case "delete-topic", ():
                 return state._replace(epoch=state.epoch + 1, deleted=state.epoch + 1), Answer(state.epoch + 1), ""
-        raise AssertionError(asked)
+        raise AssertionError(call)
 
     def _bucket(self, state: State) -> dict[str, bytes]:
         """The L1 and index objects that are there."""
@@ -325,14 +325,14 @@ class _Closer(Actor):
         return Local("")
 
 
-def _told(asked: Asked, answer: Answer) -> str:
+def _label(call: Call, answer: Answer) -> str:
     """A step for people."""
-    what = asked.method
+    what = call.method
     if what in ("get", "put", "delete"):
-        keys = asked.arguments if what == "get" else asked.arguments[0] if what == "delete" else asked.arguments[:1]
+        keys = call.arguments if what == "get" else call.arguments[0] if what == "delete" else call.arguments[:1]
         what += f" {', '.join(map(_short, keys))}"
     elif what == "append":
-        what += f" {_entry(asked.arguments[2])}"
+        what += f" {_entry(call.arguments[2])}"
     return what if answer.done else f"{what}: not so"
 
 

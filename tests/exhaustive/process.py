@@ -18,7 +18,7 @@ from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.window import EpochWindow
-from tests.exhaustive.store import Answer, AnsweredStore, Asked, LocalClock, Stands
+from tests.exhaustive.store import Answer, AnsweredStore, Call, LocalClock, Stands
 
 REVISION: Final = 1
 TOPIC_ID: Final = "t"
@@ -54,8 +54,8 @@ class Replica(NamedTuple):
     seen: EpochWindow | None
 
 
-class Told(NamedTuple):
-    """What an upload was told of one journal: where it landed, and its first offset in each partition if these are known.
+class Reply(NamedTuple):
+    """The reply of one journal to an upload: where it landed, and its first offset in each partition if these are known.
 
     `offset` is -1 if it was refused, and is not in the log.
     """
@@ -85,7 +85,7 @@ class Local(NamedTuple):
     least: int = 0
     partitions: tuple[int, ...] = ()
     entry: bytes = b""
-    told: tuple[Told, ...] = ()
+    replies: tuple[Reply, ...] = ()
     trouble: str = ""
 
 
@@ -101,7 +101,7 @@ class Seen(NamedTuple):
     """A process where it stands: the call that it waits for (None between two steps), and what it holds of the journals."""
 
     local: Local
-    asked: Asked | None
+    call: Call | None
     views: tuple[View, ...]
 
 
@@ -205,16 +205,16 @@ class Actor:
         clock = LocalClock()
         runtime = Runtime(clock, random.Random(f"{self.name}/{local.turn}"))
         handles = Handles(local, AnsweredStore(answers, clock), runtime, min_age_ms)
-        asked: Asked | None = None
+        call: Call | None = None
         after = local
         try:
             after = self.act(handles, local)
         except Stands as stands:
-            asked = stands.asked
+            call = stands.call
         except L0gcError as e:
             after = local._replace(step="", trouble=f"{type(e).__name__}: {e}")
         views = handles.views()
-        if asked is None:
+        if call is None:
             kept = handles.kept(truncates=self.deletes) if after.step else Local("").replicas
             after = after._replace(turn=local.turn + 1, replicas=kept)
-        return Seen(after, asked, views)
+        return Seen(after, call, views)

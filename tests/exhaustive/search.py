@@ -25,7 +25,7 @@ from l0gc.storage.objectstore import Written
 from tests.exhaustive.actors import Reconciler
 from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.process import Actor, Local, Seen
-from tests.exhaustive.store import Answer, Asked, Bucket, Failed, perform
+from tests.exhaustive.store import Answer, Bucket, Call, Failed, perform
 from tests.exhaustive.truth import Truth
 
 START_MS: Final = 1_700_000_000_000
@@ -101,10 +101,10 @@ class Search:
         self._buckets, self._nodes, self._writes = Numbers(), Numbers(), Numbers()
         self._truths: list[Truth] = [Truth.empty(j, partitions) for j, partitions in enumerate(scope.journals)]
         self._grown: dict[tuple[int, bytes], tuple[int, str]] = {}
-        self._told: dict[tuple[tuple[int, ...], int], str] = {}
+        self._verdicts: dict[tuple[tuple[int, ...], int], str] = {}
         self._seen: dict[int, Seen] = {}
         self._performed: dict[tuple[int, int, int], tuple[int, Answer]] = {}
-        self._asked = Numbers()
+        self._calls = Numbers()
         self._moves: dict[tuple[int, int, bool, int, bool], list[_Move]] = {}
         self._settlement: dict[int, int] = {}
 
@@ -155,7 +155,7 @@ class Search:
         """What happens without any process: a write lands late, time passes."""
         for write in state.flying:
             key, body = self._writes.values[write]
-            bucket, answer = self._perform(state, Asked("put_if_absent", (key, body)))
+            bucket, answer = self._perform(state, Call("put_if_absent", (key, body)))
             if isinstance(answer, Written):
                 truths, wrong = self._grow(state, bucket)
                 after = state._replace(bucket=bucket, truths=truths, flying=state.flying - {write})
@@ -182,21 +182,21 @@ class Search:
             yield _Move(f"{actor.name} {label}", following, state.bucket, at_once=True)
         if choices:
             return
-        asked = self._stands(number).asked
-        if asked is None:  # a step without any call
+        call = self._stands(number).call
+        if call is None:  # a step without any call
             following = self._nodes.of(_Node(node.actor, self._stands(number).local, ()))
             yield _Move(f"{actor.name} has done {node.local.step}", following, state.bucket, at_once=True)
             return
-        what = f"{actor.name} {asked.method} {_short(asked.key)}"
-        bucket, answer = self._perform(state, asked)
-        fails = state.faults > 0 and self._can_fail(node, asked)
-        is_entry = asked.method == "get" and _ENTRY.fullmatch(asked.key) is not None
+        what = f"{actor.name} {call.method} {_short(call.key)}"
+        bucket, answer = self._perform(state, call)
+        fails = state.faults > 0 and self._can_fail(node, call)
+        is_entry = call.method == "get" and _ENTRY.fullmatch(call.key) is not None
         stable = is_entry and not isinstance(answer, Failed)
         at_once = stable and not fails and not deletable and not self._scope.leaps
         yield _Move(what + _outcome(answer), self._follow(number, answer), bucket, at_once=at_once)
         if not fails:
             return
-        if asked.method == "get":
+        if call.method == "get":
             error = Failed(StoreError, "no answer", 0, int(APPEND_DEADLINE_S) + 1)
             yield _Move(f"{what}: no answer until the deadline", self._follow(number, error), state.bucket, faults=1)
             return
@@ -207,18 +207,18 @@ class Search:
             yield _Move(f"{what}, sent twice: PreconditionFailedError", refused, bucket, faults=1)
         if bucket == state.bucket and not deletable:  # the key is taken, and stays so
             return
-        if asked.method == "put_if_absent":
-            late = self._writes.of(asked.arguments)
+        if call.method == "put_if_absent":
+            late = self._writes.of(call.arguments)
             yield _Move(f"{what}, no reply: on its way, or lost", lost, state.bucket, late, faults=1)
         else:
             yield _Move(f"{what}, lost", lost, state.bucket, faults=1)
 
-    def _can_fail(self, node: _Node, asked: Asked) -> bool:
+    def _can_fail(self, node: _Node, call: Call) -> bool:
         """Conditional writes may fail in every way; a read may once a write of the same step has, or was refused."""
-        if asked.method.startswith("put_if"):
+        if call.method.startswith("put_if"):
             return True
         unsure = (AmbiguousWriteError, PreconditionFailedError)
-        return asked.method == "get" and any(isinstance(a, Failed) and a.error in unsure for a in node.answers)
+        return call.method == "get" and any(isinstance(a, Failed) and a.error in unsure for a in node.answers)
 
     def _stands(self, number: int) -> Seen:
         seen = self._seen.get(number)
@@ -239,18 +239,18 @@ class Search:
         if settled is None:
             node: _Node = self._nodes.values[number]
             settled = number
-            if node.answers and self._stands(number).asked is None:
+            if node.answers and self._stands(number).call is None:
                 settled = self._nodes.of(_Node(node.actor, self._stands(number).local, ()))
             self._settlement[number] = settled
         return settled
 
-    def _perform(self, state: State, asked: Asked) -> tuple[int, Answer]:
-        key = (state.bucket, state.leaps, self._asked.of(asked))
+    def _perform(self, state: State, call: Call) -> tuple[int, Answer]:
+        key = (state.bucket, state.leaps, self._calls.of(call))
         done = self._performed.get(key)
         if done is None:
             before: Bucket = self._buckets.values[state.bucket]
             date = START_MS + TRUNCATE_MIN_AGE_MS * (self._scope.leaps - state.leaps)
-            after, answer = perform(before, date, asked)
+            after, answer = perform(before, date, call)
             done = self._performed[key] = (self._buckets.of(after), answer)
         return done
 
@@ -270,9 +270,7 @@ class Search:
         journal, offset = int(m[1]), int(m[2])
         at = state.truths[journal]
         end = len(self._truths[at])
-        if (
-            offset < end
-        ):  # re-created behind a truncation: nobody may take it for an entry, which `_wrong_view` would tell
+        if offset < end:  # re-created after a truncation: nobody may take it for an entry; `_wrong_view` checks that
             return state.truths, ""
         if offset > end:
             return state.truths, f"an entry was written at {offset} of journal {journal}, whose log ends at {end}"
@@ -293,23 +291,23 @@ class Search:
         return ""
 
     def _wrong_node(self, truths: tuple[int, ...], number: int) -> str:
-        known = self._told.get((truths, number))
+        known = self._verdicts.get((truths, number))
         if known is not None:
             return known
         node: _Node = self._nodes.values[number]
         name, wrong = self._scope.actors[node.actor].name, ""
         if node.local.trouble:
             wrong = f"{name} ended with {node.local.trouble}"
-        for told in node.local.told:
-            truth = self._truths[truths[told.journal]]
-            landed = {u.name: u for u in truth.uploads}.get(told.upload)
-            if told.offset < 0 and told.key in truth.keys:
-                wrong = f"{name} was told that {told.key} did not land in journal {told.journal}, and it did"
-            elif told.offset >= 0 and (
-                landed is None or landed.offset != told.offset or told.bases not in ((), landed.bases)
+        for reply in node.local.replies:
+            truth = self._truths[truths[reply.journal]]
+            landed = {u.name: u for u in truth.uploads}.get(reply.upload)
+            if reply.offset < 0 and reply.key in truth.keys:
+                wrong = f"{name} got the reply that {reply.key} did not land in journal {reply.journal}, and it did"
+            elif reply.offset >= 0 and (
+                landed is None or landed.offset != reply.offset or reply.bases not in ((), landed.bases)
             ):
-                wrong = f"{name} was told that {told.upload} is at {told.offset} {told.bases}, where it is not"
-        self._told[truths, number] = wrong
+                wrong = f"{name} got the reply that {reply.upload} is at {reply.offset} {reply.bases}, where it is not"
+        self._verdicts[truths, number] = wrong
         return wrong
 
     def _wrong_view(self, actor: int, number: int, truths: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ Bucket = tuple[tuple[str, bytes, int], ...]
 """Every object (key, body, time of its change), in key order."""
 
 
-class Asked(NamedTuple):
+class Call(NamedTuple):
     """A store call; `arguments` are the method's own."""
 
     method: str
@@ -54,9 +54,9 @@ Answer = Stored | Head | Written | Listed | Failed | None
 class Stands(BaseException):
     """The process has reached a call that has no answer yet."""
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
-        self.asked = asked
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.call = call
 
 
 class LocalClock(FakeClock):
@@ -74,7 +74,7 @@ class AnsweredStore:
         self._clock = clock
 
     def _ask(self, method: str, *arguments: object) -> Answer:
-        asked = Asked(method, arguments)
+        call = Call(method, arguments)
         for answer in self._answers:
             if isinstance(answer, Failed):
                 self._clock.ms += answer.seconds * 1000
@@ -83,7 +83,7 @@ class AnsweredStore:
                     error.date_ms = answer.date_ms
                 raise error
             return answer
-        raise Stands(asked)
+        raise Stands(call)
 
     quotes_etags = True
 
@@ -145,11 +145,11 @@ class AnsweredStore:
         raise NotImplementedError
 
 
-def perform(bucket: Bucket, date_ms: int, asked: Asked) -> tuple[Bucket, Answer]:
+def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:
     """The bucket after the call, and the store's answer."""
     store = _store(bucket, date_ms)
     try:
-        result = getattr(store, asked.method)(*asked.arguments)
+        result = getattr(store, call.method)(*call.arguments)
     except L0gcError as e:
         return bucket, Failed(type(e), str(e), date_ms)
     answer: Answer
@@ -159,7 +159,7 @@ def perform(bucket: Bucket, date_ms: int, asked: Asked) -> tuple[Bucket, Answer]
         answer = result
     else:
         answer = None  # a delete that deleted all
-    if asked.method in {"get", "head", "list"}:
+    if call.method in {"get", "head", "list"}:
         return bucket, answer
     return tuple(sorted((k, o.body, o.modified_ms) for k, o in store.objects.items())), answer
 

@@ -29,7 +29,7 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.exhaustive import scopes
-from tests.exhaustive.__main__ import told
+from tests.exhaustive.__main__ import summary
 from tests.exhaustive.breadth import Found
 from tests.exhaustive.process import Replica as Replicated
 from tests.exhaustive.search import Scope, Search
@@ -51,7 +51,7 @@ def searched(scope: Scope, depth: int | None = None) -> Found:
 
 def _nothing_wrong(scope: Scope, states: int) -> None:
     found = searched(scope)
-    assert not found.wrong, told(found)
+    assert not found.wrong, summary(found)
     assert found.complete
     assert found.states >= states
     assert found.content > 0
@@ -221,7 +221,7 @@ MUTANTS = [
     (an_ambiguous_append_is_tried_at_the_next_offset, scopes.faults(1), 8, "landed twice"),
     (an_ambiguous_append_is_taken_for_lost, scopes.faults(1), 5, "did not land in journal 0, and it did"),
     (a_refusal_that_cannot_be_looked_at_is_believed, scopes.faults(2), 12, "landed twice"),
-    (a_range_need_not_continue_what_is_reconciled, scopes.zombies(0), 14, "were reconciled behind"),
+    (a_range_need_not_continue_what_is_reconciled, scopes.zombies(0), 14, "were reconciled after"),
     (truncation_does_not_raise_the_boundary, scopes.sleeper(), 19, "the log does not have there"),
     (nobody_asks_the_boundary, scopes.sleeper(), 23, "the log does not have there"),
     (the_state_has_what_is_only_proposed, scopes.faults(0), 8, "the log does not have there"),
@@ -247,7 +247,7 @@ def test_a_rule_that_is_taken_out_is_missed(
     found = searched(scope, depth)
     assert wrong in found.wrong
     assert len(found.trace) <= depth
-    shown = told(found).splitlines()
+    shown = summary(found).splitlines()
     assert shown[1].startswith(f"VIOLATION after {len(found.trace)} steps: ")
     assert len(shown) == len(found.trace) + 2
 

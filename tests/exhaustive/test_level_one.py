@@ -14,7 +14,7 @@ from l0gc.streamlog.garbage_look import JournalPart
 from l0gc.streamlog.journal.l1_handle import L1Handle
 from l0gc.streamlog.level_one.commit import Commit
 from tests.exhaustive import l1_scopes as scopes
-from tests.exhaustive.__main__ import told
+from tests.exhaustive.__main__ import summary
 from tests.exhaustive.breadth import Found
 from tests.exhaustive.l1_search import L1Scope, L1Search
 from tests.simulation.mutants.of_l1 import MUTANTS as SIMULATED
@@ -35,7 +35,7 @@ def searched(scope: L1Scope) -> Found:
 
 def _nothing_wrong(scope: L1Scope, states: int) -> None:
     found = searched(scope)
-    assert not found.wrong, told(found)
+    assert not found.wrong, summary(found)
     assert found.complete
     assert found.states >= states
     assert found.content > 0
@@ -97,7 +97,7 @@ def dropped_is_not_landed() -> AbstractContextManager[Any]:
 
 CASES: list[tuple[str, Mutant, L1Scope, str]] = [
     ("any-merge", simulated["any-merge"], scopes.two_merges(0), "which it does not name"),
-    ("any-commit", any_commit, scopes.two_reconcilers(0), "as reconciled behind"),
+    ("any-commit", any_commit, scopes.two_reconcilers(0), "as reconciled after"),
     ("any-expiry", any_expiry, scopes.two_expiries(0), "begins"),
     (
         "commit-below-fence",
@@ -120,8 +120,8 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
 def test_a_rule_that_is_taken_out_is_missed(mutant: Mutant, scope: L1Scope, wrong: str) -> None:
     with mutant():
         found = searched(scope)
-    assert wrong in found.wrong, told(found)
-    shown = told(found).splitlines()
+    assert wrong in found.wrong, summary(found)
+    shown = summary(found).splitlines()
     assert shown[1].startswith(f"VIOLATION after {len(found.trace)} steps: ")
     assert len(shown) == len(found.trace) + 2
 

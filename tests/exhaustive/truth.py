@@ -1,4 +1,4 @@
-"""What a journal's log says, as whoever saw every write knows it, and what must hold of it.
+"""What a journal's log says, known from every write, and what must hold of it.
 
 It follows the rules by itself, without l0gc's state machine: what the window is, what is unreconciled, what has landed.
 The state machine runs beside it, for M(p) and for the state that a process must hold after so many entries.
@@ -137,7 +137,7 @@ class Truth:
             for p, base, last in unpack(t.ranges, RANGE).tolist():
                 part = parts[p]
                 if base != part.reconciled + 1 or last >= part.next_offset:
-                    wrong = f"records {base} to {last} of {p} were reconciled behind {part.reconciled}"
+                    wrong = f"records {base} to {last} of {p} were reconciled after {part.reconciled}"
                 live = tuple(x for x in part.live if x.base > last)
                 parts[p] = part._replace(reconciled=last, live=live)
         return replace(self, parts=tuple(parts.items()), wrong=wrong)

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP at moments spread over each long command: `python -m tests.flows.interrupts --moments 40`.
 
 Each command runs in a process group of its own, as a shell starts it, with the real Java, on a cluster with something to do.
-It is run once to its end, which says how long it takes, and then once for each moment. Behind each signal it must end with
+It is run once to its end, which says how long it takes, and then once for each moment. After each signal it must end with
 128 and the signal's number and one line, and nothing that it started may be left: no process, no temporary file, no half of
 what it writes. A run that is over before its moment comes ends with 0.
 """

@@ -1,7 +1,7 @@
 """A soak: `python -m tests.flows.soak --minutes 12`.
 
 Uploaders, `gc` and `vacuum` in loops, topics that are deleted and made again, each a command of its own process, and every
-few seconds one of them is killed. Whoever was killed is run again with the same arguments. Then all topics but one are
+few seconds one of them is killed. A killed command is run again with the same arguments. Then all topics but one are
 deleted, the store's clock goes on by some 20 minutes, and everything is collected without grace: what is left must be a few
 objects and the L1 of that topic, which has every acknowledged record, once and in order.
 """
@@ -150,7 +150,7 @@ class Soak:
         self.check()
 
     def collect(self) -> None:
-        """Delete all topics but one, and collect everything, as time goes by."""
+        """Delete all topics but one, and collect everything while time passes."""
         cluster = Cluster(self._store())
         for name in sorted(set(cluster.controller.snapshot().topics) - {KEPT}):
             self.until_done("topic", "delete", name, "--yes")

@@ -130,8 +130,8 @@ def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(l
     lines = str(tmp_path / "lines")
     for command in (("upload", "events", lines), ("gc", "--barrier"), ("merge",), ("vacuum",), ("status",)):
         l0gc(*command, *options)
-    told = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
-    assert set(told) == {(m.name, step) for m in METRICS for step in m.steps}
+    exported = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
+    assert set(exported) == {(m.name, step) for m in METRICS for step in m.steps}
 
 
 def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,10 +164,10 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
     assert "sweep" in done["not_due"]
     assert error.exit_code == 3
     assert isinstance(error, StepsFailedError)
-    told = capsys.readouterr().err
-    assert "l0gc: housekeep: housekeeping failed for 1 log" in told
-    assert "journal 1" in told
-    assert "l0gc: reconcile: not everything could be lifted" in told
+    stderr = capsys.readouterr().err
+    assert "l0gc: housekeep: housekeeping failed for 1 log" in stderr
+    assert "journal 1" in stderr
+    assert "l0gc: reconcile: not everything could be lifted" in stderr
     text = (tmp_path / "gc.prom").read_text()
     url = os.environ["L0GC_URL"]
     for name, step, value in (

@@ -16,7 +16,7 @@ from tests.support.cli import ended_here, l0gc
 pytestmark = pytest.mark.weed
 
 
-def test_a_report_tells_of_the_bucket_and_changes_nothing_in_it(store: S3Store, tmp_path: Path) -> None:
+def test_a_report_describes_the_bucket_and_changes_nothing_in_it(store: S3Store, tmp_path: Path) -> None:
     a_bucket(store)
     l0gc("topic", "create", "events", "--partitions", "2")
     l0gc("sweep")

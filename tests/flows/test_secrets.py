@@ -46,7 +46,7 @@ class Seen:
             place.mkdir()
 
     def run(self, *args: str, code: int, **environment: str) -> Ended:
-        """Run a command, look over its shoulder, and keep what it says."""
+        """Run a command, watch its files and command lines, and keep what it prints."""
         with self.watching():
             ended = l0gc_process(*args, environment=self.environment(environment))
         self.keep(" ".join(args), ended.stdout + ended.stderr.encode())
@@ -208,8 +208,8 @@ def test_what_a_store_repeats_of_a_request_is_not_in_the_error_or_its_traceback(
 ) -> None:
     with pytest.raises(StoreError) as caught:
         request_(echo)
-    told = "".join(traceback.format_exception(caught.value))
-    assert [s for s in (TOKEN, *WRONG.values()) if s in told] == []
+    output = "".join(traceback.format_exception(caught.value))
+    assert [s for s in (TOKEN, *WRONG.values()) if s in output] == []
 
 
 @pytest.mark.parametrize(

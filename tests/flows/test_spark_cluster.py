@@ -133,8 +133,8 @@ def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_
     with monkeypatch.context() as without:
         without.setattr(ship, "package_zip", lambda: None)
         assert "cannot import l0gc (No module named 'l0gc')" in refused()
-    told = refused(f"spark.executorEnv.{HIDDEN}=crc32c obstore")
-    assert told.startswith("the Spark executors' Python lacks crc32c, obstore: ")
+    message = refused(f"spark.executorEnv.{HIDDEN}=crc32c obstore")
+    assert message.startswith("the Spark executors' Python lacks crc32c, obstore: ")
     monkeypatch.setattr(ship, "PATIENCE_S", 2.0)
     assert "gave no executor within 2 s" in refused("spark.executor.memory=100g")
 

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark
 
 ROOM = 1.02
 READERS = 3
-"""The processes that look at the logs: the planner and two workers."""
+"""The processes that read the logs: the planner and two workers."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 YEAR = datetime(2025, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -113,7 +113,7 @@ def values(seed: int, count: int, size: int) -> list[bytes]:
 
 
 def values_of(rows: list[Row]) -> list[bytes]:
-    """In the order of their offsets, which Spark is not asked for: to sort, it would read twice."""
+    """In the order of their offsets. Spark does not sort them: it would read twice for that."""
     return [bytes(r["value"]) for r in sorted(rows, key=lambda r: r["offset"])]
 
 

@@ -214,7 +214,7 @@ def test_each_batch_of_a_stream_is_written_once_with_for_each_batch(
     place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        for _ in range(2):  # as if the driver had died behind the first
+        for _ in range(2):  # as if the driver had died after the first
             save(rows.select("key", "value"), bucket, "copy", producerName="each", batchId=str(batch_id))
 
     stream = spark.readStream.format("l0gc").options(
@@ -246,7 +246,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def noted(checkpoint: Path, folder: str) -> int:
+def recorded(checkpoint: Path, folder: str) -> int:
     """How many micro-batches were begun ("offsets"), or have ended ("commits")."""
     place = checkpoint / folder
     return sum(f.name.isdecimal() for f in place.iterdir()) if place.is_dir() else 0
@@ -267,10 +267,10 @@ def test_a_stream_whose_driver_is_killed_ten_times_copies_every_record_once_and_
         cluster.upload("from", lines(total, total + 400), key_field="n")
         total += 400
         folder = "offsets" if n == 0 else chance.choice(("offsets", "commits"))
-        before = noted(checkpoint, folder)
+        before = recorded(checkpoint, folder)
         process = driver(bucket.url, checkpoint)
         try:
-            while noted(checkpoint, folder) == before and process.poll() is None:
+            while recorded(checkpoint, folder) == before and process.poll() is None:
                 time.sleep(0.02)
             assert process.poll() is None, process.stderr.read()[-3000:] if process.stderr else b""
             time.sleep(chance.random() * 1.5)

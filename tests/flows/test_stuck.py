@@ -44,7 +44,7 @@ def cluster(store: S3Store, tmp_path: Path) -> S3Store:
         opened.reconcile()
     ticks(2)
     compute()
-    assert look()["causes"] == []
+    assert status_now()["causes"] == []
     return store
 
 
@@ -55,7 +55,7 @@ def upload(tmp_path: Path) -> None:
 
 
 def ticks(count: int) -> None:
-    """So many ticks, each with the housekeeping behind it."""
+    """So many ticks, each with the housekeeping after it."""
     for _ in range(count):
         assert l0gc("housekeep", "--epoch-interval", "0")["ticked"]
 
@@ -78,7 +78,7 @@ def shown() -> tuple[Status, str]:
     return results[-1].data, " ".join(" ".join(results[-1].text).split())
 
 
-def look() -> Status:
+def status_now() -> Status:
     return shown()[0]
 
 
@@ -103,13 +103,13 @@ def follow(remedy: str) -> None:
 
 def moves(cause: str, by_hand: Callable[[str], None] = lambda detail: None) -> None:
     """Status names the cause; its remedy moves M and ends it. A window that is far behind may take it twice."""
-    after, found = look(), {cause}
+    after, found = status_now(), {cause}
     by_hand(named(cause)[0])
     for _ in range(2):
         if cause in found:
             before = after["watermark"]
             follow(after["next"])
-            after = look()
+            after = status_now()
             found = {c["cause"] for c in after["causes"]}
             assert after["watermark"] > before
     assert cause not in found
@@ -124,7 +124,7 @@ def test_an_idle_partition(cluster: S3Store) -> None:
     for _ in range(4):
         l0gc("epoch", "advance")
     compute()
-    held = look()["held_back_by"]
+    held = status_now()["held_back_by"]
     assert {h["kind"] for h in held} == {"idle"}
     moves("idle_window")
 
@@ -134,9 +134,9 @@ def test_reconcile_does_not_run(cluster: S3Store, tmp_path: Path) -> None:
     upload(tmp_path)
     ticks(2)
     compute()
-    (first, *_) = look()["held_back_by"]
+    (first, *_) = status_now()["held_back_by"]
     assert (first["kind"], first["unreconciled_records"]) == ("unreconciled", 50)
-    assert look()["as_of_ms"] >= first["oldest_ms"] > 0
+    assert status_now()["as_of_ms"] >= first["oldest_ms"] > 0
     moves("unreconciled")
     assert l0gc("sweep")["deleted"] > 0
 
@@ -162,7 +162,7 @@ def test_reconcile_fails_on_an_object(cluster: S3Store, tmp_path: Path, *, missi
         cluster.put(key, body)
 
     moves("damaged_object", restore)
-    assert look()["attempts"][1]["ok"]
+    assert status_now()["attempts"][1]["ok"]
 
 
 @pytest.mark.thorough
@@ -192,17 +192,17 @@ def test_the_stores_clock_went_back(cluster: S3Store) -> None:
     tick = encode_entry(Tick())
     controller.replica.log.append(offset, tick, time_ms=now_ms + 2 * 3_600_000, as_of_ms=now_ms)
     assert not l0gc("housekeep", "--epoch-interval", "1")["ticked"]
-    before, (detail, remedy) = look()["watermark"], named("store_clock")
+    before, (detail, remedy) = status_now()["watermark"], named("store_clock")
     assert "ahead of the store's clock, which went back" in detail
     follow(remedy)
-    assert look()["watermark"] > before  # until the clock is right, each tick has to be asked for
+    assert status_now()["watermark"] > before  # until the clock is right, each tick has to be requested
 
 
 @pytest.mark.thorough
 def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = SystemClock.now_ms
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms(self) - 2 * 3_600_000)
-    before = look()["watermark"]
+    before = status_now()["watermark"]
     for _ in range(2):
         assert l0gc("housekeep", "--epoch-interval", "0")["ticked"]
     assert compute()["watermark"] == before + 2
@@ -210,9 +210,9 @@ def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, mon
     (warning,) = data["warnings"]
     assert warning["cause"] == "local_clock"
     # To the second only if `status` and the store both answer within one.
-    told = re.search(r"warning local_clock: this machine's clock is ([\d,]+) s behind the store's", text)
-    assert told is not None
-    assert 7_199 <= int(told[1].replace(",", "")) <= 7_260
+    skew = re.search(r"warning local_clock: this machine's clock is ([\d,]+) s behind the store's", text)
+    assert skew is not None
+    assert 7_199 <= int(skew[1].replace(",", "")) <= 7_260
     assert "-> set the clock (NTP)" in text
     assert data["causes"] == []
 
@@ -222,13 +222,13 @@ def test_sweeps_are_paused(cluster: S3Store) -> None:
     refused(PausedError, "sweep")
     detail, remedy = named("paused")
     assert "disk audit (ann, since" in detail
-    assert look()["paused"]["by"] == "ann"
+    assert status_now()["paused"]["by"] == "ann"
     assert level_zero(cluster) != []
     follow(remedy)
-    assert look()["next"] == "l0gc sweep"
-    follow(look()["next"])
+    assert status_now()["next"] == "l0gc sweep"
+    follow(status_now()["next"])
     assert level_zero(cluster) == []
-    after = look()
+    after = status_now()
     assert after["causes"] == []
     assert after["deleted_since"]["objects"] == after["eligible_objects"] > 0
     assert after["dollars_month"] == 0
@@ -258,7 +258,7 @@ def test_a_journal_is_damaged(cluster: S3Store) -> None:
 
     def restore(detail: str) -> None:
         assert key in detail
-        assert "unreadable" in {h["kind"] for h in look()["held_back_by"]}
+        assert "unreadable" in {h["kind"] for h in status_now()["held_back_by"]}
         cluster.put(key, body)
 
     moves("damaged_journal", restore)
@@ -299,9 +299,9 @@ def test_watching_prints_one_object_each_time_and_ends_with_ctrl_c(store: S3Stor
     l0gc("init", "--create-bucket", "--shards", "4")
     process = start(["status", "--json", "--watch", "0.1"])
     assert process.stdout is not None
-    looks = [msgspec.json.decode(process.stdout.readline()) for _ in range(3)]
+    statuses = [msgspec.json.decode(process.stdout.readline()) for _ in range(3)]
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (130, b"")
-    assert looks[0]["as_of_ms"] <= looks[2]["as_of_ms"]
-    assert {look["watermark"] for look in looks} == {-1}
+    assert statuses[0]["as_of_ms"] <= statuses[2]["as_of_ms"]
+    assert {s["watermark"] for s in statuses} == {-1}

@@ -46,7 +46,7 @@ def records() -> list[bytes]:
 
 @pytest.fixture
 def planted(store: S3Store) -> S3Store:
-    """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old notes; all behind two ticks."""
+    """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old notes; all after two ticks."""
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "2")
     l0gc("topic", "create", "gone", "--partitions", "1")

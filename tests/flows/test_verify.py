@@ -44,7 +44,7 @@ LAYOUT = KeyLayout(shards=4)
 JOURNALS = 4
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 NEIGHBOUR = "events-1.b"
-"""A topic whose folder S3 lists before that of events, and SeaweedFS behind it; in two journals."""
+"""A topic whose folder S3 lists before that of events, and SeaweedFS after it; in two journals."""
 WITHOUT = 3
 """A journal without a topic."""
 
@@ -231,7 +231,7 @@ Damage = Callable[[Bucket], object]
 
 
 def _flip(body: bytes) -> bytes:
-    """Change a byte behind the beginning of the first piece of compressed data."""
+    """Change a byte after the beginning of the first piece of compressed data."""
     at = body.index(b"\x28\xb5\x2f\xfd") + 12
     return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
 

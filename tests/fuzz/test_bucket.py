@@ -133,18 +133,18 @@ class Ran:
     errors: list[str] = field(default_factory=list)
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """All that was said to be wrong."""
-        told = list(self.errors)
+        found = list(self.errors)
         if self.status is not None:
-            told += self.status.errors
+            found += self.status.errors
         if self.housekept is not None:
-            told += [b.error for b in self.housekept.broken]
+            found += [b.error for b in self.housekept.broken]
         if self.reconciled is not None:
-            told += self.reconciled.errors
+            found += self.reconciled.errors
         if self.computed is not None:
-            told += [u.error for u in self.computed.unreadable]
-        return told
+            found += [u.error for u in self.computed.unreadable]
+        return found
 
 
 def run_all(store: MemoryStore) -> Ran:
@@ -262,7 +262,7 @@ def nothing_live_goes(key: str, body: bytes) -> None:
         store.put(key, the_bucket().objects[key].body)
     assert read(store) == (the_records(), "")
     again = run_all(store)
-    assert (again.told, again.records) == ([], the_records())
+    assert (again.reported, again.records) == ([], the_records())
 
 
 @fuzzing(25)
@@ -282,7 +282,7 @@ def test_whatever_any_object_becomes_nothing_that_is_live_goes(change: tuple[str
 
 
 def _is_replayed(key: str) -> bool:
-    """Whether a replay reads an object of a journal's log: the newest checkpoint and what lies behind it."""
+    """Whether a replay reads an object of a journal's log: the newest checkpoint and what comes after it."""
     m = re.fullmatch(r"(l0gc/journal/\d+/)(log|checkpoint)/(\d+)", key)
     if m is None:
         return False

@@ -99,8 +99,8 @@ def stream(batch: pa.RecordBatch) -> bytes:
     return body
 
 
-@pytest.mark.parametrize("told", [2**62, 2**40, -2, 3 << 30])
-def test_a_buffer_that_says_it_is_huge_takes_no_memory(worker: Worker, told: int) -> None:
+@pytest.mark.parametrize("declared", [2**62, 2**40, -2, 3 << 30])
+def test_a_buffer_that_says_it_is_huge_takes_no_memory(worker: Worker, declared: int) -> None:
     """A compressed buffer begins with the number of bytes that it unpacks to."""
     n = RECORDS + FEWER
     values = pa.array([b"v" * 10] * n, pa.binary())
@@ -111,4 +111,4 @@ def test_a_buffer_that_says_it_is_huge_takes_no_memory(worker: Worker, told: int
     size = struct.pack("<q", 10 * n)
     assert body.count(size) == 1
     assert worker.answer(body) == READ
-    assert worker.answer(body.replace(size, struct.pack("<q", told))) == REFUSED
+    assert worker.answer(body.replace(size, struct.pack("<q", declared))) == REFUSED

@@ -1,4 +1,4 @@
-"""Files of a system with its own log, of any bytes: refused by name, or read as rows that say it all.
+"""Files of an external log, of any bytes: refused by name, or read as rows that say it all.
 
 In a process of its own, which must live on.
 """

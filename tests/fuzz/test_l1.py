@@ -109,7 +109,7 @@ def rows(first: int, count: int) -> Rows:
 
 
 def written(store: MemoryStore, *counts: int) -> Rows:
-    """Index objects of so many rows each, one behind the other."""
+    """Index objects of so many rows each, one after the other."""
     ends = itertools.accumulate(counts, initial=0)
     return np.concatenate([write_index(store, P, rows(a, b - a), 5, RUNTIME) for a, b in itertools.pairwise(ends)])
 

@@ -74,7 +74,7 @@ def test_a_log_entry_is_as_it_was_or_refused(body: bytes) -> None:
 
 @fuzzing(200)
 @given(hostile(body_of(LOG.entry_key(4)), body_of(LOG.entry_key(3))))
-def test_an_entry_that_is_read_behind_the_others_is_as_it_was_or_refused(body: bytes) -> None:
+def test_an_entry_that_is_read_after_the_others_is_as_it_was_or_refused(body: bytes) -> None:
     store = a_store()
     store.put(LOG.entry_key(4), body)
     refused = refusal(lambda: a_log(store).tail(3, store.clock.ms))
@@ -128,7 +128,7 @@ def test_an_offset_far_ahead_is_a_gap() -> None:
         a_log(store).replay()
 
 
-# -- behind a seal that fits ----------------------------------------------------------------------------------------------
+# -- with a seal that fits ----------------------------------------------------------------------------------------------
 
 
 def sealed(key: str, kind: bytes, content: bytes) -> bytes:
@@ -164,18 +164,18 @@ def test_whatever_is_sealed_is_an_entry_or_refused(kind: bytes, content: bytes) 
 REAL = 96 << 20
 
 
-def bomb(told: int | None) -> bytes:
-    """A frame that unpacks to so many zeros, and says that it is of `told` bytes (None: it does not say)."""
-    compressor = zstandard.ZstdCompressor(level=1, write_content_size=told is not None)
+def bomb(declared: int | None) -> bytes:
+    """A frame that unpacks to so many zeros, and says that it is of `declared` bytes (None: it does not say)."""
+    compressor = zstandard.ZstdCompressor(level=1, write_content_size=declared is not None)
     frame = bytearray(compressor.compress(bytes(REAL)))
-    if told is not None:
+    if declared is not None:
         at = frame.index(REAL.to_bytes(4, "little"))
-        frame[at : at + 4] = told.to_bytes(4, "little")
+        frame[at : at + 4] = declared.to_bytes(4, "little")
     return bytes(frame)
 
 
 @pytest.mark.parametrize(
-    ("decode", "told"),
+    ("decode", "declared"),
     [
         (decode_entry, None),
         (decode_entry, REAL),
@@ -185,8 +185,8 @@ def bomb(told: int | None) -> bytes:
         (decode_checkpoint, 10),
     ],
 )
-def test_a_bomb_takes_no_memory(decode: Callable[[str, bytes], object], told: int | None) -> None:
-    body = sealed("the/key", ZSTD, bomb(told))
+def test_a_bomb_takes_no_memory(decode: Callable[[str, bytes], object], declared: int | None) -> None:
+    body = sealed("the/key", ZSTD, bomb(declared))
     assert len(body) < 1 << 20
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(CorruptObjectError, match="the/key"):

@@ -1,4 +1,4 @@
-"""Payloads and checkpoints of any bytes, behind a checksum that fits: refused without any change, or a state that works."""
+"""Payloads and checkpoints of any bytes, with a checksum that fits: refused without any change, or a state that works."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.fuzz.strict_store import StrictStore
 
 RECORDS: Final = 40
 FEWER: Final = 7
-"""So many records of another partition lie behind the first one's in a block."""
+"""So many records of another partition follow the first one's in a block."""
 KEY: Final = "the/key"
 READ, REFUSED = "read", "refused"
 _ADDRESSES: Final = 4 << 30

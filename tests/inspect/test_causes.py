@@ -144,7 +144,7 @@ def test_a_window_below_a_young_topic_needs_a_barrier_where_a_slide_does_not_pas
 
 @given(st.lists(st.tuples(st.integers(4, 9), st.integers(4, 9), st.booleans()), min_size=1, max_size=4))
 def test_a_remedy_moves_every_partition_that_m_stands_at(rows: list[tuple[int, int, bool]]) -> None:
-    """By the rules of a journal's state: what the commands do to M(p), told anew here."""
+    """By the rules of a journal's state: what the commands do to M(p), written anew here."""
     windows = [EpochWindow(min(a, b), max(a, b)) for a, b, _ in rows]
     with_data = [has or w.oldest > 4 for w, (_, _, has) in zip(windows, rows, strict=True)]
     holders = [data(p) if has else idle(p) for p, has in enumerate(with_data)]

@@ -89,15 +89,15 @@ def test_what_windows_hold_is_free_when_it_says_and_not_before(happened: str, be
     epoch = max(0, cluster.controller.epoch() - behind)
     put(cluster, {0: 1})
     lift(cluster)
-    told, ticks = explain_epoch(cluster, epoch).next_step, 0
+    advice, ticks = explain_epoch(cluster, epoch).next_step, 0
     housekeep(cluster)
     while explain_epoch(cluster, epoch).verdict == "held":
         clock.sleep(interval_s)
         housekeep(cluster)
         ticks += 1
-    minutes = re.search(r"^nothing to do: epoch \d+ is free in about (\d+) min", told)
-    assert ticks == round(int(minutes[1]) / 10 if minutes else 0), told
-    assert minutes or told.startswith("l0gc ") or "with the next l0gc gc" in told
+    minutes = re.search(r"^nothing to do: epoch \d+ is free in about (\d+) min", advice)
+    assert ticks == round(int(minutes[1]) / 10 if minutes else 0), advice
+    assert minutes or advice.startswith("l0gc ") or "with the next l0gc gc" in advice
 
 
 def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Cluster, str]) -> None:
@@ -125,7 +125,7 @@ def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed
             explain_key(cluster, unknown)
 
 
-def test_an_object_that_is_reconciled_and_swept_behind_the_reading_of_the_journals_is_not_missing(
+def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journals_is_not_missing(
     needed: tuple[Cluster, str],
 ) -> None:
     cluster, key = needed
@@ -187,7 +187,7 @@ def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Cluster, 
 # -- a partition --------------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_tells_what_it_holds(needed: tuple[Cluster, str]) -> None:
+def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Cluster, str]) -> None:
     cluster, key = needed
     handle_of(cluster).barrier(cluster.controller.advance())
     e = explain_partition(cluster, "events/1")

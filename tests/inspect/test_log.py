@@ -1,4 +1,4 @@
-"""What `log show` tells: all that a log holds, in the words of its records, whatever is damaged beside it."""
+"""What `log show` prints: all that a log holds, in the words of its records, whatever is damaged beside it."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def test_entries_are_read_a_few_at_a_time(busy: tuple[Cluster, Topic]) -> None:
     for _ in range(100):
         cluster.controller.advance()
     lines = show_log(memory_cluster(store_of(cluster), seed=1, bootstrap=False), 0)
-    asked: list[str] = []
-    store_of(cluster).fault = lambda call: asked.append(call.key)
+    requested: list[str] = []
+    store_of(cluster).fault = lambda call: requested.append(call.key)
     next(lines)
-    assert len([k for k in asked if k.startswith(journal_log(0))]) < 2 * 10
+    assert len([k for k in requested if k.startswith(journal_log(0))]) < 2 * 10
 
 
 def test_many_rows_are_written_in_pieces() -> None:
@@ -254,7 +254,7 @@ def test_an_entry_whose_rows_cannot_be_is_a_line_that_says_so(busy: tuple[Cluste
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_a_log_holds_is_shown_or_called_damaged(data: st.DataObject) -> None:
     cluster, topic, handle = journal_of(5)
     journal = data.draw(st.sampled_from([0, None]))

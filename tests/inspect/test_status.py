@@ -95,14 +95,14 @@ def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
 def test_a_window_of_one_epoch_needs_two_ticks_and_says_so() -> None:
     cluster = new_cluster()
     housekeep(cluster, barrier=True)
-    told = []
+    observed = []
     for _ in range(2):
-        told.append(status(cluster).held[0].holder.reason.partition("; it moves with the ")[2].partition(" (")[0])
+        observed.append(status(cluster).held[0].holder.reason.partition("; it moves with the ")[2].partition(" (")[0])
         before = status(cluster).computable
         cluster.controller.advance()
         housekeep(cluster)
-        told.append("moved" if status(cluster).computable != before else "stood")
-    assert told == ["second tick from now", "stood", "next tick", "moved"]
+        observed.append("moved" if status(cluster).computable != before else "stood")
+    assert observed == ["second tick from now", "stood", "next tick", "moved"]
 
 
 def test_counts_come_from_the_journals() -> None:
@@ -148,7 +148,7 @@ def test_a_deleted_topic_holds_nothing() -> None:
     assert (s.computable, s.records, s.held, s.errors) == (2, 0, [], [])
 
 
-def test_the_age_of_m_is_that_of_the_epoch_behind_it() -> None:
+def test_the_age_of_m_is_that_of_the_epoch_after_it() -> None:
     cluster = new_cluster()
     store = store_of(cluster)
     for _ in range(3):
@@ -219,7 +219,7 @@ def test_what_the_last_listing_found_is_repeated_and_what_was_deleted_since_is_n
     assert (s.garbage.deleted_objects, s.garbage.left_bytes, len(s.runs)) == (5, 12, 2)
 
 
-def test_what_gc_deletes_behind_its_own_scan_is_not_garbage_any_more() -> None:
+def test_what_gc_deletes_after_its_own_scan_is_not_garbage_any_more() -> None:
     """Issue 15.1: a run of `gc` has its name from before it computes M."""
     cluster = new_cluster()
     publish_counts(cluster, 17)
@@ -277,7 +277,7 @@ def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back()
 
 
 def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> None:
-    """Hazard 10: the epoch has caught up since, so it alone tells nothing."""
+    """Hazard 10: the epoch has caught up since, so it alone shows nothing."""
     cluster = new_cluster()
     assert cluster.journal(5).append([extents_of(1, revision=1, topic_id="lost")]).error is None
     (cause,) = status(another_process(cluster)).causes
@@ -286,7 +286,7 @@ def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> 
 
 
 def test_another_clusters_watermark_is_a_cause() -> None:
-    """Hazard 11: commands refuse it; status says so, and tells the rest."""
+    """Hazard 11: commands refuse it; status says so, and reports the rest."""
     cluster = new_cluster()
     publish_counts(cluster, cluster_id="somebody else's")
     s = status(cluster)
@@ -306,8 +306,8 @@ def test_an_object_that_is_not_what_the_log_says_is_a_cause(how: str) -> None:
     else:
         store.put(key, changed[how])
     (cause,) = [c for c in status(cluster).causes if c.cause == "damaged_object"]
-    told = {"missing": "it is missing", "short": "it is too short", "changed": "it does not match the checksum"}
-    assert f"reconcile fails on object {key}: {told[how]}" in cause.detail
+    damage = {"missing": "it is missing", "short": "it is too short", "changed": "it does not match the checksum"}
+    assert f"reconcile fails on object {key}: {damage[how]}" in cause.detail
 
 
 def test_an_object_that_was_swept_since_the_reading_is_not_called_missing() -> None:

@@ -1,6 +1,6 @@
 """The worked case of `docs/scaling.md`: what it assumes, and what follows from that by the formulas of `model.py`.
 
-Also the sweeps that the document tells the LIST requests of; `test_large.py` runs them.
+Also the sweeps whose LIST requests the document gives; `test_large.py` runs them.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ CHECKPOINT: Final = (
 """Bytes of a journal's checkpoint."""
 ENTRY_CHARGE: Final = max(ENTRY_BYTES, CHECKPOINT_BYTES / CHECKPOINT_EVERY)
 CHECKPOINT_ENTRIES: Final = 2 * CHECKPOINT / ENTRY_CHARGE
-"""Entries behind a checkpoint when the next one is due: they weigh twice as much."""
-CONTROLLER: Final = Log(behind=4, covered=TRUNCATE_MIN_AGE_MS / 1000 / EPOCH_S, checkpoints=2)
+"""Entries after a checkpoint when the next one is due: they weigh twice as much."""
+CONTROLLER: Final = Log(uncovered=4, covered=TRUNCATE_MIN_AGE_MS / 1000 / EPOCH_S, checkpoints=2)
 """The controller's log: housekeeping checkpoints at 4 entries."""
 
 
@@ -94,7 +94,7 @@ def journal_log(period_s: float = HOUSEKEEP_S) -> Log:
     return Log(CHECKPOINT_ENTRIES / 2, covered, checkpoints=2)
 
 
-IDLE_LOG: Final = Log(behind=3, covered=4, checkpoints=2)
+IDLE_LOG: Final = Log(uncovered=3, covered=4, checkpoints=2)
 """That of a journal whose window slides with each tick, and nothing else happens."""
 
 
@@ -117,7 +117,7 @@ def in_threads(requests: Requests) -> float:
 
 def reconcile_journal() -> Requests:
     """What a run of reconcile asks of a journal: its log for the plan, for each reading task and for the commit."""
-    return (2 + CORES / JOURNALS) * model.read_log(journal_log()) + model.look() + Requests(puts=1)
+    return (2 + CORES / JOURNALS) * model.read_log(journal_log()) + model.poll() + Requests(puts=1)
 
 
 def reconcile() -> Requests:
@@ -171,7 +171,7 @@ def journals_in_memory() -> float:
 
 
 def appends_possible() -> float:
-    """Entries a second that a journal takes: one round trip for each, and a look where writers take turns."""
+    """Entries a second that a journal takes: one round trip for each, and a read where writers take turns."""
     return 1 / (2 * REQUEST_S)
 
 

@@ -1,4 +1,4 @@
-"""What each command asks of the store, as formulas; `docs/scaling.md` tells them in words.
+"""What each command asks of the store, as formulas; `docs/scaling.md` gives them in words.
 
 `test_counts.py` and `test_large.py` compare them with requests counted in runs, `paper.py` works out the document's tables
 with them. All they rest on is in the first part: what a run asks once (`ONCE`), sizes, limits and prices. Who adds a request
@@ -99,16 +99,16 @@ STATE_OBJECT_BYTES: Final = 390
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A shared log: `behind` entries behind its newest checkpoint, `covered` ones that are still stored before it."""
+    """A shared log: `uncovered` entries after its newest checkpoint, `covered` ones that are still stored before it."""
 
-    behind: float
+    uncovered: float
     covered: float = 0
     checkpoints: int = 0
 
     @property
     def objects(self) -> float:
         """Objects in its folder, but for the boundary."""
-        return self.behind + self.covered + self.checkpoints
+        return self.uncovered + self.covered + self.checkpoints
 
 
 def pages(keys: float) -> int:
@@ -123,11 +123,11 @@ def batches(keys: float) -> int:
 
 def read_log(log: Log) -> Requests:
     """Building the state, once for each log in each process."""
-    return Requests(lists=pages(log.objects), gets=(log.checkpoints > 0) + log.behind)
+    return Requests(lists=pages(log.objects), gets=(log.checkpoints > 0) + log.uncovered)
 
 
-def look(new: float = 0) -> Requests:
-    """Looking for news in a log that was read: each new entry, and the one that is not there yet."""
+def poll(new: float = 0) -> Requests:
+    """Reading what is new in a log that was read before: each new entry, and the one that is not there yet."""
     return Requests(gets=new + 1)
 
 
@@ -137,7 +137,7 @@ def lost_race() -> Requests:
 
 
 def truncation(old: float, checkpoints: int = 2) -> Requests:
-    """Deleting `old` entries that a checkpoint covers, and the checkpoints before the last two: behind a raised boundary."""
+    """Deleting `old` entries that a checkpoint covers, and all but the last two checkpoints, after raising the boundary."""
     deleted = batches(old + max(0, checkpoints - 2))
     return Requests(gets=1 if old else 0, puts=1 if old else 0, deletes=deleted)
 
@@ -165,7 +165,7 @@ def upload(
         + read_log(controller)
         + journals * read_log(journal)
         + Requests(puts=objects + journals * entries + tick)
-        + (ONCE["upload --producer"] + journals * look() if producer else NOTHING)
+        + (ONCE["upload --producer"] + journals * poll() if producer else NOTHING)
     )
 
 
@@ -180,7 +180,7 @@ def housekeep_log(log: Log, *, slide: bool, due: bool, old: float = 0) -> Reques
     spent = log.checkpoints + due > 2
     return (
         read_log(log)
-        + look()
+        + poll()
         + Requests(puts=slide + due)
         + (truncation(old, log.checkpoints + due) if old or spent else NOTHING)
     )
@@ -205,7 +205,7 @@ def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, m
         sources: how many there are to merge in all.
         merges: how many they become.
     """
-    each = read_log(journal) + 3 * look() + Requests(puts=1)
+    each = read_log(journal) + 3 * poll() + Requests(puts=1)
     work = journals * each + Requests(gets=sources + merges, puts=merges) if merges else NOTHING
     return ONCE["merge"] + read_log(controller) + journals * read_log(journal) + work
 

@@ -57,7 +57,7 @@ def wrapped(text: str) -> str:
 
 
 def wrapped_below(text: str) -> str:
-    """The same, behind a table."""
+    """The same, after a table."""
     return f"\n\n{wrapped(text)}"
 
 

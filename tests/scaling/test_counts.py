@@ -29,7 +29,7 @@ from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.reconcile import put, reconcile
 
 PARTITIONS = 200
-CONTROLLER = Log(behind=2)
+CONTROLLER = Log(uncovered=2)
 LINE = b"0123456789"
 COUNTED_BYTES = len(LINE) + 16
 
@@ -84,7 +84,7 @@ def run_compute_watermark(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("entries", [0, 5, 30])
 @pytest.mark.parametrize("kept", [False, True])
-def test_reading_a_log_takes_its_checkpoint_and_what_is_behind_it(entries: int, kept: bool) -> None:
+def test_reading_a_log_takes_its_checkpoint_and_what_comes_after_it(entries: int, kept: bool) -> None:
     cluster = new_cluster()
     append(cluster, 7)
     if kept:
@@ -105,7 +105,7 @@ def test_a_lost_race_takes_the_refusal_and_the_read_of_the_winners_entry() -> No
     topic, epoch = theirs.controller.snapshot().topic("events"), theirs.controller.epoch()
     found = counted(store_of(cluster), lambda: theirs.journal(0).append([of_topic(topic, epoch)]))
     assert found.puts == (model.lost_race() + Requests(puts=1)).puts
-    assert found.gets <= (model.lost_race() + model.look(1)).gets  # where others are seen, a writer looks first
+    assert found.gets <= (model.lost_race() + model.poll(1)).gets  # where others are seen, a writer looks first
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ def test_an_upload_costs_by_the_object_and_the_journal_and_never_by_the_partitio
 def test_an_upload_with_a_producer_reads_each_journal_once_more(tmp_path: Path) -> None:
     process = another_process(new_cluster(), 1)
     found = counted(store_of(process), lambda: run_upload(process, tmp_path / "lines", 3, producer="nightly"))
-    # the journal does not know the producer, so the controller is asked about it
-    expected = model.upload(CONTROLLER, Log(0), journals=1, objects=3, entries=3, producer=True) + model.look()
+    # the journal does not know the producer, so the controller's log is read for it
+    expected = model.upload(CONTROLLER, Log(0), journals=1, objects=3, entries=3, producer=True) + model.poll()
     assert found == expected
 
 

@@ -25,7 +25,7 @@ from tests.scaling.model import Log
 from tests.support.generated_store import EPOCH, WATERMARK, GeneratedStore
 from tests.support.memory_store import memory_cluster
 
-CONTROLLER = Log(behind=EPOCH + 1)
+CONTROLLER = Log(uncovered=EPOCH + 1)
 READERS = 8
 
 

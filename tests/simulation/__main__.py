@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; what a seed does is the same")
     options = parser.parse_args()
-    started = told = time.monotonic()
+    started = last_shown = time.monotonic()
     steps = violations = 0
     happened: Counter[str] = Counter()
     states: set[int] = set()
@@ -57,8 +57,8 @@ def main() -> int:
             steps += outcome.steps
             happened += outcome.happened
             states |= outcome.states
-        if time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
+        if time.monotonic() - last_shown > PROGRESS_S:
+            last_shown = time.monotonic()
             sys.stderr.write(f"{done} of {options.seeds} seeds, {steps:,} steps, violations: {violations or 'none'}\n")
     seconds = time.monotonic() - started
     for what in sorted(happened):

@@ -1,7 +1,7 @@
 """What honest processes do, over and over: the jobs of a real cluster, with the real code.
 
 A process lives for one job, as a command does; uploaders live longer, and share their handles between two threads. What
-a job is told as done, it tells the watch.
+is reported to a job as done, it reports to the watch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Job:
-    """An upload that has to land once, whoever does it and however often."""
+    """An upload that has to land once, whichever process does it and however often."""
 
     producer: str
     number: int
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Finished:
-    """The jobs that somebody was told are done, and in which incarnation of their topic, by its id."""
+    """The jobs that were reported as done, and in which incarnation of their topic, by its id."""
 
     jobs: set[tuple[str, Job]] = field(default_factory=set)
 
@@ -102,7 +102,7 @@ class Batched(Executor):
             future, task = self._tasks.pop(0)
             try:
                 future.set_result(task())
-            except Exception as e:  # noqa: BLE001 - handed to whoever asks for the result
+            except Exception as e:  # noqa: BLE001 - passed on with the result
                 future.set_exception(e)
             except BaseException as e:  # the process dies
                 for left, _ in [(future, task), *self._tasks]:
@@ -129,7 +129,7 @@ def upload(
     input_id: str = "",
     session: ProducerSession | None = None,
 ) -> Topic:
-    """Upload the lines, and tell the watch what was acknowledged, also by an upload that then failed."""
+    """Upload the lines, and report to the watch what was acknowledged, also by an upload that then failed."""
     target = cluster.controller.snapshot().topic(topic)
     spread = RoundRobin(target.partitions)
     committer = Batched(world.random.randrange(1, 5))

@@ -35,7 +35,7 @@ FOREIGN_KEYS = (
     "007/000000000000000001/00000000-0000-4000-8000-000000000000",
     "03/000000000000000001/00000000-0000-4000-8000-000000000000",
 )
-"""Keys that look like L0 keys, more or less, and are none of this cluster's."""
+"""Keys that resemble L0 keys, more or less, and are none of this cluster's."""
 PRODUCERS = ("p", "q")
 
 
@@ -80,7 +80,7 @@ def copy_of(state: ControllerState) -> ControllerState:
 
 
 def plant(world: World, key: str, body: bytes) -> None:
-    """Put an object there behind everybody's back."""
+    """Put an object there that no process wrote."""
     world.store._version += 1
     world.store.objects[key] = _Object(body, f'"{world.store._version}"', world.clock.ms)
 
@@ -216,7 +216,7 @@ def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, 
 
 
 def _recover(world: World) -> None:
-    """What an operator is told to do where the newer controller log is gone for good."""
+    """What the documents say an operator does where the newer controller log is gone for good."""
     cluster, watch = world.cluster(), world.watch
     cluster.controller.advance_above(watch.epoch)
     for name, topic in sorted(cluster.controller.snapshot().topics.items()):

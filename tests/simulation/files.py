@@ -24,7 +24,7 @@ GROWN = "files that grew while they were uploaded"
 
 
 def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
-    """Uploads each job's input again and again under its producer's name until it is told that all of it landed."""
+    """Uploads each job's input again and again under its producer's name until all of it is reported as landed."""
 
     def of(process: Process) -> Callable[[], None]:
         def run() -> None:
@@ -48,7 +48,7 @@ def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
 
 
 def upload_file(world: World, process: Process, cluster: Cluster, job: Job) -> Topic:
-    """Upload a job's input from the file of its process, and tell the watch what was acknowledged."""
+    """Upload a job's input from the file of its process, and report to the watch what was acknowledged."""
     path = Path(world.scratch) / process.name
     path.write_bytes(b"".join(line + b"\n" for line in job.lines))
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Where the watch looks into l0gc's processes: what a handle is asked and answers, and which states a process holds."""
+"""Where the watch looks into l0gc's processes: the calls of a handle and its answers, and which states a process holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def installed(world: World) -> Iterator[None]:
-    """While this holds, the watch of `world` hears of what its processes are told."""
+    """While this holds, the watch of `world` gets every reply to its processes."""
     append, apply = JournalHandle.append, Replica._apply
 
     def watched_append(self: JournalHandle, objects: Sequence[ObjectExtents]) -> Appended:
@@ -36,14 +36,14 @@ def installed(world: World) -> Iterator[None]:
         try:
             appended = append(self, objects)
             error, landed = appended.error, len(appended.landed)
-            watch.told(journal, objects, appended.landed)
+            watch.reported_landed(journal, objects, appended.landed)
             return appended
         except L0gcError as e:
             error = e
             raise
         finally:
             if error is not None and not isinstance(error, AppendOutcomeUnknownError):
-                watch.told_refused(journal, [o for o in objects[landed:] if o.key not in before])
+                watch.reported_refused(journal, [o for o in objects[landed:] if o.key not in before])
 
     def watched_apply(self: Replica[Any], entry: Landed) -> None:
         apply(self, entry)

@@ -40,7 +40,7 @@ class Waiter(Protocol):
 
 
 class Lock:
-    """Re-entrant or not; whoever finds it taken lets others go on."""
+    """Re-entrant or not; a thread that finds it taken lets others go on."""
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self._owner: greenlet | None = None
@@ -70,7 +70,7 @@ class Lock:
 
 
 class Condition:
-    """A condition with its own lock. Whoever waits is woken by any `notify_all` behind the beginning of the wait."""
+    """A condition with its own lock. Each wait ends with any `notify_all` after its beginning."""
 
     def __init__(self) -> None:
         self._lock = Lock()

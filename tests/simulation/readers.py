@@ -36,7 +36,7 @@ def _meanwhile(world: World) -> None:
 
 def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
     """Read a topic, and hold it against what was acknowledged before the reading began."""
-    told = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
+    acknowledged = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
     starts = [world.watch.log_start(topic, p) for p in range(topic.partitions)]
     values: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
     firsts: dict[int, int] = {}
@@ -46,9 +46,9 @@ def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool)
             first = firsts.setdefault(r.partition, r.offset)
             if r.offset != first + len(mine):
                 raise world.violation(
-                    f"{topic.name}/{r.partition}: record {r.offset} came behind {first} and {len(mine)} more"
+                    f"{topic.name}/{r.partition}: record {r.offset} came after {first} and {len(mine)} more"
                 )
-            if told[r.partition].get(r.offset, r.value) != r.value:
+            if acknowledged[r.partition].get(r.offset, r.value) != r.value:
                 raise world.violation(
                     f"{topic.name}/{r.partition}: record {r.offset} is {r.value!r}, not the acknowledged one"
                 )
@@ -66,8 +66,8 @@ def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool)
                 f"{topic.name}/{p}: it was read from {firsts[p]} on, and begins at {starts[p]} or {now}"
             )
         end = firsts.get(p, now) + len(mine)
-        if (complete or world.watch.is_live(topic)) and told[p] and max(told[p]) >= end:
-            raise world.violation(f"{topic.name}/{p}: acknowledged record {max(told[p])} is not there")
+        if (complete or world.watch.is_live(topic)) and acknowledged[p] and max(acknowledged[p]) >= end:
+            raise world.violation(f"{topic.name}/{p}: acknowledged record {max(acknowledged[p])} is not there")
     every = [v for mine in values.values() for v in mine]
     if ADDED in every:
         raise world.violation(f"{topic.name}: what was {ADDED.decode()} was sent, and a repeat would send it again")

@@ -133,7 +133,7 @@ def _drain(world: World, survivors: list[Process]) -> int:
     needed = set(world.store.objects) - needed
     if not world.date_jumped:
         while expire(cluster).partitions:
-            pass  # what leaves by size may have kept what is behind it from leaving by time, as in Kafka
+            pass  # what leaves by size may have kept what comes after it from leaving by time, as in Kafka
         if left := retention.left_over(world.watch, world.clock.ms):
             raise world.violation(left)
     m = jobs.compute_watermark(world, cluster)

@@ -83,7 +83,7 @@ class Run:
 
 
 def fingerprint(state: JournalState) -> int:
-    """The same for two states that say the same, as far as anybody could tell."""
+    """The same for two states that say the same, as far as anybody could see."""
     topics = [
         (
             t.revision,
@@ -106,7 +106,7 @@ def fingerprint(state: JournalState) -> int:
 
 @dataclass
 class Shadow:
-    """What a journal's log says. `prints` has a fingerprint of the state behind each entry."""
+    """What a journal's log says. `prints` has a fingerprint of the state after each entry."""
 
     journal: int
     state: JournalState = field(default_factory=JournalState)
@@ -137,7 +137,7 @@ class Shadow:
                     yield from (x.key for x in part.live)
 
     def abstract(self, epoch: int) -> tuple[int, ...]:
-        """The journal, as far as the rules tell one from another: distances between epochs, and small counts."""
+        """The journal, as far as the rules distinguish it from others: distances between epochs, and small counts."""
         parts = [p for t in self.topics.values() if not t.closed for p in t.parts.values()]
         lowest = min([self.previous, *(x.epoch for p in parts for x in p.live)])
         return (
@@ -280,7 +280,7 @@ class Shadow:
             for p, base, last in ranges:
                 part = topic.parts.get(p, Part())
                 if base != part.reconciled + 1 or last >= part.next_offset:
-                    raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled behind {part.reconciled}")
+                    raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled after {part.reconciled}")
                 part.reconciled = last
                 part.live = [x for x in part.live if x.base > last]
             partitions = self.l1.reconciled(name, t, world.objects, (self.time_ms, max(entry.epoch, self.newest)))

@@ -23,7 +23,7 @@ HABITS = (ORDERED, SKIPS_FOLDER, DISORDERED)
 
 
 class SimulatedStore(MemoryStore):
-    """Asks the world at each call, and tells it what takes effect, as it takes effect.
+    """Asks the world at each call, and reports to it what takes effect, as it takes effect.
 
     Args:
         habit: how it lists; a page is of `page_size` keys.

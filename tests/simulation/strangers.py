@@ -203,7 +203,7 @@ def founder(world: World, times: int) -> Body:
 
 
 def advancer(world: World, times: int) -> Body:
-    """Advances the epoch behind an old controller log: far enough, as an operator is told to, or not."""
+    """Advances the epoch of an old controller log: far enough, as the documents say, or not."""
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)

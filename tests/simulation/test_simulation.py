@@ -38,7 +38,7 @@ def test_none_of_many_seeds_violates_an_invariant(first: int) -> None:
 
 
 def _elsewhere(seed: int, hash_seed: str) -> str:
-    code = f"from tests.simulation.test_simulation import told; print(told({seed}))"
+    code = f"from tests.simulation.test_simulation import run_of; print(run_of({seed}))"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -50,7 +50,7 @@ def _elsewhere(seed: int, hash_seed: str) -> str:
     return ended.stdout.strip()
 
 
-def told(seed: int) -> str:
+def run_of(seed: int) -> str:
     """What a seed did, on one line."""
     o = simulate(seed)
     return f"{o.steps} {sorted(o.happened.items())} {o.digest}"
@@ -58,7 +58,7 @@ def told(seed: int) -> str:
 
 @pytest.mark.thorough
 def test_a_seed_is_a_run_whatever_ran_before_and_wherever() -> None:
-    first = told(7)
+    first = run_of(7)
     simulate(8)
-    assert told(7) == first
+    assert run_of(7) == first
     assert _elsewhere(7, "1") == _elsewhere(7, "2") == first

@@ -140,7 +140,7 @@ class Watch:
     def _landed(self, journal: int, offset: int, body: bytes) -> None:
         shadow = self.shadow(journal)
         if offset <= shadow.offset:
-            return  # re-created below the boundary: no reader may take it for an entry, or `agrees` will tell
+            return  # re-created below the boundary: no reader may take it for an entry, which `agrees` checks
         known = set(shadow.producers)
         before = self._references(shadow)
         try:
@@ -183,7 +183,7 @@ class Watch:
 
     def _check_object(self, journal: int, o: ObjectExtents, known: set[int]) -> None:
         if (journal, o.key) in self.refused:
-            self._fail(f"journal {journal} took {o.key}, though whoever offered it was told that it did not land")
+            self._fail(f"journal {journal} took {o.key}, though it was reported as not landed")
         b = o.producer
         if b is None or b.producer_id in known:
             return
@@ -282,7 +282,7 @@ class Watch:
     # -- deletions ------------------------------------------------------------------------------------------------------
 
     def deleted(self, key: str, modified_ms: int, by: Thread | None) -> None:
-        """It is gone; `by` asked for it, perhaps some time ago."""
+        """It is gone; `by` requested it, perhaps some time ago."""
         if key in self.live:
             self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
         if key in self.foreign:
@@ -312,7 +312,7 @@ class Watch:
             self._fail(f"{key} was deleted at an age of {self._world.clock.ms - modified_ms} ms, below --min-age")
 
     def _vacuumed(self, key: str, by: Thread | None) -> None:
-        """L1 goes when a journal has dropped it long enough ago, or behind the fence of a journal that never named it."""
+        """L1 goes when a journal has dropped it long enough ago, or after the fence of a journal that never named it."""
         shadows = self.shadows.values()
         if any(key in s.l1.named for s in shadows):
             self._fail(f"{key} was deleted, though it holds records of a partition, or lists what does")
@@ -326,7 +326,7 @@ class Watch:
                 self._fail(f"{key} was deleted at epoch {self.controller.epoch}, and dropped at {dropped.epoch}")
             return
         if by is not None and self.writers.get(key) is by:
-            return  # whoever wrote it knows best that it was refused
+            return  # the thread that wrote it knows best that it was refused
         m = _L1_KEY.fullmatch(key)
         if m is None:
             self._fail(f"{key} was deleted, which is no L1 key")
@@ -346,7 +346,7 @@ class Watch:
         if not any(k > f"{folder}checkpoint/{offset:020}" for k in objects if k.startswith(f"{folder}checkpoint/")):
             self._fail(f"{key} was deleted, though no checkpoint covers it")
 
-    # -- what clients are told --------------------------------------------------------------------------------------------
+    # -- what clients get reported ----------------------------------------------------------------------------------------
 
     def offers(self, journal: int, objects: Sequence[ObjectExtents]) -> set[str]:
         """Somebody asks a journal to take these; returns those that it has taken before."""
@@ -355,27 +355,27 @@ class Watch:
             self.refused.discard((journal, o.key))
         return {o.key for o in objects if o.key in self.shadow(journal).landed}
 
-    def told(self, journal: int, objects: Sequence[ObjectExtents], landed: Sequence[LandedObject]) -> None:
-        """Whoever offered them was told that these landed, in order."""
+    def reported_landed(self, journal: int, objects: Sequence[ObjectExtents], landed: Sequence[LandedObject]) -> None:
+        """These were reported as landed, in order, to the process that offered them."""
         shadow = self.shadow(journal)
         for o, answer in zip(objects, landed, strict=False):
             there = shadow.landed.get(o.key)
             if answer.bases is not None and (
                 there is None or (answer.log_offset, tuple(answer.bases.tolist())) != there
             ):
-                self._fail(f"journal {journal} told that {o.key} is at {answer}, and it is at {there}")
+                self._fail(f"journal {journal} reported that {o.key} is at {answer}, and it is at {there}")
             if there is None and o.producer is None:
-                self._fail(f"journal {journal} told that {o.key} landed, and it did not")
+                self._fail(f"journal {journal} reported that {o.key} landed, and it did not")
 
-    def told_refused(self, journal: int, objects: Sequence[ObjectExtents]) -> None:
-        """Whoever offered them was told that these did not land: neither did they, nor will they (hazard 27)."""
+    def reported_refused(self, journal: int, objects: Sequence[ObjectExtents]) -> None:
+        """These were reported as not landed: neither did they land, nor will they (hazard 27)."""
         for o in objects:
             if o.key in self.shadow(journal).landed:
-                self._fail(f"journal {journal} told that {o.key} did not land, and it did")
+                self._fail(f"journal {journal} reported that {o.key} did not land, and it did")
             self.refused.add((journal, o.key))
 
     def acknowledge(self, topic: Topic, partition: int, base_offset: int, batch: int, values: list[bytes]) -> None:
-        """An uploader was told that the batch of `batch` records at this offset landed, of which these were its own."""
+        """It was reported to an uploader that the batch of `batch` records at this offset landed; these were its own."""
         shadow = self.shadow(topic.journal_of(partition)).topics.get(topic.revision)
         if self.is_live(topic):
             part = None if shadow is None else shadow.parts.get(partition)
@@ -384,9 +384,9 @@ class Watch:
                     f"{topic.name}/{partition}: {batch} records were acknowledged at {base_offset}, where the log has no "
                     "such batch"
                 )
-        told = self.acknowledged.setdefault((topic.topic_id, partition), {})
+        known = self.acknowledged.setdefault((topic.topic_id, partition), {})
         for i, value in enumerate(values, base_offset):
-            if told.setdefault(i, value) != value:
+            if known.setdefault(i, value) != value:
                 self._fail(
-                    f"{topic.name}/{partition} offset {i} was acknowledged twice, as {told[i]!r} and as {value!r}"
+                    f"{topic.name}/{partition} offset {i} was acknowledged twice, as {known[i]!r} and as {value!r}"
                 )

@@ -28,7 +28,7 @@ from tests.support.memory_store import Call, FakeClock
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
 NAPS_MS = PAUSES_MS[2:]
 SUSPENDED_MS = 20 * 60_000
-"""Less than a date may be ahead: where both are the same, no clock tells that time has passed (docs/safety.md)."""
+"""Less than a date may be ahead: where both are the same, no clock shows that time has passed (docs/safety.md)."""
 LANDED_LATE = "writes landed late"
 LATE_MS = 10 * 60_000
 LATEST_MS = 2 * LATE_MS
@@ -249,7 +249,7 @@ class World:
         if thread.refused:  # who looks why it was refused may not get an answer
             thread.refused = False
             if self.random.random() < 0.3:
-                self._log(thread, call, "no answer, behind a refusal")
+                self._log(thread, call, "no answer, after a refusal")
                 raise StoreError(f"{call.key}: no answer")
         if draw >= f.any:
             return
@@ -266,7 +266,7 @@ class World:
                 thread.refused = True
                 raise PreconditionFailedError(f"{call.key}: it is there")
             if draw < f.after + f.crash + f.twice + f.nap and call.kind == "put_if_absent":
-                self._nap(call.key, "sleeps behind it")
+                self._nap(call.key, "sleeps after it")
             return
         if draw < f.before:
             self._log(thread, call, "failed before it landed")
@@ -357,10 +357,10 @@ class World:
         return DATE_JUMPS_MS
 
     def boundary_read(self) -> None:
-        """Whoever learned the end of a log with a date that was ahead has asked the boundary, and may be suspended now."""
+        """A thread that learned a log's end with a date that was ahead has read the boundary, and may be suspended now."""
         if self.thread is not None and self.thread.misled_at:
             end, self.thread.misled_at = self.thread.misled_at, ""
-            self._nap(end, "is suspended behind a date that was ahead", SUSPENDED_MS)
+            self._nap(end, "is suspended after a date that was ahead", SUSPENDED_MS)
 
     def task_clock(self) -> Clock:
         """The clock of a task that another process runs."""

@@ -1,4 +1,4 @@
-"""What a sweep on Spark does beside the work: it tells which tasks have ended, hears a stop, and knows the time."""
+"""What a sweep on Spark does beside the work: it reports which tasks have ended, hears a stop, and knows the time."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def test_the_tasks_that_have_ended_are_reported_until_the_job_has(monkeypatch: p
     completed = {7: SimpleNamespace(numCompletedTasks=2), 8: None}  # of a stage that has just ended nothing is known
     tracker = SimpleNamespace(getActiveStageIds=lambda: [7, 8], getStageInfo=completed.get)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     heard = threading.Event()
 
     def progress(done: int, total: int) -> None:
-        told.append((done, total))
+        reported.append((done, total))
         heard.set()
 
     with following(spark, 5, progress):
         assert heard.wait(120)
-    after = len(told)
-    assert set(told) == {(2, 5)}
+    after = len(reported)
+    assert set(reported) == {(2, 5)}
     assert not any(t.name == "l0gc-follow" for t in threading.enumerate())
-    assert len(told) == after
+    assert len(reported) == after
 
 
 def test_a_stop_is_heard_though_the_job_began_only_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,26 +75,26 @@ def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan(monkeypat
     monkeypatch.setattr(l0gc.spark.sweep_job, "store_from_options", lambda options: store)
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
     task = _task({}, plan, [(plan.first_shard, plan.end_shard)])
-    (told,) = list(task(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
-    assert told.num_rows == 1
+    (batch,) = list(task(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+    assert batch.num_rows == 1
     assert {f.deleted_ms // 60_000 for f in on_record(cluster)} == {store.clock.ms // 60_000}
 
 
 def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread's traceback would stand beside the sentence that tells it."""
+    """The thread's traceback would stand beside the sentence that says so."""
     monkeypatch.setattr(l0gc.spark.sweep_job, "_LOOK_EVERY_S", 0.001)
-    asked = threading.Semaphore(0)
+    polled = threading.Semaphore(0)
     lost: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lost.append)
 
     def gone() -> list[int]:
-        asked.release()
+        polled.release()
         raise Py4JError("no connection")
 
     spark: Any = SimpleNamespace(
         sparkContext=SimpleNamespace(statusTracker=lambda: SimpleNamespace(getActiveStageIds=gone))
     )
     with following(spark, 1, lambda done, total: None):
-        assert asked.acquire(timeout=120)
-        asked.acquire(timeout=1)
+        assert polled.acquire(timeout=120)
+        polled.acquire(timeout=1)
     assert lost == []

@@ -19,7 +19,7 @@ from tests.support.processes import left_of, marked, new_mark
 pytestmark = pytest.mark.weed
 
 STARTING = "touch $STARTED; echo noise; echo noise >&2; sleep 1000 & wait"
-"""A script that has a Java of its own look for the settings, as spark-class does, and heeds nothing but a kill."""
+"""A script that starts a Java of its own to find the settings, as spark-class does, and heeds nothing but a kill."""
 WAITING = "touch $STARTED; cat > /dev/null"
 """Java, which ends when its stdin does."""
 ENDING = "echo noise; exit 0"

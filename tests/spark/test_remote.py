@@ -1,4 +1,4 @@
-"""What went wrong in a job is told in one sentence, by whoever it failed in."""
+"""What went wrong in a job is reported in one sentence, by the part that it failed in."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from l0gc.spark.remote import cause_of, telling_causes
 
 
 def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
-    told = "Job aborted\nTraceback\nl0gc.errors.CorruptObjectError: a/key is damaged\n\tat org.apache.spark"
-    cause = cause_of(PySparkException(told))
+    message = "Job aborted\nTraceback\nl0gc.errors.CorruptObjectError: a/key is damaged\n\tat org.apache.spark"
+    cause = cause_of(PySparkException(message))
     assert isinstance(cause, CorruptObjectError)
     assert str(cause) == "a/key is damaged"
 
@@ -29,13 +29,15 @@ def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
 
 
 def test_a_disk_that_is_full_somewhere_is_a_sentence_with_the_way_out() -> None:
-    told = (
+    message = (
         "Job aborted\nTraceback\nOSError: [Errno 28] No space left on device: '/tmp/l0gc-l1-x'\n\tat org.apache.spark"
     )
-    assert str(cause_of(PySparkException(told))).startswith("the Spark job failed: No space left on device, here or on")
+    assert str(cause_of(PySparkException(message))).startswith(
+        "the Spark job failed: No space left on device, here or on"
+    )
 
 
-def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_behind_it() -> None:
+def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> None:
     lost = Py4JNetworkError("Answer from Java side is empty")
     lost.__context__ = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt), telling_causes():
@@ -47,7 +49,7 @@ def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_behind_it() ->
 def test_what_java_throws_is_one_line(one_spark: SparkSession) -> None:
     jvm: Any = one_spark.sparkContext._jvm
     empty = jvm.java.util.ArrayDeque()
-    with pytest.raises(L0gcError) as told, telling_causes():
+    with pytest.raises(L0gcError) as raised, telling_causes():
         empty.removeFirst()
-    assert isinstance(told.value.__cause__, Py4JJavaError)
-    assert str(told.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")
+    assert isinstance(raised.value.__cause__, Py4JJavaError)
+    assert str(raised.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")

@@ -44,8 +44,8 @@ def test_the_package_can_be_imported_and_does_not_pack_itself_again(tmp_path: Pa
 
 def test_the_zip_goes_with_its_process() -> None:
     code = "from l0gc.spark.ship import package_zip; print(package_zip())"
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    path = Path(told.stdout.strip())
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    path = Path(ended.stdout.strip())
     assert path.name.startswith("l0gc-")
     assert not path.parent.exists()
 
@@ -60,16 +60,16 @@ def test_workers_like_the_driver_are_fit_also_with_other_minor_versions() -> Non
 
 
 @pytest.mark.parametrize(
-    ("look", "told"),
+    ("worker", "reason"),
     [
         (Look(HERE | {"pyarrow": None, "boto3": None}), "lacks boto3, pyarrow: install"),
         (Look(HERE | {"pyarrow": "21.0.0"}), "has pyarrow 21.0.0 (here 24.0.0): install"),
         (Look(dict(HERE), "No module named 'l0gc'"), "cannot import l0gc (No module named 'l0gc'): install"),
     ],
 )
-def test_one_unfit_worker_is_enough_to_say_so(look: Look, told: str) -> None:
-    said = unfit(HERE, [FIT, look])
-    assert told in said
+def test_one_unfit_worker_is_enough_to_say_so(worker: Look, reason: str) -> None:
+    said = unfit(HERE, [FIT, worker])
+    assert reason in said
     assert "spark.pyspark.python" in said
 
 
@@ -84,7 +84,7 @@ def test_another_python_is_reported_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "reason"),
     [
         ("ModuleNotFoundError: No module named 'pyarrow'\n\tat org.apache", "lacks pyarrow: "),
         ("x\nOSError: libfoo.so: no such file\n\tat org.apache", "(OSError: libfoo.so: no such file)"),
@@ -97,6 +97,6 @@ def test_another_python_is_reported_in_a_sentence() -> None:
         ("", "(Spark gave no reason)"),
     ],
 )
-def test_other_failures_give_their_reason(message: str, told: str) -> None:
-    assert told in why(message)
+def test_other_failures_give_their_reason(message: str, reason: str) -> None:
+    assert reason in why(message)
     assert "\n" not in why(message)

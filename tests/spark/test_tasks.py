@@ -1,4 +1,4 @@
-"""Of a job that cannot tell how far it is, Spark's own count of tasks is shown."""
+"""Of a job that cannot say how far it is, Spark's own count of tasks is shown."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def test_what_a_job_says_is_shown_with_the_share_of_the_tasks_under_way(monkeypa
 
     tracker = SimpleNamespace(getActiveStageIds=active, getStageInfo=stages.get)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
-    told: list[tuple[str, float | None, float | None]] = []
+    shown: list[tuple[str, float | None, float | None]] = []
     heard = threading.Event()
 
     def show(text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
-        told.append((text, done, total))
-        if len(told) > 3:
+        shown.append((text, done, total))
+        if len(shown) > 3:
             heard.set()
 
     with telling_tasks(spark, show) as say:
         say("round 1")
         assert heard.wait(120)
-    assert ("round 1", None, None) in told
-    assert ("round 1", 3, 10) in told
+    assert ("round 1", None, None) in shown
+    assert ("round 1", 3, 10) in shown
     assert not any(t.name == "l0gc-tasks" for t in threading.enumerate())

@@ -1,4 +1,4 @@
-"""Deletes through obstore: nothing but the named keys goes, and whatever is not a plain success is told by boto3."""
+"""Deletes through obstore: nothing but the named keys goes, and whatever is not a plain success is reported by boto3."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Deleting:
-    """A server that is asked to delete: it answers with `status`, and refuses the keys that end with `refused`."""
+    """A server that gets DELETE requests: it answers with `status`, and refuses the keys that end with `refused`."""
 
     def __init__(self) -> None:
         self.status, self.refused = 200, "none"
-        self.asked: list[tuple[str, list[str]]] = []
+        self.received: list[tuple[str, list[str]]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,7 +43,7 @@ class Deleting:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
                 keys = re.findall("<Key>([^<]*)</Key>", body)
-                outer.asked.append((self.headers.get("User-Agent", "").split("/")[0], keys))
+                outer.received.append((self.headers.get("User-Agent", "").split("/")[0], keys))
                 refused = [k for k in keys if k.endswith(outer.refused)]
                 answer = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>slow</Message></Error>"
                 if outer.status == 200:
@@ -51,8 +51,8 @@ class Deleting:
                         f"<Error><Key>{k}</Key><Code>AccessDenied</Code><Message>locked</Message></Error>"
                         for k in refused
                     )
-                    told = [] if "<Quiet>true" in body else [k for k in keys if k not in refused]
-                    deleted = "".join(f"<Deleted><Key>{k}</Key></Deleted>" for k in told)
+                    confirmed = [] if "<Quiet>true" in body else [k for k in keys if k not in refused]
+                    deleted = "".join(f"<Deleted><Key>{k}</Key></Deleted>" for k in confirmed)
                     answer = f"<?xml version='1.0'?><DeleteResult>{errors}{deleted}</DeleteResult>"
                 self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(answer)))
@@ -79,8 +79,8 @@ def deleting() -> Iterator[Deleting]:
 def test_a_page_of_keys_is_one_request_and_is_not_sent_twice(deleting: Deleting) -> None:
     keys = [PLAIN.format(n) for n in range(1000)]
     assert deleting.store.delete_once(keys) == []
-    assert [sorted(k) for _, k in deleting.asked] == [[f"p/{k}" for k in keys]]
-    assert deleting.asked[0][0] == "object_store"
+    assert [sorted(k) for _, k in deleting.received] == [[f"p/{k}" for k in keys]]
+    assert deleting.received[0][0] == "object_store"
     assert deleting.store.requests["delete"] == 1
 
 
@@ -88,7 +88,7 @@ def test_a_key_that_was_refused_is_named_though_the_others_are_gone(deleting: De
     deleting.refused = f"{2:018}/0a1b2c3d-0000-4000-8000-000000000000"
     keys = [PLAIN.format(n) for n in range(4)]
     assert deleting.store.delete_once(keys) == [DeleteFailure(keys[2], "AccessDenied", "locked")]
-    assert deleting.store.requests["delete"] == len(deleting.asked) == 2
+    assert deleting.store.requests["delete"] == len(deleting.received) == 2
 
 
 @pytest.mark.parametrize(("status", "error"), [(503, ThrottledError), (403, AccessDeniedError), (500, StoreError)])
@@ -99,7 +99,7 @@ def test_a_request_that_fails_is_reported_by_its_status_and_the_next_one_is_sent
     for sent in (2, 3):
         with pytest.raises(error):
             deleting.store.delete_once([PLAIN.format(1)])
-        assert len(deleting.asked) == sent
+        assert len(deleting.received) == sent
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_request_that_fails_is_reported_by_its_status_and_the_next_one_is_sent
 def test_a_key_that_has_another_form_is_deleted_through_boto3_alone(deleting: Deleting, odd: str) -> None:
     for keys in ([odd], [PLAIN.format(1), odd, PLAIN.format(2)]):
         assert not deleting.store.bulk.delete([f"p/{k}" if k not in {"", "/a"} else k for k in keys])
-    assert deleting.asked == []
+    assert deleting.received == []
 
 
 def test_only_the_named_keys_go_whatever_they_look_like(endpoint: str) -> None:

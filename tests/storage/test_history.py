@@ -88,10 +88,10 @@ def versions(store: S3Store) -> list[tuple[str, bool, bool]]:
     ]
 
 
-# -- what a bucket tells --------------------------------------------------------------------------------------------------
+# -- what a bucket reports ------------------------------------------------------------------------------------------------
 
 
-def test_a_bucket_tells_whether_it_keeps_versions(any_store: S3Store) -> None:
+def test_a_bucket_says_whether_it_keeps_versions(any_store: S3Store) -> None:
     any_store.create_bucket()
     assert any_store.history.versioning() == OFF
     set_versioning(any_store, "Enabled")
@@ -119,7 +119,7 @@ def test_versions_are_listed_in_key_order_relative_to_the_prefix(any_store: S3St
     assert [k for k in after if k != "x/b"] == ["x/c", "x/c"]  # moto begins with older versions of x/b
 
 
-def test_a_listing_of_versions_goes_on_behind_the_first_page(
+def test_a_listing_of_versions_goes_on_after_the_first_page(
     moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("l0gc.storage.history.PAGE_SIZE", 3)
@@ -135,7 +135,7 @@ def test_a_listing_of_versions_goes_on_behind_the_first_page(
 
 
 def test_versions_that_come_out_of_order_are_shown_out_of_order(moto_store: S3Store) -> None:
-    """So that the scan notices: sorted into a page, they would look as if nothing lay between."""
+    """So that the scan notices: sorted into a page, they would seem to have nothing between them."""
 
     def row(key: str) -> dict[str, Any]:
         when = datetime.now(UTC)
@@ -148,7 +148,7 @@ def test_versions_that_come_out_of_order_are_shown_out_of_order(moto_store: S3St
     assert good.keys == ["a", "b", "c"]
 
 
-def test_a_plain_delete_tells_which_markers_it_made_and_their_removal_brings_back(any_store: S3Store) -> None:
+def test_a_plain_delete_reports_which_markers_it_made_and_their_removal_brings_back(any_store: S3Store) -> None:
     any_store.create_bucket()
     set_versioning(any_store, "Enabled")
     any_store.put("k", b"body")
@@ -164,12 +164,12 @@ def test_a_plain_delete_tells_which_markers_it_made_and_their_removal_brings_bac
 def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names(
     moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the sweep would not find it among what it asked for."""
+    """Else the sweep would not find it among what it requested."""
     errors = [
         {"Key": f"a/prefix/{k}", "VersionId": v, "Code": "AccessDenied", "Message": "no"}
         for k, v in (("plain", "null"), ("versioned", "v1"))
     ]
-    monkeypatch.setattr(moto_store.once, "delete_objects", lambda **asked: {"Errors": errors})
+    monkeypatch.setattr(moto_store.once, "delete_objects", lambda **arguments: {"Errors": errors})
     failures = moto_store.history.delete([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
     assert [(f.key, f.version_id) for f in failures] == [("plain", ""), ("versioned", "v1")]
 
@@ -275,21 +275,21 @@ def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(moto_store: S3St
 
 
 def test_a_second_try_makes_a_second_marker_and_both_are_taken_back(moto_store: S3Store) -> None:
-    """The first try landed and its answer was lost: its marker's id was never told."""
+    """The first try landed and its answer was lost: its marker's id was never reported."""
     moto_store.create_bucket()
     set_versioning(moto_store, "Enabled")
     cluster = a_cluster(moto_store)
     before = there(moto_store)
     history = moto_store.history
-    asked = [0]
+    requests = [0]
     delete = history.delete
 
     def losing(objects: Any) -> Any:
         from l0gc.errors import StoreError
 
         done = delete(objects)
-        asked[0] += 1
-        if asked[0] == 1:
+        requests[0] += 1
+        if requests[0] == 1:
             raise StoreError("connection cut")
         return done
 

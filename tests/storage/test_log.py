@@ -266,7 +266,7 @@ def test_a_412_whose_owner_is_gone_may_have_been_this_writers_own_entry(store: M
         append(log, store, 0, "mine")
 
 
-def test_a_conflict_tells_the_winners_entry(store: MemoryStore) -> None:
+def test_a_conflict_carries_the_winners_entry(store: MemoryStore) -> None:
     append(a_log(store, seed=1), store, 0, "yours")
     before = store.requests.copy()
     with pytest.raises(OffsetTakenError) as e:
@@ -276,10 +276,10 @@ def test_a_conflict_tells_the_winners_entry(store: MemoryStore) -> None:
     assert store.requests - before == {"put_if_absent": 1, "get": 1}
 
 
-def test_an_entry_that_was_found_by_a_look_says_only_of_its_own_time_that_the_next_offset_was_free(
+def test_an_entry_that_was_found_by_a_read_says_only_of_its_own_time_that_the_next_offset_was_free(
     store: MemoryStore,
 ) -> None:
-    """Behind the nap of a settled append the next entry may be as old as the truncation allows (hazard 7)."""
+    """After the nap of a settled append the next entry may be as old as the truncation allows (hazard 7)."""
     writer, other = a_log(store), a_log(store, seed=1)
     written_ms = store.clock.ms
 
@@ -296,7 +296,7 @@ def test_an_entry_that_was_found_by_a_look_says_only_of_its_own_time_that_the_ne
     assert landed.date_ms == written_ms
     store.clock.sleep(10)
     other.write_checkpoint(1, b"state", store.clock.ms)
-    append(other, store, 2, "behind it")
+    append(other, store, 2, "after it")
     other.truncate()
     store.clock.sleep(AGE_S)
     other.write_checkpoint(2, b"state", store.clock.ms)
@@ -361,7 +361,7 @@ def test_young_entries_are_never_truncated_by_the_stores_clock(early_s: int) -> 
     assert log.truncate() == (0 if early_s else 2)
 
 
-def test_an_old_entry_behind_a_young_one_stays(store: MemoryStore) -> None:
+def test_an_old_entry_after_a_young_one_stays(store: MemoryStore) -> None:
     log = aged_log(store, 4)
     store.objects[log.entry_key(1)].modified_ms = store.clock.ms
     assert log.truncate() == 1
@@ -467,9 +467,9 @@ def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: Memo
 
 
 def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser(store: MemoryStore) -> None:
-    """Two naps: one before the put, so that the boundary has to be asked, and one before the boundary is.
+    """Two naps: one before the put, so that the boundary has to be read, and one before it is.
 
-    The entry was part of the log all the while, so whoever says that it is not makes the caller append it again.
+    The entry was part of the log all the while, so a reply that it is not makes the caller append it again.
     """
     writer, other = a_log(store), a_log(store, seed=1)
     as_of_ms = store.clock.ms
@@ -534,18 +534,18 @@ def test_a_writer_that_a_proxy_doubled_and_whose_clock_stood_still_does_not_take
     store.fault = fault
     real = writer.boundary.read
 
-    def read_behind_a_truncation() -> tuple[int, str | None, int]:
+    def read_after_a_truncation() -> tuple[int, str | None, int]:
         other.write_checkpoint(1, b"state", store.clock.ms)
         assert other.truncate() == 1
         return real()
 
-    writer.boundary.read = read_behind_a_truncation  # type: ignore[method-assign]
+    writer.boundary.read = read_after_a_truncation  # type: ignore[method-assign]
     with pytest.raises(AppendOutcomeUnknownError):
         writer.append(0, b"mine", time_ms=as_of_ms, as_of_ms=as_of_ms)
 
 
 def test_a_writer_that_slept_as_long_as_a_date_was_ahead_asks_the_boundary(store: MemoryStore) -> None:
-    """Its last look was told a time an hour ahead; an hour later that looks as if no time had passed."""
+    """Its last read got a time an hour ahead; an hour later it seems that no time has passed."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
     ahead_ms = store.clock.ms + 3_600_000
@@ -623,7 +623,7 @@ def test_a_replay_during_a_truncation_begins_again_and_ends_well(store: MemorySt
         other.write_checkpoint(4, b"state", store.clock.ms)
         other.truncate()
 
-    store.fault = on_nth(2, "get", truncate)  # the reader holds the old checkpoint and one entry behind it
+    store.fault = on_nth(2, "get", truncate)  # the reader holds the old checkpoint and one entry after it
     r = log.replay()
     assert kept(r) == (4, b"state")
     assert r.entries == []
@@ -703,7 +703,7 @@ def test_an_append_that_no_write_gets_through_ends(store: MemoryStore) -> None:
 
 
 class Windows:
-    """Counts what is asked for at once."""
+    """Counts how many are requested at once."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -728,7 +728,7 @@ def test_a_tail_is_read_in_windows_that_grow(store: MemoryStore, entries: int, e
     assert windows.sizes == sizes
 
 
-def test_a_hasty_look_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> None:
+def test_a_hasty_read_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> None:
     log, windows = a_log(store), Windows()
     for i in range(3):
         append(log, store, i)
@@ -737,10 +737,10 @@ def test_a_hasty_look_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> 
     found, free_ms = reader.tail(0, as_of_ms, hasty=True)
     assert [e.offset for e in found] == [1]
     assert windows.sizes == [1]
-    assert free_ms == as_of_ms, "nobody has looked whether the offset behind it is free"
+    assert free_ms == as_of_ms, "nobody has checked whether the offset after it is free"
 
 
-def test_a_hasty_look_after_a_long_sleep_asks_the_boundary(store: MemoryStore) -> None:
+def test_a_hasty_read_after_a_long_sleep_reads_the_boundary(store: MemoryStore) -> None:
     """Hazard 7: what it finds may be what another sleeper has created again below the boundary."""
     log = a_log(store)
     for i in range(3):
@@ -752,7 +752,7 @@ def test_a_hasty_look_after_a_long_sleep_asks_the_boundary(store: MemoryStore) -
     assert windows.sizes == [1, 2]
 
 
-def test_what_is_found_behind_a_free_offset_is_read_again(store: MemoryStore) -> None:
+def test_what_is_found_after_a_free_offset_is_read_again(store: MemoryStore) -> None:
     """Two entries land while a window is read, and the second one is seen without the first."""
     log, other = a_log(store), a_log(store, seed=1)
     append(log, store, 0)

@@ -19,7 +19,7 @@ Bucket = tuple[KeyLayout, list[str], int]
 
 
 class Reader:
-    """Reads what it is told, and remembers how that was divided."""
+    """Reads the given ranges, and remembers how they were divided."""
 
     def __init__(self, store: MemoryStore, layout: KeyLayout) -> None:
         self.store, self.layout = store, layout
@@ -47,7 +47,7 @@ def read_all(store: MemoryStore, layout: KeyLayout, readers: int, ceiling: int, 
 
 
 @given(buckets(), st.integers(1, 7), st.integers(1, 9), st.integers(0, 9), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_key_is_read_once_foreign_ones_too(
     bucket: Bucket, page_size: int, readers: int, ceiling: int, first_pages: int
 ) -> None:
@@ -58,7 +58,7 @@ def test_every_key_is_read_once_foreign_ones_too(
 
 
 @given(buckets(), st.integers(1, 7), st.integers(1, 9), st.integers(0, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_store_that_lists_backwards_is_read_once_too(
     bucket: Bucket, page_size: int, readers: int, ceiling: int
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_store_that_lists_backwards_is_read_once_too(
 
 
 @given(buckets(), st.integers(2, 7), st.integers(1, 9), st.integers(0, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_disordered_store_gives_no_key_twice_and_none_that_is_not_there(
     bucket: Bucket, page_size: int, readers: int, seed: int
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_disordered_store_gives_no_key_twice_and_none_that_is_not_there(
 
 
 @given(buckets(), st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=9), st.integers(1, 7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_wherever_it_is_cut_the_pieces_hold_every_key_once(bucket: Bucket, cuts: list[str], page_size: int) -> None:
     layout, keys, _ = bucket
     store = a_store(keys, page_size)
@@ -94,7 +94,7 @@ def test_wherever_it_is_cut_the_pieces_hold_every_key_once(bucket: Bucket, cuts:
 
 
 @given(buckets(), st.integers(0, 9), st.integers(1, 9), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_pieces_of_a_rest_are_the_rest(bucket: Bucket, ceiling: int, parts: int, data: st.DataObject) -> None:
     layout, keys, _ = bucket
     ends = sorted(data.draw(st.lists(st.sampled_from(keys), min_size=2, max_size=2))) if keys else ["", "z"]
@@ -173,13 +173,13 @@ def test_the_epoch_is_requested_once_a_round_however_many_ranges_are_left() -> N
     layout = KeyLayout(shards=SHARDS)
     keys = [layout.format(s, e, name_of(n)) for s in range(SHARDS) for e in range(6) for n in range(20)]
     reader = Reader(a_store(keys, 10), layout)
-    asked: list[int] = []
+    rounds_before: list[int] = []
 
     def ceiling() -> int:
-        asked.append(len(reader.rounds))
+        rounds_before.append(len(reader.rounds))
         return 5
 
     read_in_rounds(layout, 4, ceiling, reader, first_pages=1)
     assert sorted(reader.keys) == sorted(keys)
-    assert asked == list(range(1, len(reader.rounds)))
-    assert asked
+    assert rounds_before == list(range(1, len(reader.rounds)))
+    assert rounds_before

@@ -114,7 +114,7 @@ def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
     assert json.loads(decode_checkpoint(key, store.get(key).body).state) == ["a0"]
 
 
-def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_look(store: MemoryStore) -> None:
+def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_read(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "a0")
 
@@ -157,7 +157,7 @@ def test_a_checkpoint_is_written_once_and_replays_to_the_same_state(store: Memor
     assert a_replica(store, seed=2).state == a.state == [f"a{i}" for i in range(6)]
 
 
-def test_a_writer_that_slept_through_a_truncation_goes_on_behind_it(store: MemoryStore) -> None:
+def test_a_writer_that_slept_through_a_truncation_goes_on_after_it(store: MemoryStore) -> None:
     """Hazard 7: the offset that it re-creates is not part of the log, and its entry lands at another one."""
     a, b = a_replica(store), a_replica(store, seed=1)
     propose(a, "e0")
@@ -232,8 +232,8 @@ def test_a_writer_that_always_loses_ends(store: MemoryStore) -> None:
     assert store.clock.monotonic() - began < PROPOSE_DEADLINE_S + 60
 
 
-def test_a_look_that_was_long_ago_asks_the_boundary_whatever_the_stores_date_was_then(store: MemoryStore) -> None:
-    """The store's clock was an hour ahead when the reader looked, and an hour later nothing seems to have passed."""
+def test_a_read_that_was_long_ago_reads_the_boundary_whatever_the_stores_date_was_then(store: MemoryStore) -> None:
+    """The store's clock was an hour ahead when the reader read, and an hour later nothing seems to have passed."""
     reader, b = a_replica(store), a_replica(store, seed=1)
     propose(b, "e0")
     assert reader.state == ["e0"]
@@ -255,7 +255,7 @@ def test_a_replay_restores_the_time_of_the_log_from_its_checkpoint(store: Memory
     propose(a, "a1")
     time_ms = a.time_ms
     a.write_checkpoint()
-    store.clock.ms -= 1_800_000  # a server whose clock is behind answers from now on
+    store.clock.ms -= 1_800_000  # a server whose clock is slow answers from now on
     b = a_replica(store, seed=1)
     assert b.state == ["a0", "a1"]
     assert b.time_ms == time_ms
@@ -274,14 +274,14 @@ def noise(n: int, size: int) -> str:
     return random.Random(n).randbytes(size // 2).hex()
 
 
-def test_the_state_is_kept_when_the_entries_behind_are_many(store: MemoryStore) -> None:
+def test_the_state_is_kept_when_the_entries_after_it_are_many(store: MemoryStore) -> None:
     a = a_replica(store)
     for i in range(2 * CHECKPOINT_EVERY):
         propose(a, f"e{i}")
     assert offsets_of_checkpoints(store) == [CHECKPOINT_EVERY - 1, 2 * CHECKPOINT_EVERY - 1]
 
 
-def test_the_state_is_kept_when_the_entries_behind_weigh_enough(store: MemoryStore) -> None:
+def test_the_state_is_kept_when_the_entries_after_it_weigh_enough(store: MemoryStore) -> None:
     """Over any history, checkpoints cost at most half of what entries cost, and the last of them."""
     a = a_replica(store)
     entries = 0
@@ -291,8 +291,8 @@ def test_the_state_is_kept_when_the_entries_behind_weigh_enough(store: MemorySto
         checkpoints = [len(o.body) for k, o in store.objects.items() if "/checkpoint/" in k]
         assert sum(checkpoints[:-1]) <= entries / 2 + CHECKPOINT_BYTES
     assert len(checkpoints) >= 3
-    behind = sum(len(store.objects[a.log.entry_key(i)].body) for i in range(a.checkpoint_offset + 1, 200))
-    assert behind <= 2 * max(checkpoints) + 50_000
+    uncovered = sum(len(store.objects[a.log.entry_key(i)].body) for i in range(a.checkpoint_offset + 1, 200))
+    assert uncovered <= 2 * max(checkpoints) + 50_000
 
 
 def test_housekeeping_keeps_a_small_state_earlier(store: MemoryStore) -> None:
@@ -306,7 +306,7 @@ def test_housekeeping_keeps_a_small_state_earlier(store: MemoryStore) -> None:
     assert not a.checkpoint_due(housekeeping=True)
 
 
-def test_a_replay_knows_what_lies_behind_the_checkpoint(store: MemoryStore) -> None:
+def test_a_replay_knows_what_comes_after_the_checkpoint(store: MemoryStore) -> None:
     a = a_replica(store)
     for i in range(CHECKPOINT_EVERY - 1):
         propose(a, f"e{i}")
@@ -452,7 +452,7 @@ class FaultyStore(MemoryStore):
             raise AmbiguousWriteError("cut")
         written = super().put_if_absent(key, body)
         if fault == "lost":
-            raise AmbiguousWriteError("cut behind it")
+            raise AmbiguousWriteError("cut after it")
         return written
 
     def land_late(self) -> None:
@@ -464,7 +464,7 @@ class FaultyStore(MemoryStore):
 
 @dataclass
 class World:
-    """Some processes on one store, and what each of them was told."""
+    """Some processes on one store, and the replies that each of them got."""
 
     store: FaultyStore = field(default_factory=FaultyStore)
     acknowledged: dict[str, int] = field(default_factory=dict)
@@ -561,7 +561,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=800, suppress_health_check=[HealthCheck.too_slow])
 def test_processes_on_one_store_share_one_history_whatever_happens(
     plan: list[tuple[int, str, dict[int, list[tuple[int, str]]], dict[int, str]]],
 ) -> None:
@@ -584,7 +584,7 @@ def test_a_lost_reply_under_contention_is_neither_lost_nor_repeated(store: Memor
     assert a.state == b.catch_up() == ["b0", "a1"]
 
 
-def test_an_entry_of_a_writer_that_was_idle_gets_the_time_of_its_append_and_not_of_its_last_look() -> None:
+def test_an_entry_of_a_writer_that_was_idle_gets_the_time_of_its_append_and_not_of_its_last_read() -> None:
     store = MemoryStore()
     replica = a_replica(store)
     propose(replica, "a")

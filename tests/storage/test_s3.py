@@ -221,7 +221,7 @@ def test_a_file_is_written_whole(store: S3Store, tmp_path: Path) -> None:
     assert store.get("f").body == path.read_bytes()
 
 
-def test_a_listing_goes_on_behind_the_first_page(store: S3Store) -> None:
+def test_a_listing_goes_on_after_the_first_page(store: S3Store) -> None:
     keys = [f"d/{i:05}" for i in range(2300)]
     backend = s3_backends["123456789012"]["aws"]  # the server runs in this process, and so many requests take long
     for k in keys:
@@ -281,7 +281,7 @@ def test_a_scan_without_a_folder_matches_by_letters(store: S3Store) -> None:
     assert [k for p in store.scan("") for k in p.keys] == ["ab/1", "abc/1", "ac/1"]
 
 
-def test_a_scan_tells_sizes_and_times(store: S3Store) -> None:
+def test_a_scan_reports_sizes_and_times(store: S3Store) -> None:
     store.put("d/k", b"12345")
     (page,) = store.scan("d/")
     assert page.sizes == [5]
@@ -355,19 +355,19 @@ def assert_no_secrets(error: L0gcError) -> None:
 
 
 class Scripted:
-    """A server that gives one answer to everything and counts what it was asked."""
+    """A server that gives one answer to everything and records the requests."""
 
     def __init__(self, status: int, code: str, *, message: str = "said the server", cut: bool = False) -> None:
         self.requests: list[str] = []
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-        asked = self.requests
+        received = self.requests
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                asked.append(self.command)
+                received.append(self.command)
                 if cut:
                     self.close_connection = True
                     return
@@ -442,7 +442,7 @@ def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("_one_attempt")
-def test_refused_credentials_are_told_from_other_errors_and_not_shown(status: int, code: str) -> None:
+def test_refused_credentials_are_distinguished_from_other_errors_and_not_shown(status: int, code: str) -> None:
     with Scripted(status, code, message=f"<AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId>{SECRET_KEY}{TOKEN}") as server:
         for call in calls(server.store)[1:8]:
             with pytest.raises(AccessDeniedError, match=code) as e:
@@ -506,7 +506,7 @@ def test_an_object_is_described_without_its_content(store: S3Store) -> None:
         store.head("other")
 
 
-def test_a_write_whose_time_the_store_does_not_tell_is_ambiguous(
+def test_a_write_whose_time_the_store_does_not_send_is_ambiguous(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has landed; only a refusal may say that it has not."""
@@ -528,11 +528,11 @@ def test_an_etag_is_sent_in_its_quotes_or_without(store: S3Store, monkeypatch: p
     sent: list[str] = []
     real = store.once.put_object
 
-    def noted(**arguments: Any) -> Any:
+    def recorded(**arguments: Any) -> Any:
         sent.append(arguments["IfMatch"])
         return real(**arguments)
 
-    monkeypatch.setattr(store.once, "put_object", noted)
+    monkeypatch.setattr(store.once, "put_object", recorded)
     store.put_if_match("k", b"2", etag)
     store.quotes_etags = False
     with pytest.raises(PreconditionFailedError):
@@ -578,12 +578,12 @@ def test_only_an_empty_bucket_is_deleted(store: S3Store) -> None:
 
 def test_a_listing_whose_token_repeats_itself_ends(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = store.client.list_objects_v2
-    asked = 0
+    requests = 0
 
     def stuck(**arguments: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        assert asked < 100, "the listing never ends"
+        nonlocal requests
+        requests += 1
+        assert requests < 100, "the listing never ends"
         return {**real(**arguments), "IsTruncated": True, "NextContinuationToken": "again"}
 
     monkeypatch.setattr(store.client, "list_objects_v2", stuck)
@@ -595,12 +595,12 @@ def test_a_listing_whose_token_repeats_itself_ends(store: S3Store, monkeypatch: 
 def test_a_history_whose_markers_repeat_themselves_ends(
     store: S3Store, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    asked = 0
+    requests = 0
 
     def stuck(**_: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        assert asked < 100, "the listing never ends"
+        nonlocal requests
+        requests += 1
+        assert requests < 100, "the listing never ends"
         return {"IsTruncated": True, "NextKeyMarker": "a", "NextUploadIdMarker": "b", "NextVersionIdMarker": "c"}
 
     monkeypatch.setattr(store.client, "list_object_versions", stuck)

@@ -21,7 +21,7 @@ LARGE = bytes(range(256)) * (48 << 10)
 
 
 class Scripted:
-    """The outcomes of the first requests, one after another; those behind them pass."""
+    """The outcomes of the first requests, one after another; those after them pass."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self._outcomes = list(outcomes)
@@ -90,7 +90,7 @@ def test_a_repeated_conditional_write_lands_and_is_said_to_exist(
 
 
 def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
-    """Also where the look at the owner fails at first."""
+    """Also where the read of the owner fails at first."""
     with proxied(weed, Scripted(Outcome.REPEATED, Outcome.FAIL, Outcome.FAIL)) as proxy:
         log = SharedLog(through(proxy, bucket), "log/", Runtime())
         landed = log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())

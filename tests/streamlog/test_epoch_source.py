@@ -237,7 +237,7 @@ def controller_log(cluster: Cluster) -> dict[str, bytes]:
 
 
 def advance_unguarded(cluster: Cluster, epoch: int) -> None:
-    """What operators do behind l0gc's back, and ticks did before anything was published."""
+    """What operators do without l0gc's guards, and ticks did before anything was published."""
     cluster.controller.advance_above(epoch - 1)
 
 
@@ -283,7 +283,7 @@ def test_a_topic_that_the_controller_never_knew_stops_everything(used: bool) -> 
     assert read_published(after.store, after.identity().cluster_id)[0] is None
 
 
-def test_another_topic_with_the_same_revision_is_told_apart_by_its_id() -> None:
+def test_another_topic_with_the_same_revision_is_distinguished_by_its_id() -> None:
     """Hazard 10: a restored log gives revisions a second time."""
     cluster = memory_cluster()
     before = controller_log(cluster)

@@ -18,7 +18,7 @@ def compute(cluster: Cluster) -> int:
 
 
 def restored() -> Cluster:
-    """A cluster whose controller log went back behind a topic that has records; an M was published meanwhile."""
+    """A cluster whose controller log went back to before a topic that has records; an M was published meanwhile."""
     store = MemoryStore()
     cluster = memory_cluster(store)
     cluster.controller.create_topic("kept", 1)

@@ -73,13 +73,13 @@ def test_founding_a_cluster_writes_its_format_first() -> None:
 def test_a_process_reads_the_format_once() -> None:
     store = MemoryStore()
     memory_cluster(store)
-    asked: list[str] = []
-    store.fault = lambda call: asked.append(call.key) if call.when == "before" else None
+    requested: list[str] = []
+    store.fault = lambda call: requested.append(call.key) if call.when == "before" else None
     cluster = process_on(store)
     for _ in range(3):
         cluster.controller.snapshot()
-    assert asked.count(FORMAT) == 1
-    assert asked[0] == FORMAT
+    assert requested.count(FORMAT) == 1
+    assert requested[0] == FORMAT
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,4 @@
-"""What the stream log tells a vacuum: orphans by the fence, dropped objects by their journal, and nothing that is needed."""
+"""The stream log's garbage: orphans by the fence, dropped objects by their journal, and nothing that is needed."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it(monkey
     assert counts(w.vacuum()) == {}
 
 
-def test_what_comes_behind_a_forgotten_topic_is_still_an_orphan() -> None:
+def test_what_comes_after_a_forgotten_topic_is_still_an_orphan() -> None:
     w = World()
     w.lift()
     p = w.cluster.controller.snapshot().topic("events").id(0)

@@ -145,7 +145,7 @@ def test_a_barrier_frees_nothing_that_is_unreconciled() -> None:
     assert m(cluster) == 0
 
 
-def test_a_straggler_behind_a_barrier_is_refused() -> None:
+def test_a_straggler_after_a_barrier_is_refused() -> None:
     cluster = new_cluster()
     put(cluster)
     housekeep(another_process(cluster), barrier=True)
@@ -246,7 +246,7 @@ def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_don
     taken: list[str] = []
 
     def first_closing(call: Call) -> bool:
-        """Behind the advance of journal 0 comes the closing."""
+        """After the advance of journal 0 comes the closing."""
         if call.kind == "put_if_absent" and call.when == "before" and call.key.startswith(journal_log(0) + "log/"):
             taken.append(call.key)
         return len(taken) == 2 and call.key == taken[1]
@@ -259,8 +259,8 @@ def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_don
     assert (again.closed, again.broken) == (1, [])
 
 
-def test_a_journal_that_cannot_be_read_again_behind_a_failed_advance_keeps_nothing_else_from_being_done() -> None:
-    """Whether a deleted topic is closed there takes another look, which may fail, too."""
+def test_a_journal_that_cannot_be_read_again_after_a_failed_advance_keeps_nothing_else_from_being_done() -> None:
+    """Whether a deleted topic is closed there takes another read, which may fail, too."""
     cluster = new_cluster()
     put(cluster)
     cluster.controller.delete_topic("events")

@@ -130,7 +130,7 @@ def test_wherever_a_run_is_killed_a_vacuum_leaves_what_is_named_and_readers_lose
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_run_that_only_slept_goes_on_behind_the_vacuum_and_loses_nothing(step: int) -> None:
+def test_a_run_that_only_slept_goes_on_after_the_vacuum_and_loses_nothing(step: int) -> None:
     """A merger and a reconciler, with another reconciler and a vacuum between two of their requests."""
     points = 1 - step
     while True:

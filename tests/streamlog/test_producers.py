@@ -144,9 +144,9 @@ def test_it_asks_journals_and_not_partitions() -> None:
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 100_000, 2)
     cluster.controller.init_producer("job")
-    asked = store_of(cluster).requests.total()
+    requests_before = store_of(cluster).requests.total()
     assert describe_producer(another(cluster), "job").unknown_journals == 2
-    assert store_of(cluster).requests.total() - asked <= 12
+    assert store_of(cluster).requests.total() - requests_before <= 12
 
 
 def test_a_log_that_cannot_be_read_is_named_and_the_others_are_shown() -> None:

@@ -237,7 +237,7 @@ def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
     journals: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Hazard 19: the object is gone between the look that named it and the read of it."""
+    """Hazard 19: the object is deleted after the log named it and before it is read."""
     monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     for after in (1, 5, 12, 17):
         cluster = new_cluster(tmp_path, partitions=partitions, journals=journals, reconciled=10, unreconciled=15)
@@ -272,7 +272,7 @@ def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(
 def test_each_of_many_moves_under_the_reader_is_survived(
     tmp_path: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hazard 19, again and again: whenever an object is asked for, what is unreconciled is reconciled and swept."""
+    """Hazard 19, again and again: whenever an object is requested, what is unreconciled is reconciled and swept."""
     monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     cluster = new_cluster(tmp_path, partitions=3)
     worker = another_process(cluster)
@@ -347,14 +347,14 @@ def test_records_that_are_deleted_before_they_could_be_read_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "WINDOW_BYTES", 1)
-    for partition, told in [(0, True), (1, False)]:
+    for partition, refused in [(0, True), (1, False)]:
         cluster = new_cluster(tmp_path, partitions=2, reconciled=5, unreconciled=10)
         records = places(read(cluster))
         found = [next(records) for _ in range(6)]
         expire(cluster, partition, 12)
         reconcile(cluster)
         sweep(cluster)
-        if told:  # it has been begun
+        if refused:  # it has been begun
             with pytest.raises(OffsetOutOfRangeError, match="partition events/0"):
                 list(records)
         else:

@@ -43,7 +43,7 @@ Objects = dict[str, bytes]
 
 
 class Place:
-    """A bucket, who works there, and what they were told has landed."""
+    """A bucket, its processes, and what was reported to them as landed."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -186,7 +186,7 @@ def test_noticed_and_recovered_as_documented(place: Place) -> None:
 
 
 def test_unnoticed(place: Place) -> None:
-    """Nothing was published since the backup, so only the runs of producers and the windows of journals tell."""
+    """Nothing was published since the backup, so only the runs of producers and the windows of journals show it."""
     place.upload("second")
     place.restore(place.backup)
     refused = place.upload_until_accepted("third")

@@ -131,7 +131,7 @@ def test_behind_what_is_published_nothing_is_written_until_an_operator_has_gone_
 
 
 def test_what_a_change_of_the_controllers_log_costs() -> None:
-    """A look at the log and one at what is published, before the one write."""
+    """A read of the log and one of what is published, before the one write."""
     cluster = memory_cluster()
     cluster.controller.snapshot()
     calls: list[str] = []

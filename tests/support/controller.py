@@ -22,7 +22,7 @@ def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> Landed:
 
 
 def state_of(*entries: ControllerEntry | tuple[int, ControllerEntry]) -> ControllerState:
-    """The state behind the entries; a tuple has the time of its entry."""
+    """The state after the entries; a tuple has the time of its entry."""
     state = MACHINE.initial()
     for offset, e in enumerate(entries):
         time_ms, entry = e if isinstance(e, tuple) else (0, e)

@@ -1,7 +1,7 @@
 """A fence over a window that a test moves, and threads that hold it.
 
 Threads meet at events, never by waiting some time. A thread asks for the applied window under the fence's lock, and what it
-decides is counted before it lets go of that, so whoever reads the counters then knows whether the thread waits.
+decides is counted before it lets go of that, so the counters, read after that, show whether the thread waits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ PATIENCE_S = 20.0
 
 
 class Applied:
-    """The log's window, as the fence is told it; `asked` says that another thread has looked at it."""
+    """The log's window, as the fence reads it; `was_read` says that another thread has read it."""
 
     def __init__(self, oldest: int, newest: int) -> None:
         self.window = EpochWindow(oldest, newest)
-        self.asked = threading.Event()
+        self.was_read = threading.Event()
         self._owner = threading.current_thread()
 
     def __call__(self) -> EpochWindow:
         if threading.current_thread() is not self._owner:
-            self.asked.set()
+            self.was_read.set()
         return self.window
 
 
@@ -55,14 +55,14 @@ class Writer:
     def __enter__(self) -> Writer:
         """Returns once the thread is admitted, refused, or known to wait, and notes which."""
         before = self._decided()
-        self._applied.asked.clear()
+        self._applied.was_read.clear()
         self._thread.start()
-        assert self._applied.asked.wait(PATIENCE_S)
+        assert self._applied.was_read.wait(PATIENCE_S)
         self.waits = self._decided() == before
         return self
 
     def _decided(self) -> int:
-        """How many were admitted or refused; it takes the fence's lock, as whoever decides does."""
+        """How many were admitted or refused; it takes the fence's lock, as every decision does."""
         c = self._fence.counters
         return c.fences_known_epoch + c.fences_new_epoch + c.rejected_below_window
 

@@ -41,7 +41,7 @@ class FakeLook:
 
 @dataclass
 class FakeGarbage:
-    """Two units; `events` tells the order in which it was asked, with what the store held where it matters."""
+    """Two units; `events` has the calls in their order, with what the store held where it matters."""
 
     lots: dict[int, list[tuple[int, int, Lot]]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
@@ -49,7 +49,7 @@ class FakeGarbage:
     cuts: tuple[str, ...] = ()
     broken: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    purged_keys: list[str] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
 
     @property
@@ -71,7 +71,7 @@ class FakeGarbage:
                 yield lot
 
     def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
-        self.told += [o.key for o in objects]
+        self.purged_keys += [o.key for o in objects]
 
     def amounts(self) -> Amounts:
         return Amounts()

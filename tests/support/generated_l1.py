@@ -46,8 +46,8 @@ class Keys:
         p = PartitionId(self._topic.topic, self._topic.revision, partition)
         return level_one(p, 1 + slot // 100, 10 * slot, 10 * slot + 9, str(_name_of(partition, slot, orphan=orphan)))
 
-    def behind(self, key: str) -> int:
-        """The number of the first one behind `key`."""
+    def first_after(self, key: str) -> int:
+        """The number of the first one after `key`."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -72,7 +72,7 @@ class GeneratedL1(MemoryStore):
         if prefix != DATA:
             yield from super().scan(prefix, start_after)
             return
-        low, count = self.generated.behind(start_after), self.generated.count
+        low, count = self.generated.first_after(start_after), self.generated.count
         while True:
             self.requests["L1 pages"] += 1
             end = min(low + PAGE_SIZE, count)
@@ -104,7 +104,7 @@ class ServedL1(GeneratedBucket):
         if prefix == DATA:
             with self._lock:
                 self.pages += 1
-            numbers = range(self._l1.behind(after), self._l1.count)
+            numbers = range(self._l1.first_after(after), self._l1.count)
             return [Entry(self._l1.key(n), GENERATED_ETAG, OBJECT_BYTES) for n in islice(numbers, most)]
         with self._lock:
             found = sorted(k for k in self.objects if k.startswith(prefix) and k > after)

@@ -1,7 +1,7 @@
 """A store in memory whose L0 objects are made up as they are listed, so that there may be 10^9 of them.
 
 A key follows from its number. Shards are of equal size, in each the garbage (epochs 1 to M) before the live objects. What
-was deleted is kept as a byte for each garbage object; a listing shows it all the same, which a sweep cannot tell: it
+was deleted is kept as a byte for each garbage object; a listing shows it all the same, which a sweep cannot notice: it
 deletes only what it has listed. Everything that is no L0 object is a `MemoryStore`'s.
 """
 
@@ -60,8 +60,8 @@ class GeneratedStore(PagedStore):
         shard, place = divmod(number, self._in_shard)
         return f"level_zero/data/{shard:03}/{self._epoch(place):018}/{place:08x}-0000-4000-8000-000000000000"
 
-    def _behind(self, key: str) -> int:
-        """The number of the first object behind `key`, which need not be one of its own."""
+    def _first_after(self, key: str) -> int:
+        """The number of the first object after `key`, which need not be one of its own."""
         match = _KEY.fullmatch(key)
         if match is not None:  # the usual case, without a search
             return int(match[1]) * self._in_shard + int(match[3], 16) + 1
@@ -71,7 +71,7 @@ class GeneratedStore(PagedStore):
         if prefix != self.layout.data_prefix:
             yield from super().scan(prefix, start_after)
             return
-        number, key = self._behind(start_after), self.key
+        number, key = self._first_after(start_after), self.key
         while True:
             self._enter("scan", prefix)
             end = min(number + PAGE_SIZE, self.keys)
@@ -90,7 +90,7 @@ class GeneratedStore(PagedStore):
             return super().delete(keys)
         self._enter("delete", keys[0])
         for key in keys:
-            number = self._behind(key) - 1
+            number = self._first_after(key) - 1
             shard, place = divmod(number, self._in_shard)
             at = shard * self._garbage_in_shard + place
             if key != self.key(number) or place >= self._garbage_in_shard or self._gone[at]:

@@ -1,4 +1,4 @@
-"""Uploads in this process, one call after another, and what they left behind."""
+"""Uploads in this process, one call after another, and what they left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def upload(
     packers: Executor | None = None,
     committer: Executor | None = None,
 ) -> UploadResult:
-    """Upload the files as `l0gc upload` does; in turn to the partitions, if not told otherwise."""
+    """Upload the files as `l0gc upload` does; round robin over the partitions unless `partitioner` is given."""
     target = cluster.controller.snapshot().topic(topic)
     spread = partitioner or RoundRobin(target.partitions)
     with ExitStack() as stack:
@@ -108,8 +108,8 @@ def write(path: Path, records: Sequence[bytes]) -> Path:
     return path
 
 
-def in_turn(*files: Sequence[bytes], partitions: int) -> list[list[bytes]]:
-    """What each partition must hold after these files were uploaded in turn."""
+def round_robin(*files: Sequence[bytes], partitions: int) -> list[list[bytes]]:
+    """What each partition must hold after these files were uploaded round robin."""
     return [[r for f in files for r in f[p::partitions]] for p in range(partitions)]
 
 

@@ -105,7 +105,7 @@ def _csv(source: str, rows: Sequence[Row], versions: bool) -> bytes:
 
 
 def _table(source: str, rows: Sequence[Row], versions: bool, when: pa.DataType) -> pa.Table:
-    told = {
+    columns = {
         "bucket": pa.array([source] * len(rows), pa.string()),
         "key": pa.array([r.key for r in rows], pa.string()),
         "version_id": pa.array(["v1"] * len(rows), pa.string()),
@@ -116,7 +116,7 @@ def _table(source: str, rows: Sequence[Row], versions: bool, when: pa.DataType) 
         "e_tag": pa.array(["e"] * len(rows), pa.string()),
     }
     left_out = set() if versions else {"version_id", "is_latest", "is_delete_marker"}
-    return pa.table({name: column for name, column in told.items() if name not in left_out})
+    return pa.table({name: column for name, column in columns.items() if name not in left_out})
 
 
 def _parquet(source: str, rows: Sequence[Row], versions: bool) -> bytes:

@@ -24,7 +24,7 @@ def name_of(i: int) -> str:
 
 
 def foreign_keys(layout: KeyLayout) -> list[str]:
-    """Keys that lie before, between, among and behind those of a layout, and are none."""
+    """Keys that sort before, between, among and after those of a layout, and are none."""
     p, key = layout.data_prefix, layout.format(2, 3, name_of(1))
     width = len(layout.shard_prefix(0)) - len(p)
     return [

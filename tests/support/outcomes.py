@@ -1,6 +1,6 @@
 """What may become of an S3 request on its way, and who decides it: let everything pass, kill the client, play dead, fail.
 
-A behaviour is asked once for each request, by one request at a time, and answers from its number alone: what one request
+A behaviour is called once for each request, by one request at a time, and answers from its number alone: what one request
 meets does not depend on how fast the others are.
 """
 
@@ -106,7 +106,7 @@ class Passing:
 class KillAt:
     """Kills the client's process at its n-th request: before the server sees it, or after it has answered.
 
-    `pid` is asked for at the kill. `fired` is the request that the process died of, None if it sent fewer.
+    `pid` is called at the kill. `fired` is the request that the process died of, None if it sent fewer.
     """
 
     def __init__(self, n: int, *, after: bool, pid: Callable[[], int]) -> None:

@@ -44,7 +44,7 @@ class Proxy:
 
     Args:
         upstream: the server, such as `http://127.0.0.1:41234`.
-        clock_ahead_s: moves the `Date` that the server tells, which is the clock that l0gc measures ages with.
+        clock_ahead_s: moves the `Date` that the server sends, which is the clock that l0gc measures ages with.
     """
 
     def __init__(self, upstream: str, behaviour: Behaviour | None = None, *, clock_ahead_s: int = 0) -> None:
@@ -268,4 +268,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are noted in `Proxy.requests`."""
+        """Requests are recorded in `Proxy.requests`."""

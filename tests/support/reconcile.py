@@ -23,7 +23,7 @@ Records = Mapping[int, Sequence[bytes]]
 
 
 def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | None = None) -> dict[int, ObjectExtents]:
-    """An L0 object in the store with these records, and what each journal is to be told of it. A record's key is its
+    """An L0 object in the store with these records, and its extents for each journal. A record's key is its
     value up to a colon, none without one."""
     groups: dict[int, list[Chunk]] = {}
     for partition, values in sorted(records.items()):

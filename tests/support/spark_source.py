@@ -52,9 +52,9 @@ def data_source(**options: str) -> L0gcDataSource:
 
 def batch_reader(filters: Iterable[Filter] = (), schema: StructType = SCHEMA, /, **options: str) -> BatchReader:
     """A reader that was given these filters."""
-    asked = list(filters)
-    reader = data_source(**options, **({"pushFilters": "true"} if asked else {})).reader(schema)
-    assert list(reader.pushFilters(asked)) in ([], asked)
+    pushed = list(filters)
+    reader = data_source(**options, **({"pushFilters": "true"} if pushed else {})).reader(schema)
+    assert list(reader.pushFilters(pushed)) in ([], pushed)
     return reader
 
 
@@ -106,7 +106,7 @@ def write_batch(cluster: Cluster, *tasks: Rows, **options: str) -> None:
 
 
 def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
-    """What a task of a micro-batch tells the driver."""
+    """What a task of a micro-batch reports to the driver."""
     with on(cluster), mock.patch.object(source._Task, "now", return_value=source._Task(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))

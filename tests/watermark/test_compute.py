@@ -63,7 +63,6 @@ def test_only_so_many_partitions_are_named_the_lowest_numbers_of_all_units_first
 
 
 @given(st.lists(st.lists(st.integers(-1, 12), max_size=15), max_size=5), st.integers(0, 12))
-@settings(deadline=None)
 def test_holders_count_the_partitions_that_may_still_need_an_epoch(units: list[list[int]], epoch: int) -> None:
     holders = Holders.of_units([unit(*e, topic=f"t{i}") for i, e in enumerate(units)])
     below = sorted((e, f"t{i}", p) for i, u in enumerate(units) for p, e in enumerate(u) if e < epoch)
@@ -198,7 +197,7 @@ class Model:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random.Random, steps: int) -> None:
     """Hazards 1, 5 and 6: any old snapshot with any copies of the journals is safe now, and for all that may come."""
     model = Model(rng)
@@ -210,7 +209,7 @@ def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_m_never_goes_down_as_journals_go_on(rng: random.Random, steps: int) -> None:
     model = Model(rng)
     previous = -1
@@ -222,7 +221,7 @@ def test_m_never_goes_down_as_journals_go_on(rng: random.Random, steps: int) -> 
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_journals_summary_is_that_of_all_its_partitions(rng: random.Random, steps: int) -> None:
     """M is never above any M(p), and the partitions that are named are the lowest ones, with what holds them."""
     model = Model(rng)

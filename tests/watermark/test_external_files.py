@@ -1,4 +1,4 @@
-"""The files of a system that keeps its own log: what cannot be read for certain, or is not whole, is refused by name."""
+"""The files of an external log: what cannot be read for certain, or is not whole, is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""M for a system that keeps its own log: what it tells is believed as far as it can be, and no further."""
+"""M for a system with an external log: its reports are believed as far as they can be, and no further."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_epoch_below_the_one_reported_last_stops_everything() -> None:
     l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 10})
     with pytest.raises(EpochRegressionError, match="at epoch 50, above the cluster epoch 49"):
         l0gc.watermark.publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20})
-    with pytest.raises(EpochRegressionError):  # a look says the same
+    with pytest.raises(EpochRegressionError):  # a dry run says the same
         l0gc.watermark.publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20}, dry_run=True)
     assert m(cluster) == 10
 
@@ -204,7 +204,7 @@ def test_a_report_of_a_former_incarnation_lets_nothing_go_that_the_new_one_needs
     assert run(external_cluster(), by_name).watermark == 20
 
 
-def test_a_partition_listed_twice_is_refused_where_reports_cannot_tell_which() -> None:
+def test_a_partition_listed_twice_is_refused_where_reports_do_not_say_which() -> None:
     listed = partitions_of([("t", 3, 0), ("t", 30, 0)])
     with pytest.raises(UsageError, match="t/0 is listed with two revisions"):
         run(external_cluster(), ExternalLog(50, listed, reports_of([("t", None, 0, 40)])))
@@ -234,7 +234,7 @@ def test_numbers_that_cannot_be_are_refused(
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_m_is_what_a_plain_loop_makes_of_it(rng: random.Random) -> None:
     epoch = rng.randrange(1, 60)
     ids = {(rng.choice("ab"), n): rng.choice([None, rng.randrange(epoch + 1)]) for n in range(rng.randrange(1, 9))}
@@ -248,7 +248,7 @@ def test_m_is_what_a_plain_loop_makes_of_it(rng: random.Random) -> None:
     assert [(h.gc_epoch, h.topic, h.partition) for h in result.held_back_by] == lowest
 
 
-# -- beside l0gc's own log -----------------------------------------------------------------------------------------------
+# -- beside the log of l0gc ----------------------------------------------------------------------------------------------
 
 
 def test_l0gc_adds_no_epoch_of_its_own_to_a_system_that_has_one() -> None:

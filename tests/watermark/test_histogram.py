@@ -12,7 +12,7 @@ from tests.support.l0_buckets import buckets
 
 
 @given(buckets(), st.integers(1, 7), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_histogram_is_what_counting_key_by_key_gives(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, backwards: bool
 ) -> None:

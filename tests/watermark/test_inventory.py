@@ -48,15 +48,22 @@ def edited(inventory: Made, **fields: object) -> Made:
     return inventory
 
 
-def counted(folder: Path, inventory: Made, told: Inventory, prefix: str = PREFIX) -> dict[int | None, tuple[int, ...]]:
+def counted(
+    folder: Path, inventory: Made, listed: Inventory, prefix: str = PREFIX
+) -> dict[int | None, tuple[int, ...]]:
     """What the files of an inventory amount to, by epoch."""
     parts = []
-    for i, file in enumerate(told.files):
+    for i, file in enumerate(listed.files):
         path = folder / f"{i}"
         path.write_bytes(inventory.objects[file.url.removeprefix("s3://inventories/")])
         parts.append(
             histogram_of(
-                str(path), file.url, told.format, told.columns, KeyColumns(LAYOUT, prefix), told.source_bucket or ""
+                str(path),
+                file.url,
+                listed.format,
+                listed.columns,
+                KeyColumns(LAYOUT, prefix),
+                listed.source_bucket or "",
             )
         )
     return {
@@ -69,19 +76,19 @@ def counted(folder: Path, inventory: Made, told: Inventory, prefix: str = PREFIX
 
 
 @pytest.mark.parametrize(("kind", "form"), [("CSV", CSV), ("ORC", ORC), ("Parquet", PARQUET)])
-def test_a_manifest_tells_its_files_its_bucket_and_its_time(kind: str, form: str) -> None:
+def test_a_manifest_names_its_files_its_bucket_and_its_time(kind: str, form: str) -> None:
     inventory = made(kind, ROWS)
-    told = at(inventory)
-    assert (told.format, told.source_bucket, told.taken_ms) == (form, "data-bucket", TAKEN_MS)
-    assert [f.url for f in told.files] == [f"s3://inventories/{k}" for k in inventory.data_keys]
-    assert all(f.size > 0 and len(f.md5) == 32 for f in told.files)
-    assert told.columns == (["bucket", "key", "size", "last_modified_date", "ETag"] if kind == "CSV" else [])
+    found = at(inventory)
+    assert (found.format, found.source_bucket, found.taken_ms) == (form, "data-bucket", TAKEN_MS)
+    assert [f.url for f in found.files] == [f"s3://inventories/{k}" for k in inventory.data_keys]
+    assert all(f.size > 0 and len(f.md5) == 32 for f in found.files)
+    assert found.columns == (["bucket", "key", "size", "last_modified_date", "ETag"] if kind == "CSV" else [])
 
 
 def test_the_destination_may_be_a_plain_name_and_checksums_may_be_missing() -> None:
     files = [{"key": "a.parquet"}]
-    told = at(edited(made("Parquet", ROWS), destinationBucket="elsewhere", files=files, creationTimestamp=5))
-    assert (told.files, told.taken_ms) == ([InventoryFile("s3://elsewhere/a.parquet")], 5)
+    found = at(edited(made("Parquet", ROWS), destinationBucket="elsewhere", files=files, creationTimestamp=5))
+    assert (found.files, found.taken_ms) == ([InventoryFile("s3://elsewhere/a.parquet")], 5)
 
 
 @pytest.mark.parametrize(
@@ -130,26 +137,26 @@ def test_a_symlink_is_completed_by_the_manifest_of_its_inventory(kind: str) -> N
     assert at(made(kind, ROWS), SYMLINK) == at(made(kind, ROWS))
 
 
-def test_a_symlink_alone_tells_the_files_and_the_time() -> None:
+def test_a_symlink_alone_names_the_files_and_the_time() -> None:
     inventory = made("ORC", ROWS)
     del inventory.objects[MANIFEST]
-    told = at(inventory, SYMLINK)
-    assert (told.format, told.source_bucket, told.taken_ms) == (ORC, None, TAKEN_MS)
-    assert [f.url for f in told.files] == [f"s3://inventories/{k}" for k in inventory.data_keys]
+    found = at(inventory, SYMLINK)
+    assert (found.format, found.source_bucket, found.taken_ms) == (ORC, None, TAKEN_MS)
+    assert [f.url for f in found.files] == [f"s3://inventories/{k}" for k in inventory.data_keys]
     inventory.objects[SYMLINK.replace("symlink.txt", "manifest.checksum")] = b"0" * 32
     with pytest.raises(CorruptObjectError, match="does not match"):
         at(inventory, SYMLINK)
 
 
-def test_a_symlink_in_a_folder_of_no_time_tells_none() -> None:
+def test_a_symlink_in_a_folder_of_no_time_gives_none() -> None:
     at = "hive/dt=2026-13-45-99-00/symlink.txt"
     assert read_inventory(at, "data-bucket", {at: b"s3://inventories/a.orc\n"}.get).taken_ms is None
 
 
 def test_a_symlink_may_name_files_in_a_folder_with_spaces() -> None:
     body = b"s3://inventories/my inventories/a.parquet\r\ns3://inventories/my inventories/b.parquet\n"
-    told = read_inventory("symlink.txt", "data-bucket", {"symlink.txt": body, "./symlink.txt": body}.get)
-    assert [f.url.rpartition("/")[2] for f in told.files] == ["a.parquet", "b.parquet"]
+    found = read_inventory("symlink.txt", "data-bucket", {"symlink.txt": body, "./symlink.txt": body}.get)
+    assert [f.url.rpartition("/")[2] for f in found.files] == ["a.parquet", "b.parquet"]
 
 
 def test_a_symlink_to_csv_files_needs_the_manifest_that_names_their_columns() -> None:
@@ -176,9 +183,9 @@ def test_a_copied_inventory_finds_its_files(tmp_path: Path) -> None:
     def read(url: str) -> bytes | None:
         return Path(url).read_bytes() if Path(url).exists() else None
 
-    told = read_inventory(str(manifest), "data-bucket", read)
-    assert [Path(f.url).is_file() for f in told.files] == [True, True]
-    assert FOLDER.removeprefix("inv/") in told.files[0].url
+    found = read_inventory(str(manifest), "data-bucket", read)
+    assert [Path(f.url).is_file() for f in found.files] == [True, True]
+    assert FOLDER.removeprefix("inv/") in found.files[0].url
 
 
 # -- files ----------------------------------------------------------------------------------------------------------------
@@ -229,8 +236,8 @@ def test_rows_of_another_bucket_are_refused(kind: str, tmp_path: Path) -> None:
         counted(tmp_path, inventory, edited_source(at(inventory, bucket="another")))
 
 
-def edited_source(told: Inventory) -> Inventory:
-    return Inventory(told.format, told.files, "data-bucket", told.taken_ms, told.columns)
+def edited_source(listed: Inventory) -> Inventory:
+    return Inventory(listed.format, listed.files, "data-bucket", listed.taken_ms, listed.columns)
 
 
 def test_an_object_without_a_size_is_refused(tmp_path: Path) -> None:
@@ -259,8 +266,8 @@ def test_columns_of_other_types_are_read_where_they_can_only_mean_one_thing(
     fields: dict[str, list[object]], found: dict[int | None, tuple[int, ...]] | str, tmp_path: Path
 ) -> None:
     inventory = made("Parquet", [], files=1)
-    told = {"bucket": ["data-bucket"], "key": [f"{PREFIX}level_zero/data/x".encode()], "size": [7]} | fields
-    pq.write_table(pa.table(told), tmp_path / "x")
+    columns = {"bucket": ["data-bucket"], "key": [f"{PREFIX}level_zero/data/x".encode()], "size": [7]} | fields
+    pq.write_table(pa.table(columns), tmp_path / "x")
     inventory.objects[inventory.data_keys[0]] = (tmp_path / "x").read_bytes()
     if isinstance(found, str):
         with pytest.raises(CorruptObjectError, match=found):
@@ -272,8 +279,8 @@ def test_columns_of_other_types_are_read_where_they_can_only_mean_one_thing(
 @pytest.mark.parametrize("column", ["bucket", "key", "size"])
 def test_a_column_that_is_missing_is_named(column: str, tmp_path: Path) -> None:
     inventory = made("Parquet", [], files=1)
-    told = {name: ["7"] for name in {"bucket", "key", "size"} - {column}}
-    pq.write_table(pa.table(told), tmp_path / "x")
+    columns = {name: ["7"] for name in {"bucket", "key", "size"} - {column}}
+    pq.write_table(pa.table(columns), tmp_path / "x")
     inventory.objects[inventory.data_keys[0]] = (tmp_path / "x").read_bytes()
     with pytest.raises(UsageError, match=f"has no column '{column}'"):
         counted(tmp_path, inventory, at(inventory))
@@ -329,7 +336,7 @@ SOME_ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(KINDS), SOME_ROWS, st.sampled_from(["", PREFIX]), st.integers(1, 3))
 def test_the_histogram_is_what_a_plain_script_counts(
     tmp_path_factory: pytest.TempPathFactory, kind: str, rows: list[Row], prefix: str, files: int

@@ -44,13 +44,13 @@ class Source:
     snapshot_age_ms: int | None = None
     way_out: str = "look at it"
     meanwhile: Callable[[], object] = lambda: None
-    told: list[PublishedWatermark | None] = field(default_factory=list)
+    reads: list[PublishedWatermark | None] = field(default_factory=list)
 
     def snapshot(self) -> ClusterIdentity:
         return self.cluster.identity()
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
-        self.told.append(published)
+        self.reads.append(published)
         self.meanwhile()
         return self.units
 
@@ -86,15 +86,15 @@ def published(cluster: Cluster) -> PublishedWatermark | None:
     return read_published(cluster.store, cluster.identity().cluster_id)[0]
 
 
-def test_m_is_published_with_the_epoch_behind_the_scan_and_the_number_of_partitions() -> None:
+def test_m_is_published_with_the_epoch_after_the_scan_and_the_number_of_partitions() -> None:
     cluster = a_cluster(9)
     scan = Scan(meanwhile=cluster.controller.advance)
     result = Pipeline(cluster, Source(cluster, [unit(4, 6)]), scan).run()
     assert (result.watermark, result.previous_watermark, result.cluster_epoch) == (4, -1, 9)
-    told = published(cluster)
-    assert told is not None
-    assert (told.watermark, told.cluster_epoch, told.partitions) == (4, 10, 2)
-    assert (told.eligible_objects, told.listed_objects) == (0, 0)
+    stored = published(cluster)
+    assert stored is not None
+    assert (stored.watermark, stored.cluster_epoch, stored.partitions) == (4, 10, 2)
+    assert (stored.eligible_objects, stored.listed_objects) == (0, 0)
 
 
 def test_a_topic_created_while_the_journals_are_read_does_not_let_m_past_the_snapshot() -> None:
@@ -142,8 +142,8 @@ def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -
 def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, epoch: int, what: str) -> None:
     """Hazard 10: an old controller log is found out by the published epoch before M itself is above it."""
     cluster = a_cluster(4)
-    told = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, 0)
-    cluster.store.put(PUBLISHED_WATERMARK, encode_published(told))
+    stored = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, 0)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     for dry_run in (True, False):
         pipeline = Pipeline(cluster, Source(cluster, [unit(3)]))
         if not what:
@@ -153,11 +153,11 @@ def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, e
             EpochRegressionError, match=rf"{what} .*published\.json is at epoch .*, above the cluster epoch 4"
         ):
             pipeline.run(dry_run=dry_run)
-        assert published(cluster) == told
+        assert published(cluster) == stored
 
 
 def test_a_faster_run_that_saw_a_newer_epoch_is_no_sign_of_an_old_backup() -> None:
-    """Hazard 10: between a run's last look at the epoch and its publication another one may do all of its work."""
+    """Hazard 10: between a run's last read of the epoch and its publication another one may do all of its work."""
     cluster = a_cluster(3)
     store = cluster.store
     assert isinstance(store, MemoryStore)
@@ -173,9 +173,9 @@ def test_a_faster_run_that_saw_a_newer_epoch_is_no_sign_of_an_old_backup() -> No
     store.fault = fault
     result = Pipeline(cluster, Source(cluster, [unit(2)])).run()
     assert (result.watermark, result.previous_watermark) == (2, 2)
-    told = published(cluster)
-    assert told is not None
-    assert told.cluster_epoch == 4
+    stored = published(cluster)
+    assert stored is not None
+    assert stored.cluster_epoch == 4
 
 
 def test_a_slower_run_does_not_lower_m() -> None:
@@ -184,9 +184,9 @@ def test_a_slower_run_does_not_lower_m() -> None:
     faster = Pipeline(cluster, Source(cluster, [unit(7)]))
     with pytest.raises(WatermarkRegressionError):
         Pipeline(cluster, Source(cluster, [unit(6)], meanwhile=faster.run)).run()
-    told = published(cluster)
-    assert told is not None
-    assert told.watermark == 7
+    stored = published(cluster)
+    assert stored is not None
+    assert stored.watermark == 7
 
 
 def test_another_clusters_watermark_stops_everything() -> None:
@@ -213,7 +213,7 @@ def test_the_source_hears_what_is_published() -> None:
     source = Source(cluster, [unit(4)])
     for _ in range(2):
         Pipeline(cluster, source).run()
-    assert [p.watermark if p is not None else None for p in source.told] == [None, 4]
+    assert [p.watermark if p is not None else None for p in source.reads] == [None, 4]
 
 
 @pytest.mark.parametrize("external", [True, False])
@@ -297,6 +297,6 @@ def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> 
         assert (t.source, t.taken_ms) == (source, t.run_ms if taken_ms is None else taken_ms)
         assert (t.objects, t.unparsable, t.noncurrent_objects, t.noncurrent_bytes) == (1, 0, 3, 10)
         assert (t.oldest_eligible_ms, len(scan.rows), t.unparsable_samples) == (None, 1, [])
-        told = published(cluster)
-        assert told is not None
-        assert (told.eligible_objects, told.eligible_bytes, told.listed_objects) == counts
+        stored = published(cluster)
+        assert stored is not None
+        assert (stored.eligible_objects, stored.eligible_bytes, stored.listed_objects) == counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.local import LocalSweep
@@ -165,7 +165,6 @@ Run = tuple[int, list[tuple[int, int]]]
         st.tuples(st.integers(0, 9), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=2)), max_size=5
     )
 )
-@settings(deadline=None)
 def test_what_is_published_never_goes_down_however_publishers_interleave(runs: list[Run]) -> None:
     """Hazard 15: each run may have others begin and end at any of its store calls."""
     store = MemoryStore()
@@ -227,8 +226,8 @@ def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Cluster
     cluster = memory_cluster()
     for _ in range(epoch):
         cluster.controller.advance()
-    told = PublishedWatermark(cluster.identity().cluster_id, watermark, cluster_epoch, 0)
-    cluster.store.put(PUBLISHED_WATERMARK, encode_published(told))
+    stored = PublishedWatermark(cluster.identity().cluster_id, watermark, cluster_epoch, 0)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     return cluster
 
 
@@ -272,14 +271,14 @@ def test_what_was_published_since_the_snapshot_is_no_sign_of_an_old_backup() -> 
             publish(store, cluster.runtime, new)
 
     store.fault = fault
-    identity, told = refuse_if_behind(process)
-    assert told is not None
-    assert (identity.cluster_epoch, told.cluster_epoch) == (2, 2)
+    identity, stored = refuse_if_behind(process)
+    assert stored is not None
+    assert (identity.cluster_epoch, stored.cluster_epoch) == (2, 2)
 
 
 def test_of_an_external_log_the_published_epoch_is_all_that_is_known() -> None:
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
-    told = PublishedWatermark(cluster.identity().cluster_id, 7, 9, 0)
-    cluster.store.put(PUBLISHED_WATERMARK, encode_published(told))
+    stored = PublishedWatermark(cluster.identity().cluster_id, 7, 9, 0)
+    cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     assert refuse_if_behind(cluster)[0].cluster_epoch == 9

@@ -57,14 +57,14 @@ rows = st.builds(ScanRow, numbers, numbers, numbers, numbers, st.text(max_size=2
 
 
 @given(st.lists(rows, max_size=20), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_snapshot_is_read_back_as_it_was_written(found: list[ScanRow], foreign: bool) -> None:
     scan = ScanSnapshot(totals(), found + [ScanRow(None, 3, 4, 5)] * foreign)
     assert decode_scan(encode_scan("k", scan), "k", CLUSTER) == scan
     assert scan.epochs == found
 
 
-def test_a_snapshot_lies_at_the_time_of_its_run_however_old_what_it_tells() -> None:
+def test_a_snapshot_lies_at_the_time_of_its_run_however_old_its_contents() -> None:
     store, rt = MemoryStore(), runtime()
     keys = [write_scan(store, rt, snapshot(1, run_ms=taken_ms)) for taken_ms in (10**12, 7, 99)]
     assert keys[1].startswith(f"{SCANS}000000000000007-")

@@ -150,7 +150,7 @@ def epochs_chart(
 
 
 def _m_line(across: Scale, low: int, high: int, watermark: int) -> Tick:
-    """M lies behind its own epoch. Where the chart does not reach that far, it is at the edge, with an arrow."""
+    """M is behind its own epoch. Where the chart does not reach that far, it is at the edge, with an arrow."""
     if watermark < 0:
         return Tick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
     at = across.at(watermark + 1)

@@ -140,7 +140,7 @@ def l1_ranges(basis: Basis, parts: int) -> list[tuple[str, str, str]]:
     """Ranges that cover the L1 folders of every topic that there is or was: folder, and what the keys lie above and up to.
 
     An empty bound is none. A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`,
-    others behind it. Within a topic the bounds sort behind one partition's folder and before the next one's, and are no
+    others after it. Within a topic the bounds sort after one partition's folder and before the next one's, and are no
     folder's name, at which some stores would skip that folder (hazard 12).
     """
     ranges = []

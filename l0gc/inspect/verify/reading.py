@@ -260,7 +260,7 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
         records = decode_block(body, key, block).num_rows
     except CorruptObjectError as e:
         return str(e)
-    # Extents lie in a block one behind the other; between those that are left there may be some that are in L1.
+    # Extents lie in a block one after the other; between those that are left there may be some that are in L1.
     ends = extents["row"] + extents["records"]
     begins = np.append(extents["row"][1:], records)
     if (ends > begins).any() or (whole and (extents["row"][0] or (ends != begins).any())):

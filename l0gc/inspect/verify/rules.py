@@ -162,7 +162,7 @@ def _object_faults(copy: JournalCopy, t: TopicState) -> Iterator[str]:
             )
             return
         if not before <= o.log_offset <= copy.offset:
-            yield f"object {o.key} is said to have landed at offset {o.log_offset}, behind {before} and up to {copy.offset}"
+            yield f"object {o.key} is said to have landed at offset {o.log_offset}, after {before} and up to {copy.offset}"
             return
         before = o.log_offset
 

@@ -8,9 +8,9 @@ which concerns the one micro-batch that a tick cuts in two.
 **Once.** A query is a producer, and its input is its micro-batches, one after another: each object says where in them it
 begins and ends, and a journal takes it only where it has come to there, at the very offset where it lands. So two drivers
 of one query, a driver that was taken for dead, and a micro-batch that is replayed, perhaps in other objects, land a batch
-once, whoever is first. A driver goes on with the producer's run and does not begin another: it needs no fence against the
-driver before it, and a run that begins is an entry of the controller, that is an epoch for everybody. The run is renewed
-once a day, so that it does not expire under a query.
+once, whichever comes first. A driver goes on with the producer's run and does not begin another: it needs no fence against
+the driver before it, and a run that begins is an entry of the controller, that is an epoch for everybody. The run is
+renewed once a day, so that it does not expire under a query.
 
 **Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
 refuses it; then it is written again at a fresh epoch, from what was staged, and offered again. If it was swept meanwhile,
@@ -119,7 +119,7 @@ def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | No
         total.objects += r.objects
         total.skipped += r.skipped
         total.restamped += r.restamped
-    with suppress(StoreError, ProtocolError):  # the batch has landed; whoever comes next will tick
+    with suppress(StoreError, ProtocolError):  # the batch has landed; the next process to come will tick
         cluster.controller.tick_if_due()
     counters = {
         "records": total.records,

@@ -100,7 +100,7 @@ class Wanted:
 
 
 def _milliseconds(value: Any) -> tuple[int, int] | None:
-    """The last millisecond before or at a time with its zone, and the first one at or behind it."""
+    """The last millisecond before or at a time with its zone, and the first one at or after it."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     since = value - _1970
@@ -124,18 +124,18 @@ def _span(f: Filter, ends_of: Callable[[Any], tuple[int, int] | None]) -> tuple[
     ends = ends_of(f.value)
     if ends is None:
         return None
-    before, behind = ends
+    before, after = ends
     match f:
         case GreaterThan():
             return before + 1, _HIGHEST
         case GreaterThanOrEqual():
-            return behind, _HIGHEST
+            return after, _HIGHEST
         case LessThan():
-            return -_HIGHEST, behind - 1
+            return -_HIGHEST, after - 1
         case LessThanOrEqual():
             return -_HIGHEST, before
         case _:
-            return behind, before
+            return after, before
 
 
 def _both(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:

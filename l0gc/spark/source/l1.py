@@ -29,7 +29,7 @@ _LEAST_TAIL: Final = 8 << 10
 _TAIL_SHARE: Final = 8192
 """A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
 _MAGIC: Final = 8
-"""Bytes behind a footer: its length, and Parquet's name."""
+"""Bytes after a footer: its length, and Parquet's name."""
 _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 

@@ -1,7 +1,7 @@
 """What a query reads, fixed when it is planned.
 
 A plan is offsets: for each partition from which record on, up to which. What was fixed does not change, whatever is
-uploaded, reconciled or merged behind it, so a query that is read twice gives the same records. Where they lie is for each
+uploaded, reconciled or merged after it, so a query that is read twice gives the same records. Where they lie is for each
 task to ask (`read.py`).
 
 Journals are gone through one after another, and of each are kept a few numbers for a partition, from which the tasks are
@@ -278,7 +278,7 @@ def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) 
 
 
 def check_log_start(topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows, fail_on_data_loss: bool) -> None:
-    """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and whoever reads wants to know.
+    """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and `fail_on_data_loss` is set.
 
     Args:
         first: the partition of the first row.

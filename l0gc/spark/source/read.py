@@ -326,7 +326,7 @@ class SliceReader:
 
 
 def _rows(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
-    """The rows of a block's extents, one behind the other."""
+    """The rows of a block's extents, one after the other."""
     counts = extents["records"].astype(np.int64)
     at = np.cumsum(counts) - counts
     first = int(extents["row"][0])

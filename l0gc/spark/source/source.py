@@ -79,7 +79,7 @@ _WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 }
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""The local properties that a micro-batch's tasks have; the id is the query's in its checkpoint, whoever drives it."""
+"""The local properties that a micro-batch's tasks have; the id is that of the query's checkpoint, for every driver."""
 _PACKERS: Final = 2
 
 

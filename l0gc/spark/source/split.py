@@ -34,7 +34,7 @@ class Slice(InputPartition):
 
 @dataclass(slots=True)
 class Weight:
-    """What the ranges of one run weigh: bytes by partition, and of large ones where their L1 objects end, as (offset behind
+    """What the ranges of one run weigh: bytes by partition, and of large ones where their L1 objects end, as (offset after
     it, bytes up to there)."""
 
     run: JournalRun
@@ -86,16 +86,16 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
 
 def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]], pieces: int) -> list[int]:
     """Where a range is cut into about so many pieces: where an L1 object ends if one does nearby, else between."""
-    behind = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
+    offsets = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
     bytes_at = np.array([0.0, *(size for _, size in cuts), weight])
     found: list[int] = []
     for n in range(1, pieces):
         at = n * weight / pieces
         near = int(np.argmin(np.abs(bytes_at - at)))
         if abs(bytes_at[near] - at) <= weight / pieces / 2:
-            offset = int(behind[near])
+            offset = int(offsets[near])
         else:
-            offset = int(np.interp(at, bytes_at, behind))
+            offset = int(np.interp(at, bytes_at, offsets))
         if offset > (found[-1] if found else start) and offset < end:
             found.append(offset)
     return found

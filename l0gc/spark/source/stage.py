@@ -3,9 +3,9 @@
 That is harmless: an object that is never appended is garbage as soon as its epoch has passed. So a task may fail, run twice,
 or run beside a copy of itself, and only what its message names, and the driver commits (`commit.py`), is ever read.
 
-Which partition a row goes to follows from the row: the column `partition`, else its key. A row that has neither goes to the
-partitions in turn, and those of one micro-batch all lie in one journal, so that a micro-batch that is replayed, perhaps cut
-into other tasks, brings each journal the same rows again.
+Which partition a row goes to follows from the row: the column `partition`, else its key. Rows that have neither are dealt to
+the partitions round-robin, and those of one micro-batch all lie in one journal. So a micro-batch that is replayed, perhaps
+cut into other tasks, brings each journal the same rows again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PACKED_AHEAD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """An L0 object that is in the store, and what each journal is to be told of it."""
+    """An L0 object that is in the store, and the entry that each journal gets for it."""
 
     key: str
     epoch: int

@@ -36,5 +36,5 @@ def journal_at(place: Place, journal: int) -> JournalHandle:
 
 
 def unkept_journal(cluster: Cluster, journal: int) -> JournalHandle:
-    """A handle on a journal that goes with whoever uses it."""
+    """A handle on a journal that its caller owns: no cluster keeps it."""
     return JournalHandle(journal, cluster.store, cluster.controller, cluster.runtime, parallel=cluster.parallel)

@@ -1,7 +1,7 @@
 """Batches: which records go into one L0 object, and which of a repeated input have landed before.
 
 A journal counts an input's records that go to its own partitions, in the order of the input. What has landed of them is
-always the first so many, since nothing lands behind something that has not. So where a repeated upload goes on is a number
+always the first so many, since nothing lands after something that has not. So where a repeated upload goes on is a number
 for each journal, and a batch says with a span which records it holds.
 """
 
@@ -22,7 +22,7 @@ class Runs:
     """Which of a topic's runs of partitions, each of them in a journal of its own, a partition belongs to.
 
     Args:
-        ends: the partition behind each run's last one.
+        ends: the partition after each run's last one.
     """
 
     def __init__(self, ends: Sequence[int]) -> None:

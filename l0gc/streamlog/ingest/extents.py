@@ -96,7 +96,7 @@ def pack_records(records: Records, ends: Sequence[int], timestamp_ms: int) -> Pa
     """An L0 object of these records.
 
     Args:
-        ends: behind which of them those of each journal end. Each journal has some.
+        ends: for each journal, the number of records up to and including its last one. Each journal has some.
         timestamp_ms: when they arrived, in milliseconds since 1970.
     """
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does

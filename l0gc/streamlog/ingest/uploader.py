@@ -4,7 +4,7 @@ Order and safety:
 - An object is written before its placeholders, at the epoch in its key. Each journal admits its part of the object, whole or
   not at all, at the offset where it lands. A part that was refused as stale is sent again with another object: the same
   content, written once more under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
-- Batches are committed in order, and nothing lands in a journal behind a part that was refused, so the records of a
+- Batches are committed in order, and nothing lands in a journal after a part that was refused, so the records of a
   partition land in the order of the input. Encoding and writing of later batches overlap with it. What is packed meanwhile
   is committed together.
 - At most `_RAW` batches are in memory as records, beside the one being filled; packed ones are bounded in number and in
@@ -195,7 +195,7 @@ class Uploader:
             position = Position(source.input_id, self._runs, landed)
         for values in source.blocks():
             placed = place(values)
-            values = values[: len(placed.partitions)]  # noqa: PLW2901 - without those behind a bad one
+            values = values[: len(placed.partitions)]  # noqa: PLW2901 - without those after a bad one
             error = placed.error
             new = None if position is None else position.not_landed(placed.partitions)
             if new is not None:
@@ -252,7 +252,7 @@ class Uploader:
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 
     def _commit_packed(self) -> None:
-        """Commit the oldest batch, and those behind it that are packed by now, if it did not go along with others."""
+        """Commit the oldest batch, and those after it that are packed by now, if it did not go along with others."""
         taken, group, weight = 0, list[_Sent](), 0
         try:
             try:
@@ -263,7 +263,7 @@ class Uploader:
                         group.append(packing.result())
                         weight += sum(2 * len(p.extents.partitions) for p in group[-1].parts)
             finally:
-                if group:  # also where the one behind them could not be packed
+                if group:  # also where the one after them could not be packed
                     self._commit(group)
         except BaseException as e:
             self._error = self._error or e

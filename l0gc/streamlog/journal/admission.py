@@ -56,7 +56,7 @@ class Admission:
         self._records: dict[int, int] = {}
 
     def admit(self, o: ObjectExtents) -> LandedSequence | None:
-        """None if the object may land behind those admitted before; where it landed, if it has landed before.
+        """None if the object may land after those admitted before; where it landed, if it has landed before.
 
         Raises:
             UsageError: the object cannot be one, for whatever state.

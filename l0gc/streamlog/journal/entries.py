@@ -37,7 +37,7 @@ class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
 class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
     """An L0 object, as far as this journal goes: which records of which partitions lie where in it.
 
-    Its blocks lie one behind the other from byte `start` on. Each holds the records of one or more partitions, in order of
+    Its blocks lie one after the other from byte `start` on. Each holds the records of one or more partitions, in order of
     partition; a partition's records lie in one block. Offsets are not stored: `apply` assigns them.
 
     Attributes:

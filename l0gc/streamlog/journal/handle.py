@@ -129,10 +129,10 @@ class JournalHandle(L1Handle):
     # -- data -----------------------------------------------------------------------------------------------------------
 
     def append(self, objects: Sequence[ObjectExtents]) -> Appended:
-        """Commit L0 objects that are in the store, in their order; none lands behind one that was refused.
+        """Commit L0 objects that are in the store, in their order; none lands after one that was refused.
 
         Returns:
-            Where each landed. Where one did not, `error` says why, and those behind it did not land either:
+            Where each landed. Where one did not, `error` says why, and those after it did not land either:
             StaleClusterEpochError: upload it again under a fresh epoch.
             PoisonedEpochError, PartitionClosedError, EpochRegressionError, UsageError, ProtocolError: see `Admission`.
             AppendOutcomeUnknownError: see `SharedLog.append`.

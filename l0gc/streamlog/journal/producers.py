@@ -129,7 +129,7 @@ class Overlay:
         return admit({} if known is None else {batch.producer_id: known}, batch)
 
     def record(self, batch: ProducerBatch) -> None:
-        """See `record`; when and where it lands does not matter to those behind it."""
+        """See `record`; when and where it lands does not matter to those after it."""
         if batch.producer_id not in self._changed and batch.producer_id in self._base:
             known = self._base[batch.producer_id]
             self._changed[batch.producer_id] = msgspec.structs.replace(known, inputs=dict(known.inputs))

@@ -7,7 +7,7 @@ predecessor. A partition that nothing has landed in needs no entry: its topic's 
 
 What makes the deletion of L1 safe: an object that leaves the lists of L1 objects is kept among the dropped ones until it is
 purged, so it is known who may go without any listing; see `l1` for how one leaves. And no entry names an object that is
-stamped below the L1 fence: what lies below it, and is not named behind the entry that raised it, never will be (hazard 25).
+stamped below the L1 fence: what lies below it, and is not named after the entry that raised it, never will be (hazard 25).
 A topic that was closed takes nothing any more, for ever, however long its rows are gone.
 
 Sources: the per-partition replicated state machine and the sliding window of Redpanda Cloud Topics. A journal with one

@@ -4,7 +4,7 @@ A run is of consecutive objects of one partition, each below half of the target 
 no more, and is merged once. The run at a partition's end grows with each reconcile; to merge all of it each time would
 rewrite every record every time. So it is merged by size: it may have as many objects as the logarithm, to the base `fan_in`,
 of how many times it is as large as its smallest object, and three at the least. When it has more, the oldest object that is
-at most twice as large as all behind it is merged with those. So sizes fall from old to new, a record is rewritten about
+at most twice as large as all after it is merged with those. So sizes fall from old to new, a record is rewritten about
 once each time that what its object holds has doubled, and never for the sake of a single new object.
 
 Retention deletes whole objects, so a merge must not put what is to go soon into one object with what stays for long. Of a
@@ -12,7 +12,7 @@ topic with a retention by time, only objects of one stretch of time are merged, 
 size, the target is at most a quarter of it. So a partition keeps at most about a quarter more than it has to.
 
 A merged object is not larger than the target, and takes the place of two objects or more: what stands alone stays as it is.
-Two neighbours below half of the target always fit, so no run stays behind, however long.
+Two neighbours below half of the target always fit, so each run is merged to its end, however long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MERGED_AT_ONCE: Final = 4096
 _PARTS: Final = 4
 """In so many objects, at least, lies what a retention keeps."""
 _TIMES: Final = 2
-"""An object is merged with what is behind it if that is not smaller by more than this factor."""
+"""An object is merged with what is after it if that is not smaller by more than this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[i
 
 
 def _first_due(sizes: Sequence[int], fan_in: int) -> int:
-    """The first object of a growing run that is merged with all behind it; their number if there is nothing to do."""
+    """The first object of a growing run that is merged with all after it; their number if there is nothing to do."""
     sizes = [max(1, size) for size in sizes]
     first = len(sizes)
     if first <= OBJECTS:
@@ -129,10 +129,10 @@ def _first_due(sizes: Sequence[int], fan_in: int) -> int:
     while reach <= total:
         allowed, reach = allowed + 1, reach * fan_in
     while len(sizes) > max(OBJECTS, allowed):
-        first, behind = 0, total
+        first, after = 0, total
         for first, size in enumerate(sizes[:-1]):  # noqa: B007 - without one that is due, the last two
-            behind -= size
-            if size <= _TIMES * behind:
+            after -= size
+            if size <= _TIMES * after:
                 break
         sizes = [*sizes[:first], sum(sizes[first:])]
     return first

@@ -2,7 +2,7 @@
 
 A run lifts what was there when it began. It does so in rounds, each of the oldest objects up to a number of bytes, and each
 committed before the next one begins, so that a run which is killed keeps what it lifted. A round takes whole log entries
-of a journal: those behind the last round's cut, up to its own. What a round had to leave (a damaged block, a partition at
+of a journal: those after the last round's cut, up to its own. What a round had to leave (a damaged block, a partition at
 which another reconciler was first) the next one passes over, by nothing but the journal's state: a partition that still
 has something at or below the last cut waits for another run.
 
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JournalPlan:
-    """What there is to take from a journal, oldest first, and whether there is `more` behind that.
+    """What there is to take from a journal, oldest first, and whether there is `more` after that.
 
     `end` is the log's last offset at that moment. `errors` says what cannot be taken at all.
     """

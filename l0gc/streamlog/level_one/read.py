@@ -150,7 +150,7 @@ def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:
 
 
 def _wanted(records: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
-    """The rows of the extents, one behind the other."""
+    """The rows of the extents, one after the other."""
     counts = extents["records"].astype(np.int64)
     at = np.cumsum(counts) - counts
     first = int(extents["row"][0])

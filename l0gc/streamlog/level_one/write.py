@@ -221,7 +221,7 @@ class Uploads:
         self._bytes = 0
 
     def add(self, key: str, content: Path | pa.Buffer) -> None:
-        """Upload an object, durable behind `flush`; a file is removed then."""
+        """Upload an object, durable after `flush`; a file is removed then."""
         if isinstance(content, Path):
             self._store.put_file(key, content)
             content.unlink()
@@ -281,7 +281,7 @@ class L1Writer:
             self._close()
 
     def finish(self) -> list[tuple[object, ...]]:
-        """Close what is open; the objects as rows of `L1_ROW`, which are durable behind the flush of the uploads.
+        """Close what is open; the objects as rows of `L1_ROW`, which are durable after the flush of the uploads.
 
         Raises:
             CorruptObjectError: the records are not consecutive.

@@ -1,4 +1,4 @@
-"""The doctor's look at the machine."""
+"""The doctor's checks of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's look at a store: what is wrong is named, with a remedy, and nothing is left behind."""
+"""The doctor's checks of a store: what is wrong is named, with a remedy, and nothing is left behind."""
 
 from __future__ import annotations
 

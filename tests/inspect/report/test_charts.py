@@ -130,7 +130,7 @@ def test_ticks_begin_at_zero_and_cover_the_highest_value() -> None:
         (30, "M = 30 \N{RIGHTWARDS ARROW}", 100),
     ],
 )
-def test_m_stands_behind_its_epoch_or_at_the_edge_with_an_arrow(m: int, label: str, at: float) -> None:
+def test_m_stands_after_its_epoch_or_at_the_edge_with_an_arrow(m: int, label: str, at: float) -> None:
     bars = [EpochBar(e, e, 1, 1, e <= m, 0) for e in range(10, 20)]
     line = epochs_chart(bars, m, lambda b: "", str).line
     assert line is not None

@@ -48,7 +48,7 @@ def scan(cluster: Cluster, taken_ms: int, rows: list[ScanRow], **changes: object
     return write_scan(cluster.store, cluster.runtime, ScanSnapshot(known, rows))
 
 
-def test_an_empty_cluster_has_nothing_to_tell() -> None:
+def test_an_empty_cluster_has_nothing_to_report() -> None:
     facts = gathered(memory_cluster())
     assert (facts.cluster_epoch, facts.watermark, facts.published_ms, facts.lag_epochs) == (0, -1, None, None)
     assert (facts.garbage, facts.epochs, facts.trend, facts.runs, facts.behind) == (None, [], [], [], [])

@@ -95,7 +95,7 @@ def texts(page: str) -> str:
 
 
 def check_alone(page: str) -> None:
-    """Nothing runs, nothing is fetched, and the page tells the browser so."""
+    """Nothing runs, nothing is fetched, and the page's policy forbids both."""
     reader = read(page)
     assert {tag for tag, _ in reader.elements} <= {
         "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "h1", "h2", "h3", "p",
@@ -210,7 +210,7 @@ def test_no_text_from_the_bucket_is_taken_for_html() -> None:
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> None:
     lag = PartitionLag(text, 0, 1, 1, 0, text)
     check_alone(render(facts(paused=Pause(text, text, 0), behind=[lag], url=text, notes=[text])))

@@ -1,4 +1,4 @@
-"""The sums behind the charts: nothing is lost, and nothing is added, however few the marks are."""
+"""The sums that the charts show: nothing is lost, and nothing is added, however few the marks are."""
 
 from __future__ import annotations
 

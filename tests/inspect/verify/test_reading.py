@@ -86,7 +86,7 @@ def test_a_log_that_cannot_be_read_says_so() -> None:
 
 
 def grown(entries: int = 4, checkpoints: int = 2) -> Cluster:
-    """A journal with so many checkpoints, so many entries before each, and one behind the last."""
+    """A journal with so many checkpoints, so many entries before each, and one after the last."""
     cluster = loaded_cluster()
     for _ in range(checkpoints):
         for _ in range(entries):

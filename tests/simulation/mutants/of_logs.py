@@ -206,7 +206,7 @@ def _state_ahead_of_log() -> AbstractContextManager[Any]:
 
 
 def _time_forgotten() -> AbstractContextManager[Any]:
-    """A replay takes the log's time from the entries behind the checkpoint alone."""
+    """A replay takes the log's time from the entries after the checkpoint alone."""
     original = Replica.replay
 
     def replay(self: Replica[Any]) -> None:

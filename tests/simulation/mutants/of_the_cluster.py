@@ -203,7 +203,7 @@ MUTANTS = [
         5,
         "epoch-read-apart",
         "l0gc/streamlog/controller/handle.py::Controller.snapshot",
-        "the epoch is read behind the topics",
+        "the epoch is read after the topics",
         _epoch_read_apart,
         ("tests/streamlog/controller/test_handle.py::test_a_snapshot_knows_every_topic_up_to_its_epoch",),
         simulated=False,

@@ -1,4 +1,4 @@
-"""What a query does not need is not fetched: the bytes of L0 and L1 objects that are asked for, counted at the store."""
+"""What a query does not need is not fetched: the bytes of L0 and L1 objects that are requested, counted at the store."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def test_l1_objects_that_are_wholly_older_than_a_filter_are_not_even_opened() ->
         reconcile(cluster)
         clock.ms += 1000
     since = datetime.fromtimestamp(clock.ms / 1000 - 1.5, UTC)
-    asked = []
-    store_of(cluster).fault = lambda call: asked.append(call.key) if call.when == "before" else None
+    requested = []
+    store_of(cluster).fault = lambda call: requested.append(call.key) if call.when == "before" else None
     with on(cluster):
         reader = batch_reader([GreaterThanOrEqual(("timestamp",), since)], topic="events")
         assert table(reader, reader.partitions()).column("value").to_pylist() == [b"3"]
-    assert len({k for k in asked if k.startswith("level_one/data/")}) == 1
+    assert len({k for k in requested if k.startswith("level_one/data/")}) == 1

@@ -85,7 +85,7 @@ def test_the_epoch_is_that_of_the_l0_object_also_in_l1() -> None:
         reconcile(cluster)
 
 
-def test_what_is_uploaded_behind_the_plan_is_not_read_and_what_was_planned_is() -> None:
+def test_what_is_uploaded_after_the_plan_is_not_read_and_what_was_planned_is() -> None:
     cluster = filled()
     with on(cluster):
         reader = batch_reader(topic="events")
@@ -351,16 +351,16 @@ def test_filters_on_partition_offset_and_topic_leave_exactly_what_they_say(
 
 def test_a_filter_on_a_partition_fetches_no_l1_object_of_another_one() -> None:
     cluster = filled(8, 1, 20, 0)
-    asked: set[str] = set()
+    requested: set[str] = set()
 
     def note(call: Call) -> None:
         if call.key.startswith("level_"):
-            asked.add(call.key)
+            requested.add(call.key)
 
     store_of(cluster).fault = note
     read(cluster, [EqualTo(("partition",), 3)], topic="events")
-    assert asked
-    assert all("/00003/" in key for key in asked)
+    assert requested
+    assert all("/00003/" in key for key in requested)
 
 
 WITHOUT_PANDAS = """

@@ -9,7 +9,7 @@ import l0gc.spark
 
 
 def test_importing_l0gc_spark_imports_nothing_heavy() -> None:
-    look = "import sys, l0gc.spark; print([m for m in ('pyspark', 'numpy', 'pyarrow', 'boto3') if m in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    code = "import sys, l0gc.spark; print([m for m in ('pyspark', 'numpy', 'pyarrow', 'boto3') if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
     assert l0gc.spark.__all__ == ["register"]

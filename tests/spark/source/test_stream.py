@@ -175,7 +175,7 @@ def test_a_checkpoint_of_other_topics_or_of_a_topic_that_was_created_again_is_re
         assert PartitionClosedError.__name__
 
 
-def test_a_topic_that_went_back_behind_a_checkpoint_is_reported() -> None:
+def test_a_topic_that_went_back_to_before_a_checkpoint_is_reported() -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     with on(cluster):

@@ -1,4 +1,4 @@
-"""Writing: rows become L0 objects in tasks, and a batch lands once and whole, whoever commits it and however often."""
+"""Writing: rows become L0 objects in tasks, and a batch lands once and whole, whatever commits it, however often."""
 
 from __future__ import annotations
 

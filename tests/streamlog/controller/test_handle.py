@@ -193,8 +193,8 @@ def test_two_that_create_one_topic_at_once_get_the_same() -> None:
     assert not created
 
 
-def test_a_topic_created_behind_a_snapshot_has_a_later_revision() -> None:
-    """Hazard 5: whoever saw epoch E saw every topic with revision <= E."""
+def test_a_topic_created_after_a_snapshot_has_a_later_revision() -> None:
+    """Hazard 5: a process that saw epoch E saw every topic with revision <= E."""
     a = memory_cluster()
     b = another(a)
     snapshot = a.controller.snapshot()
@@ -307,9 +307,9 @@ def test_the_epoch_is_looked_up_at_most_once_in_the_cache_time() -> None:
     assert b.controller.epoch() == 0
     a.controller.advance()
     store.clock.sleep(9)
-    asked = store.requests.total()
+    requests_before = store.requests.total()
     assert b.controller.epoch() == 0
-    assert store.requests.total() == asked
+    assert store.requests.total() == requests_before
     assert b.controller.epoch(at_least=1) == 1
     a.controller.advance()
     store.clock.sleep(10)
@@ -518,16 +518,16 @@ def test_whatever_would_be_appended_is_refused_by_the_guard_before() -> None:
 
 
 def test_the_guard_is_not_called_where_nothing_would_be_appended() -> None:
-    asked: list[int] = []
+    epochs: list[int] = []
     cluster = memory_cluster()
-    controller = guarded(cluster, lambda: asked.append(controller.epoch()))
+    controller = guarded(cluster, lambda: epochs.append(controller.epoch()))
     controller.tick_if_due()
     controller.snapshot()
     with pytest.raises(TopicNotFoundError):
         controller.delete_topic("t")
-    assert asked == []
+    assert epochs == []
     controller.advance()
-    assert asked == [0]
+    assert epochs == [0]
 
 
 def test_an_operator_advances_above_an_epoch_and_no_further() -> None:

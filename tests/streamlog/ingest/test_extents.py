@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
@@ -56,7 +56,6 @@ def one_block(*values: bytes) -> tuple[bytes, Block]:
 # -- what is packed comes out ------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(CHUNKS, min_size=1, max_size=3), st.sampled_from([1, 60, 200, 1 << 18]))
 def test_every_record_comes_out_as_it_went_in(
     groups: list[list[list[tuple[bytes, bytes | None]]]], block_bytes: int

@@ -86,7 +86,7 @@ def test_an_input_is_the_same_packed_or_not_with_a_mark_or_without(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", PACKED)
-@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b + b"rubbish"], ids=["cut", "rubbish behind"])
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b + b"rubbish"], ids=["cut", "rubbish after"])
 def test_a_packed_input_that_is_damaged_is_named_and_with_a_producer_nothing_is_sent(
     tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -158,7 +158,7 @@ def test_what_is_no_lines_is_refused_with_what_takes_it(tmp_path: Path, kind: st
     assert f"is {kind}, and upload takes newline-delimited records: " in said
     assert way in said
     assert "\n" not in said
-    assert content(path, form=RAW)  # whoever means it can have it
+    assert content(path, form=RAW)  # with form=RAW it is taken
 
 
 def test_text_that_only_looks_like_a_file_of_another_kind_is_taken(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from tests.support.ingest import (
     SMALL,
     CrashError,
     another_process,
-    in_turn,
     journal_of,
     l0_objects,
     lines,
     objects_in_entries,
     producer_session,
+    round_robin,
     slide,
     store_of,
     stored_values,
@@ -42,7 +42,7 @@ def _many_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Later(Executor):
-    """Runs what is submitted when it is told to, or when somebody waits for it: a committer that is held up."""
+    """Runs what is submitted when the test says so, or when somebody waits for it: a committer that is held up."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
@@ -89,7 +89,7 @@ class _Demanded(Future[T]):
         return self._fn()
 
 
-def test_a_batch_that_is_packed_behind_one_that_failed_is_not_committed(tmp_path: Path) -> None:
+def test_a_batch_that_is_packed_after_one_that_failed_is_not_committed(tmp_path: Path) -> None:
     """If a record fails, so do all that follow it, those included that are on their way."""
     cluster = topic_in_memory(PARTITIONS)
     failed: list[Call] = []
@@ -108,7 +108,7 @@ def test_a_batch_that_is_packed_behind_one_that_failed_is_not_committed(tmp_path
 
 
 def test_no_more_batches_wait_than_fit_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads waits for the committer then."""
+    """The reading thread waits for the committer then."""
     monkeypatch.setattr(uploader, "_PACKED", 3)
     waiting: list[int] = []
 
@@ -137,13 +137,13 @@ def test_what_is_packed_while_the_log_is_slow_goes_into_one_entry(tmp_path: Path
     )
     assert len(result.objects) == 10
     assert objects_in_entries(cluster) == [10]
-    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=PARTITIONS)
     if session is not None:
         assert session.sequences == {journal_of(cluster).journal: 10}
 
 
 @pytest.mark.parametrize("with_producer", [False, True])
-def test_a_stale_batch_in_the_middle_of_a_group_lands_behind_those_before_it(
+def test_a_stale_batch_in_the_middle_of_a_group_lands_after_those_before_it(
     tmp_path: Path, with_producer: bool
 ) -> None:
     """Six batches wait, four at an epoch and two at the next; the window passes these as they land."""
@@ -158,7 +158,7 @@ def test_a_stale_batch_in_the_middle_of_a_group_lands_behind_those_before_it(
         if len(puts) == 4:
             another_process(cluster, 78).controller.advance()
             store_of(cluster).clock.ms += 60_000  # the uploader looks at the epoch again
-        elif len(puts) == 8:  # behind six objects and an entry
+        elif len(puts) == 8:  # after six objects and an entry
             slide(cluster, 2)
 
     store_of(cluster).fault = fault
@@ -169,7 +169,7 @@ def test_a_stale_batch_in_the_middle_of_a_group_lands_behind_those_before_it(
     store_of(cluster).fault = lambda call: None
     assert objects_in_entries(cluster) == [4, 2]
     assert result.retries == 2
-    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=PARTITIONS)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -205,6 +205,6 @@ def test_whatever_is_stale_order_holds_and_nothing_lands_twice(tmp_path: Path, s
         committer=chance.choice([Later(), None]),
     )
     store_of(cluster).fault = lambda call: None
-    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=6)
+    assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=6)
     assert result.records == 60
     assert sum((p.last_offset or 0) + 1 - (p.base_offset or 0) for p in result.placeholders) == 60

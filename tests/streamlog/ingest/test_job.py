@@ -14,7 +14,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.job import open_upload
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.ingest import another_process, in_turn, lines, store_of, stored_values, topic_in_memory, write
+from tests.support.ingest import another_process, lines, round_robin, store_of, stored_values, topic_in_memory, write
 
 PARTITIONS = 3
 
@@ -30,7 +30,7 @@ def test_records_go_round_robin_to_one_partition_or_by_a_field(tmp_path: Path) -
     records = [b'{"k":%d}' % n for n in range(9)]
     path = write(tmp_path / "in", records)
     run(cluster, path)
-    assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(cluster, "events") == round_robin(records, partitions=PARTITIONS)
     run(cluster, str(path), partition=1)
     assert stored_values(cluster, "events")[1][3:] == records
     run(cluster, io.BytesIO(path.read_bytes()), key_field="k", producer="job")
@@ -75,7 +75,7 @@ def test_an_upload_ticks_if_that_is_due(tmp_path: Path) -> None:
 
 
 def test_a_refused_upload_leaves_the_controllers_log_as_it_was(tmp_path: Path) -> None:
-    """Behind a restored log a tick and a producer's bump would take offsets that a better recovery needs."""
+    """After the log was restored, a tick and a producer's bump would take offsets that a better recovery needs."""
     cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(2))
     run(cluster, path, producer="job")

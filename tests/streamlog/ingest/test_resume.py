@@ -25,10 +25,10 @@ from tests.support.ingest import (
     Countdown,
     CrashError,
     another_process,
-    in_turn,
     job,
     lines,
     producer_session,
+    round_robin,
     store_of,
     stored_values,
     upload,
@@ -54,7 +54,7 @@ def journals_of(cluster: Cluster) -> list[JournalHandle]:
 
 
 def spread(*files: list[bytes]) -> list[list[bytes]]:
-    return in_turn(*files, partitions=PARTITIONS)
+    return round_robin(*files, partitions=PARTITIONS)
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_a_second_run_finds_out_at_the_landing_what_the_first_landed_meanwhile(
 
 
 class Turns:
-    """A run of the job on another thread, which waits after each batch until it is told to land one more."""
+    """A run of the job on another thread, which waits after each batch until the test lets it land one more."""
 
     def __init__(self, session: ProducerSession) -> None:
         self._session = session

@@ -13,10 +13,10 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from tests.support.ingest import (
     SMALL,
     another_process,
-    in_turn,
     job,
     lines,
     producer_session,
+    round_robin,
     store_of,
     stored_values,
     topic_in_memory,
@@ -80,7 +80,7 @@ def test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice(tmp_path: Pat
     assert again.key not in keys[1]
     if repeat:
         assert job(another_process(cluster, 5), [path]).skipped == 20
-    assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(cluster, "events") == round_robin(records, partitions=PARTITIONS)
 
 
 def test_a_run_that_a_newer_one_has_overtaken_in_any_journal_lands_no_more(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_a_run_that_a_newer_one_has_overtaken_in_any_journal_lands_no_more(tmp_p
     with pytest.raises((InvalidProducerEpochError, UnknownProducerError)):
         upload(cluster, "events", [path], session=late, batch_bytes=SMALL)
     store_of(cluster).fault = lambda call: None
-    assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(cluster, "events") == round_robin(records, partitions=PARTITIONS)

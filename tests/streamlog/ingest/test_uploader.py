@@ -30,12 +30,12 @@ from tests.support.ingest import (
     SMALL,
     CrashError,
     another_process,
-    in_turn,
     journal_of,
     l0_objects,
     lines,
     objects_in_entries,
     producer_session,
+    round_robin,
     slide,
     store_of,
     stored_values,
@@ -57,7 +57,7 @@ def test_records_land_in_input_order_in_each_partition(tmp_path: Path) -> None:
     cluster = topic_in_memory(PARTITIONS)
     records = lines(30)
     result = upload(cluster, "events", [write(tmp_path / "in", records)], batch_bytes=SMALL)
-    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=PARTITIONS)
     assert (result.records, result.bytes, result.retries, result.skipped) == (30, 150, 0, 0)
     assert sorted(o.key for o in result.objects) == sorted(l0_objects(cluster))
     for o in result.objects:
@@ -91,7 +91,7 @@ def test_an_upload_costs_a_put_for_an_object_and_one_for_its_entry_whatever_the_
         upload(cluster, "events", [write(tmp_path / "in", lines(2000))], batch_bytes=21 * 1000)
         made = store_of(cluster).requests - before
         puts.append((made["put"], made["put_if_absent"]))
-        assert stored_values(cluster, "events") == in_turn(lines(2000), partitions=partitions)
+        assert stored_values(cluster, "events") == round_robin(lines(2000), partitions=partitions)
     assert puts == [(2, 2), (2, 2)]
 
 
@@ -186,7 +186,7 @@ def test_a_stale_batch_is_stamped_anew_and_order_holds(tmp_path: Path, with_prod
     at_object(cluster, 2, lambda: slide(cluster, 2))
     records = lines(20)
     result = upload(cluster, "events", [write(tmp_path / "in", records)], session=session, batch_bytes=SMALL)
-    assert stored_values(another_process(cluster, 2), "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(another_process(cluster, 2), "events") == round_robin(records, partitions=PARTITIONS)
     assert (result.records, result.retries, len(result.objects)) == (20, 1, 6)
     stale, again = result.objects[1:3]
     assert [o.epoch for o in result.objects] == [first_epoch, first_epoch, *[first_epoch + 2] * 4]
@@ -220,7 +220,7 @@ def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: p
     assert len(l0_objects(cluster)) == 3
 
 
-def test_behind_a_restored_controller_nothing_is_uploaded_and_the_log_stays_as_it_is(tmp_path: Path) -> None:
+def test_with_a_restored_controller_nothing_is_uploaded_and_the_log_stays_as_it_is(tmp_path: Path) -> None:
     """Hazard 10."""
     cluster = topic_in_memory(PARTITIONS)
     state = cluster.controller.snapshot()
@@ -274,7 +274,7 @@ class InPairs(Executor):
         return future
 
 
-def test_a_batch_behind_one_that_failed_is_not_committed(tmp_path: Path) -> None:
+def test_a_batch_after_one_that_failed_is_not_committed(tmp_path: Path) -> None:
     """If a record fails, so do all that follow it, those included that are on their way."""
     cluster = topic_in_memory(PARTITIONS)
     failed: list[Call] = []
@@ -301,7 +301,7 @@ def test_batches_that_overlap_land_in_order(tmp_path: Path) -> None:
             cluster, "events", [path], session=session, batch_bytes=SMALL, packers=packers, committer=committer
         )
     assert len(result.objects) == 50
-    assert stored_values(another_process(cluster), "events") == in_turn(records, partitions=PARTITIONS)
+    assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=PARTITIONS)
 
 
 @pytest.mark.parametrize("committer", [None, InPairs()], ids=["alone", "in a group"])
@@ -321,7 +321,7 @@ def test_after_an_error_nothing_more_is_sent(tmp_path: Path, committer: Executor
         upload(cluster, "events", [write(tmp_path / "in", lines(20))], batch_bytes=SMALL, committer=committer)
     store_of(cluster).fault = lambda call: None
     assert len(batch) == 2
-    assert stored_values(cluster, "events") == in_turn(lines(4), partitions=PARTITIONS)
+    assert stored_values(cluster, "events") == round_robin(lines(4), partitions=PARTITIONS)
 
 
 def test_a_lost_reply_changes_nothing(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_lost_reply_changes_nothing(tmp_path: Path) -> None:
         store_of(cluster).fault = lose_reply(f"log/{offset:020}")
         result = upload(cluster, "events", [write(tmp_path / "in", records)], batch_bytes=SMALL)
         assert result.retries == 0
-        assert stored_values(cluster, "events") == in_turn(records, partitions=PARTITIONS)
+        assert stored_values(cluster, "events") == round_robin(records, partitions=PARTITIONS)
 
 
 def test_without_a_producer_what_is_uploaded_twice_lands_twice(tmp_path: Path) -> None:
@@ -340,4 +340,4 @@ def test_without_a_producer_what_is_uploaded_twice_lands_twice(tmp_path: Path) -
     path = write(tmp_path / "in", lines(4))
     upload(cluster, "events", [path])
     upload(cluster, "events", [path])
-    assert stored_values(cluster, "events") == in_turn(lines(4), lines(4), partitions=PARTITIONS)
+    assert stored_values(cluster, "events") == round_robin(lines(4), lines(4), partitions=PARTITIONS)

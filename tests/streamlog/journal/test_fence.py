@@ -61,7 +61,7 @@ def test_after_rapid_epochs_the_last_two_are_admitted_and_no_other() -> None:
 
 
 def test_below_a_window_of_one_epoch_nothing_is_admitted() -> None:
-    """N+1, N, N+2 in that order, where the log has N+1 alone, as behind a barrier."""
+    """N+1, N, N+2 in that order, where the log has N+1 alone, as after a barrier."""
     fence, _ = fence_on(6, 6)
     assert fenced(fence, 6) == EpochWindow(6, 6)
     with pytest.raises(StaleClusterEpochError, match=r"epoch 5 is below the window \[6, 6\]"):

@@ -122,7 +122,7 @@ def before_append(cluster: Cluster, act: Callable[[], object]) -> None:
 # -- landing -----------------------------------------------------------------------------------------------------------
 
 
-def test_extents_land_one_behind_the_other_and_move_the_window() -> None:
+def test_extents_land_one_after_the_other_and_move_the_window() -> None:
     a, b = processes(2)
     assert land(handle_of(a), extent(3), 10).base_offset == 0
     assert land(handle_of(a), extent(2), 12).base_offset == 3
@@ -271,7 +271,7 @@ def test_an_append_whose_reply_is_lost_lands_once() -> None:
     assert entries_of(a) == 2
 
 
-def test_an_append_that_another_process_beat_ambiguously_lands_behind_it() -> None:
+def test_an_append_that_another_process_beat_ambiguously_lands_after_it() -> None:
     """Hazard 8: the reply is lost and the offset turns out to be somebody else's."""
     a, b = processes(2)
     ours, theirs = handle_of(a), handle_of(b)
@@ -359,7 +359,7 @@ def test_a_zombie_whose_state_was_lost_cannot_write(sequence: int) -> None:
     land(handle_of(a), extent(1, zombie), 10)
     land(handle_of(b), extent(1, producer_batch(b)), 10)
     store_of(a).clock.ms += PRODUCER_EXPIRY_MS + 1
-    handle_of(b).catch_up()  # an entry's time is the store's at the last look
+    handle_of(b).catch_up()  # an entry's time is the store's at the last read
     land(handle_of(b), extent(1), 20)
     assert handle_of(b).state.producers == handle_of(a).catch_up().producers == {}
     with pytest.raises(UnknownProducerError):
@@ -377,7 +377,7 @@ def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
     assert entries_of(a) == 1
 
 
-def test_how_far_an_input_got_is_known_in_every_process_and_behind_a_checkpoint() -> None:
+def test_how_far_an_input_got_is_known_in_every_process_and_after_a_checkpoint() -> None:
     a, b = processes(2)
     batch = msgspec.structs.replace(producer_batch(a), inputs=[InputSpan("day-1", 0, 6)])
     land(handle_of(a), extent(6, batch), 10)
@@ -397,13 +397,13 @@ def test_the_fence_does_not_wait_for_the_log() -> None:
     land(handle, extent(), 10)
     seen: list[EpochWindow] = []
 
-    def look_from_another_thread() -> None:  # this one holds the log
+    def read_from_another_thread() -> None:  # this one holds the log
         other = threading.Thread(target=lambda: seen.append(handle.fence.window), daemon=True)
         other.start()
         other.join(PATIENCE_S)
         assert seen == [EpochWindow(0, 10)]
 
-    before_append(a, look_from_another_thread)
+    before_append(a, read_from_another_thread)
     land(handle, extent(), 10)
     assert seen
 

@@ -84,7 +84,7 @@ def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_re
         handle.expire(expiry(topic, {0: 20}, "another topic"))
 
 
-def test_behind_the_fence_what_is_stamped_below_lands_no_more() -> None:
+def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
     """Hazard 25."""
     cluster, topic, handle = lifted()
     merge = merge_of(topic, handle, 0)

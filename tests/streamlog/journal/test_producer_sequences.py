@@ -1,7 +1,7 @@
 """Producers in any order: runs that begin, send, repeat, skip and come too late, over years, in one journal.
 
 The journal's rules and the controller's own state decide; the test plays log, clock and clients. Whatever happens, no
-batch lands twice, the batches of a run land without a gap, and no run lands anything behind a newer one.
+batch lands twice, the batches of a run land without a gap, and no run lands anything after a newer one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(target=runs, name=st.sampled_from(["a", "b"]))
     def a_run_begins(self, name: str) -> Run:
-        entry = self._asked(name, None)
+        entry = self._requested(name, None)
         assert entry is not None
         self._controller_entry(entry)
         return self._given(name)
@@ -93,20 +93,20 @@ class Producers(RuleBasedStateMachine):
     def a_run_bumps_its_epoch(self, run: Run, reply_lost: bool) -> object:
         """After a lost reply it asks again with what it had, and gets the epoch of its first try."""
         try:
-            entry = self._asked(run.name, (run.producer_id, run.epoch, run.run))
+            entry = self._requested(run.name, (run.producer_id, run.epoch, run.run))
         except InvalidProducerEpochError:
             p = self.controller.producers.get(run.name)
             newest = (p.producer_id, p.epoch) if p is not None else None
             assert newest != (run.producer_id, run.epoch), "the newest run is never fenced"
             return multiple()
-        if entry is None:  # it has asked before, and is the run that it was given then
+        if entry is None:  # it has requested one before, and is the run that it was given then
             return multiple()
         self._controller_entry(entry)
         if reply_lost:
-            assert self._asked(run.name, (run.producer_id, run.epoch, run.run)) is None
+            assert self._requested(run.name, (run.producer_id, run.epoch, run.run)) is None
         return self._given(run.name)
 
-    def _asked(self, name: str, instance: tuple[int, int, str] | None) -> InitProducer | None:
+    def _requested(self, name: str, instance: tuple[int, int, str] | None) -> InitProducer | None:
         self.ids += 1
         return decide_init_producer(self.controller, name, instance, new_id=self.ids, new_run=f"run-{self.ids}")
 
@@ -179,7 +179,7 @@ class Producers(RuleBasedStateMachine):
         assert landed == at
 
     @invariant()
-    def runs_land_whole_in_order_and_none_behind_a_newer_one(self) -> None:
+    def runs_land_whole_in_order_and_none_after_a_newer_one(self) -> None:
         if not hasattr(self, "log"):
             return
         epochs: dict[int, int] = {}
@@ -216,4 +216,4 @@ class Producers(RuleBasedStateMachine):
 
 
 TestProducers = Producers.TestCase
-TestProducers.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestProducers.settings = settings(max_examples=120, stateful_step_count=40)

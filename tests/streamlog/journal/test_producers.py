@@ -72,7 +72,7 @@ def test_a_gap_is_refused() -> None:
     assert admit(producers, batch(2)) is None
 
 
-def test_behind_a_batch_that_failed_every_later_one_fails_too() -> None:
+def test_after_a_batch_that_failed_every_later_one_fails_too() -> None:
     """A sequence is fixed when a batch is first sent, so what follows the missing one cannot slip into its place."""
     producers = landed(2)
     for sequence in (3, 4, 5, 100):
@@ -173,7 +173,7 @@ def test_an_input_expires_by_itself() -> None:
 # -- inputs, by content ------------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_goes_on_behind_what_has_landed() -> None:
+def test_a_new_run_goes_on_after_what_has_landed() -> None:
     producers: Producers = {}
     land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
     land(producers, batch(1, inputs=[InputSpan("a", 6, 8), InputSpan("b", 0, 2)]))

@@ -91,7 +91,7 @@ class OnePartition:
         self.bound = max(self.bound, min([self.previous, *(e for _, e in self.unreconciled)]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "put", "put", "advance", "barrier", "reconcile"]), st.integers(0, 12)),
@@ -163,7 +163,7 @@ def step(j: Journal, n: int, kind: str, a: int, records: dict[int, int], revisio
             j.reconcile(upto, revision=revision)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STEPS)
 def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[int, int], int]]) -> None:
     j = Journal()

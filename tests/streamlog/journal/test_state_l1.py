@@ -360,7 +360,7 @@ def test_unreconciled_extents_wholly_below_the_start_leave_at_once_and_the_bound
     assert len(topic_of(j).l1) == 0
 
 
-def test_behind_a_start_among_unreconciled_records_the_next_range_continues() -> None:
+def test_after_a_start_among_unreconciled_records_the_next_range_continues() -> None:
     j = lifted(partitions=1, objects=1, spare=2)
     zombie = reconciled(j.state, {0: 19}, 99, epoch=EPOCH)
     j.apply(expired({0: 25}))
@@ -450,7 +450,7 @@ def test_the_l1_fence_only_rises() -> None:
 
 @pytest.mark.parametrize("which", ["entry", "file", "index"])
 def test_what_is_stamped_below_the_fence_is_never_named(which: str) -> None:
-    """Hazard 25: vacuum deletes what is stamped below the fence and not named behind it."""
+    """Hazard 25: vacuum deletes what is stamped below the fence and not named after it."""
     stamps = {"entry": EPOCH, "file": EPOCH, "index": EPOCH} | {which: EPOCH - 1}
     j = lifted()
     index = index_of(topic_of(j).l1_of(0)[:2], name=500, epoch=stamps["index"])
@@ -531,7 +531,7 @@ def test_a_checkpoint_whose_dropped_rows_fence_or_closed_topics_cannot_be_is_ref
 
 
 class Books:
-    """What every L1 object that was ever named became, told by the entries alone."""
+    """What every L1 object that was ever named became, by the entries alone."""
 
     def __init__(self) -> None:
         self.lists: dict[int, list[tuple[int, int, bytes]]] = {0: [], 1: []}
@@ -560,7 +560,7 @@ class Books:
         assert len(np.unique(state.dropped["name"])) == len(state.dropped)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=40))
 def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_down(
     steps: list[tuple[int, int]],

@@ -52,7 +52,7 @@ def rows(first: int, count: int, partition: int = 7) -> Rows:
 
 
 def written(store: MemoryStore, *counts: int) -> Rows:
-    """Index objects of so many rows each, one behind the other."""
+    """Index objects of so many rows each, one after the other."""
     ends = list(itertools.accumulate(counts, initial=0))
     return np.concatenate([write_index(store, P, rows(a, b - a), 5, RUNTIME) for a, b in itertools.pairwise(ends)])
 
@@ -157,7 +157,7 @@ def test_more_rows_than_one_object_takes_become_several() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_damaged_index_object_does_not_stop_who_writes_on(gone: bool) -> None:
-    """Who reads is told; see below."""
+    """A reader gets an error; see below."""
     store = MemoryStore()
     old = written(store, 40)
     if gone:
@@ -172,7 +172,7 @@ def test_a_damaged_index_object_does_not_stop_who_writes_on(gone: bool) -> None:
     assert len(read_index(store, P, index, 400)) == 70 - KEPT_ROWS
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=12), st.integers(40, 200))
 def test_whatever_the_commits_nothing_is_lost_and_the_state_stays_small(commits: list[int], per_object: int) -> None:
     store = MemoryStore()

@@ -1,4 +1,4 @@
-"""A merge changes no record and loses none, whoever else is at work, wherever it is killed, and whatever is damaged."""
+"""A merge changes no record and loses none, whatever else is at work, wherever it is killed, and whatever is damaged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_with_nothing_to_merge_nothing_is_written() -> None:
     assert {k: n for k, n in store_of(a).requests.items() if k.startswith("put")} == writes
 
 
-def test_a_dry_run_changes_nothing_and_tells_what_the_run_then_does() -> None:
+def test_a_dry_run_changes_nothing_and_reports_what_the_run_then_does() -> None:
     a = a_cluster()
     fill(a, 6)
     keys = set(store_of(a).objects)
@@ -268,7 +268,7 @@ def test_of_two_merges_at_once_one_loses_and_leaves_its_objects_to_vacuum() -> N
     assert len(orphans) == 4
 
 
-def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_tells_no_damage() -> None:
+def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_reports_no_damage() -> None:
     a = a_cluster(journals=1)
     fill(a, 4)
     before = content(a)
@@ -487,7 +487,7 @@ def test_an_unreadable_journal_is_reported_and_the_others_are_merged() -> None:
     [error] = result.errors
     assert error.startswith("journal 1: ")
     assert result.objects_before == 8
-    assert merge_due(b)  # so that the run which is due tells it
+    assert merge_due(b)  # so that the run which is due reports it
 
 
 class Altering(MemoryStore):
@@ -540,7 +540,7 @@ def test_an_object_that_does_not_hold_what_was_read_is_not_committed(what: str) 
     sizes = l1_file
 
     def of_its_size(row: object) -> L1File:
-        """The journal is told the size that the store has; else the object is refused for that."""
+        """The journal gets the size that the store has; else the object is refused for that."""
         file = sizes(row)
         key = next((k for k in store.objects if file.name in k), None)
         return file if key is None else replace(file, bytes=len(store.objects[key].body))

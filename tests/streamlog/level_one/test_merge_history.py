@@ -1,4 +1,4 @@
-"""A cluster that reconciles a small batch 200 times, and merges behind each: what is left, and what it took."""
+"""A cluster that reconciles a small batch 200 times, and merges after each: what is left, and what it took."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_run_at_the_end_is_left_alone_while_it_is_short() -> None:
     assert merged([10, 10, 10], RULE, grows=False) == [30]
 
 
-def test_a_large_old_object_waits_until_what_is_behind_it_has_grown() -> None:
+def test_a_large_old_object_waits_until_what_comes_after_it_has_grown() -> None:
     assert merged([100, 10, 10, 10], RULE) == [100, 30]
     assert merged([100, 40, 10, 10], RULE) == [160]
 
@@ -109,11 +109,11 @@ def test_merging_again_and_again_ends_with_few_objects(sizes: list[int], fan_in:
     assert len(tail) <= max(3.0, log(sum(tail) / min(tail), fan_in) + 1e-9 if tail else 0)
 
 
-# -- a history of reconciles, with a merge behind each -------------------------------------------------------------------
+# -- a history of reconciles, with a merge after each --------------------------------------------------------------------
 
 
 def history(sizes: Sequence[int], rule: MergeRule) -> tuple[int, float]:
-    """The most undersized objects behind a merge, and how often each byte was rewritten."""
+    """The most undersized objects after a merge, and how often each byte was rewritten."""
     objects: list[int] = []
     most = work = 0
     for size in sizes:

@@ -118,7 +118,7 @@ def test_an_object_with_other_offsets_than_the_journal_says_is_named(base: int, 
         list(read_l1(cluster.store, l1_key(p, file), wrong))
 
 
-def test_a_missing_object_is_told_apart_from_a_damaged_one() -> None:
+def test_a_missing_object_is_distinguished_from_a_damaged_one() -> None:
     cluster, p, file = an_object()
     del store_of(cluster).objects[l1_key(p, file)]
     with pytest.raises(ObjectNotFoundError, match=file.name):
@@ -126,7 +126,7 @@ def test_a_missing_object_is_told_apart_from_a_damaged_one() -> None:
 
 
 def test_records_at_other_offsets_than_thought_are_refused_where_they_are_written() -> None:
-    """The last look at what becomes an L1 object: see `L1Writer.finish`."""
+    """The last check of what becomes an L1 object: see `L1Writer.finish`."""
     pieces_of = write.pieces_of
 
     def shifted(batch: pa.RecordBatch, number: int) -> Rows:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import StaleReconcilerError
@@ -76,7 +76,7 @@ def test_what_is_reconciled_or_closed_is_left_out() -> None:
 
 
 def test_a_partition_with_something_left_at_or_below_the_last_cut_waits_for_another_run() -> None:
-    """So a later round goes on behind damage, and never leaves a gap."""
+    """So a later round goes on after damage, and never leaves a gap."""
     j = Journal()
     for key in "abc":
         j.land(extents_of(9, {0: 1, 1: 1}, key=key))
@@ -146,7 +146,6 @@ def test_a_round_takes_one_step_at_least_however_large() -> None:
 JOURNALS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=6), min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(JOURNALS, st.integers(1, 200))
 def test_rounds_end_and_take_each_step_once(journals: list[list[tuple[int, int]]], budget: int) -> None:
     rest = {n: list(plan(n, *steps).steps) for n, steps in enumerate(journals)}
@@ -225,7 +224,6 @@ FILES = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(FILES, st.integers(1, 2000), st.sets(st.integers(0, 50)))
 def test_a_commit_is_cut_between_partitions_and_names_everything_once(
     topics: dict[int, dict[int, list[int]]], limit: int, indexed: set[int]

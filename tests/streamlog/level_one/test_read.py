@@ -165,7 +165,7 @@ def test_a_missing_object_is_a_fault_of_all_its_partitions() -> None:
 
 
 def test_an_object_that_another_reconciler_lifted_and_a_sweep_took_is_no_fault() -> None:
-    """Hazard 19, for reconcilers: the journal is asked before anything is called lost."""
+    """Hazard 19, for reconcilers: the journal is read before anything is called lost."""
     cluster = uploaded({0: [b"a"], 1: [b"b"]})
     plan = reads(cluster)
     lift(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
@@ -255,7 +255,7 @@ def test_thousands_of_tiny_extents_cost_no_python_object_each() -> None:
     assert len(calls) == 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.dictionaries(

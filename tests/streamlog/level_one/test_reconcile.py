@@ -173,7 +173,7 @@ def test_a_journal_without_work_is_read_once() -> None:
     assert {j for planned in engine.planned[1:] for j in planned} <= {1, 2}
 
 
-def test_a_single_round_needs_no_second_look() -> None:
+def test_a_single_round_needs_no_second_plan() -> None:
     a = a_cluster()
     upload(a, 3)
     engine = Watched(a)
@@ -308,7 +308,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(STEPS, st.integers(1, 3))
 def test_whatever_happens_each_partition_is_lifted_up_to_the_first_damage(
     steps: list[tuple[str, object]], journals: int

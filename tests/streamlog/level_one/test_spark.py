@@ -65,11 +65,11 @@ def l1_objects(cluster: Cluster) -> set[str]:
 def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
     upload(cluster, 4)
     put(cluster, "other", {0: [b"o"]})
-    told: list[int] = []
-    result = run(one_spark, cluster, bucket, round_bytes=1, progress=lambda r: told.append(r.rounds))
+    rounds_done: list[int] = []
+    result = run(one_spark, cluster, bucket, round_bytes=1, progress=lambda r: rounds_done.append(r.rounds))
     assert (result.errors, result.lost, result.partitions) == ([], 0, PARTITIONS + 1)
     assert result.records == 4 * PARTITIONS * 101 + 1
-    assert result.rounds == len(told) > 4
+    assert result.rounds == len(rounds_done) > 4
     for p in range(PARTITIONS):
         assert lifted(cluster, "events", p) == expected([0, 1, 2, 3])
         assert len(files(cluster, "events", p)) == 4
@@ -100,7 +100,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     assert [e[e.index(lost) + len(lost) :] for e in gone] == [
         "0, events/1",
         "2, events/3",
-    ]  # each journal tells its own
+    ]  # each journal reports its own
     reader = Cluster(cluster.store, Runtime(), cluster.parallel)
     for p in range(4):
         assert lifted(reader, "events", p) == expected([0] if p == 3 else [0, 1])
@@ -192,7 +192,7 @@ def test_executors_merge_what_small_objects_there_are(
 def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_nothing(
     one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first journal's task fails behind its commit, another's before it."""
+    """The first journal's task fails after its commit, another's before it."""
     from l0gc.streamlog.level_one import merge as runs
     from l0gc.streamlog.level_one.rewrite import rewrite
 
@@ -215,7 +215,7 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
         with mock.patch.object(runs, "rewrite", failing):
             result = merge_share(place, store, share)
         if attempt() == 0:
-            raise RuntimeError("the executor dies behind the commit")
+            raise RuntimeError("the executor dies after the commit")
         return result
 
     monkeypatch.setattr(runs, "_merge_share", failing_later)

@@ -31,7 +31,7 @@ Place = tuple[int, int]
 
 
 def batch(*places: Place, revision: int = REVISION, journal: int = 2) -> pa.RecordBatch:
-    """Records whose values tell their places."""
+    """Records whose values are their places."""
     n = len(places)
     arrays = [
         columns.repeated(journal, n),
@@ -202,7 +202,7 @@ PLACES = st.lists(
 )  # partition, first offset, records
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PLACES, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), max_size=3), st.sampled_from([0, 1 << 20]))
 def test_each_partition_gets_its_longest_run_from_the_first_record_on(
     spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int
