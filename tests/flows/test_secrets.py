@@ -150,7 +150,7 @@ def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_
     for page in store.scan(""):
         for name in page.keys:
             seen.keep(name, name.encode() + store.get(name).body)
-    assert any("level_zero" in where for where in seen.found)
+    assert any("level_zero" in where for where in seen.found) != spark  # the sweep deleted it
     assert any("level_one" in where for where in seen.found) == spark
     assert any("log4j" in where for where in seen.found) == spark
     if spark:

@@ -138,8 +138,8 @@ def uploads_per_s() -> Requests:
 
 def compute_watermark(*, scan: bool) -> Requests:
     """A run over all journals."""
-    lists = model.pages(OBJECTS) + 4 * CORES if scan else 0
-    return model.compute_watermark(CONTROLLER, journal_log(), journals=JOURNALS, listing=lists)
+    lists, rounds = (model.pages(OBJECTS) + 4 * CORES, model.listing_rounds(OBJECTS)) if scan else (0, 0)
+    return model.compute_watermark(CONTROLLER, journal_log(), journals=JOURNALS, listing=lists, rounds=rounds)
 
 
 def sweep(garbage: int) -> Requests:

@@ -8,7 +8,7 @@ to a command adds it there, and the tests say if it is wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log
 from typing import Final
 
 from l0gc.collect.record import SEGMENT_OBJECTS
@@ -57,8 +57,8 @@ ONCE: Final = {
     "merge": Requests(gets=3, puts=1),
     # two reads of the controller, M before and while it is published, the time; M, how the run ended
     "compute-watermark": Requests(gets=6, puts=2),
-    # the epoch; old ones; the new one
-    "scan snapshot": Requests(lists=1, gets=1, puts=1),
+    # old ones; the new one
+    "scan snapshot": Requests(lists=1, puts=1),
     # unfinished uploads, old records; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it
     # ends
     "sweep": Requests(lists=2, gets=7, puts=2),
@@ -192,9 +192,15 @@ def housekeep(controller: Log, journal: Log, *, journals: int, tick: bool = Fals
     return ONCE["housekeep"] + read_log(controller) + Requests(puts=tick) + journals * each
 
 
-def compute_watermark(controller: Log, journal: Log, *, journals: int, listing: float = 0) -> Requests:
-    """A run over so many journals, with a listing of so many LIST requests (none with `--no-scan`)."""
-    scan = Requests(lists=listing) + ONCE["scan snapshot"] if listing else NOTHING
+def compute_watermark(
+    controller: Log, journal: Log, *, journals: int, listing: float = 0, rounds: float = 0
+) -> Requests:
+    """A run over so many journals, with a listing of so many LIST requests (none with `--no-scan`).
+
+    Args:
+        rounds: of the listing, those that leave something: each reads the epoch.
+    """
+    scan = Requests(lists=listing, gets=rounds) + ONCE["scan snapshot"] if listing else NOTHING
     return ONCE["compute-watermark"] + read_log(controller) + journals * read_log(journal) + scan
 
 
@@ -222,6 +228,11 @@ def listing(keys: float, readers: int) -> float:
         read += ranges
         each *= GROWTH
     return pages(keys) + read
+
+
+def listing_rounds(keys: float) -> int:
+    """The most rounds of a full listing that leave something, even if all keys are in one range."""
+    return ceil(log(pages(keys) * (GROWTH - 1) / FIRST_PAGES + 1, GROWTH))
 
 
 def sweep_lists_bound(keys: float, garbage: float, shards: int) -> int:

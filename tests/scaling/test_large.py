@@ -101,7 +101,9 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     without = model.compute_watermark(CONTROLLER, Log(0), journals=journals)
     lists = found.lists - without.lists - model.ONCE["scan snapshot"].lists
     assert model.pages(keys) <= lists <= model.listing(keys, READERS)
-    assert found == model.compute_watermark(CONTROLLER, Log(0), journals=journals, listing=lists)
+    rounds = found.gets - without.gets
+    assert 0 < rounds <= model.listing_rounds(keys)
+    assert found == model.compute_watermark(CONTROLLER, Log(0), journals=journals, listing=lists, rounds=rounds)
     scan = results[0].listing
     assert scan is not None
     assert scan.totals.objects == keys

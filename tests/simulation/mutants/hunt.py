@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -105,11 +106,14 @@ def tests_that_pass(mutant: Mutant) -> list[str]:
         try:
             os.close(from_child)
             failed = _Failed()
-            with mutant.off(), contextlib.redirect_stdout(io.StringIO()):
+            with (
+                mutant.off(),
+                contextlib.redirect_stdout(io.StringIO()),
+                tempfile.TemporaryDirectory() as scratch,  # pytest's own would remove those of the session that this is in
+            ):
                 # One that waits for ever has failed, too.
-                pytest.main(
-                    ["-q", "-p", "no:cacheprovider", "--tb=no", "--timeout=60", *mutant.tests], plugins=[failed]
-                )
+                options = ["-q", "-p", "no:cacheprovider", "--tb=no", "--timeout=60", f"--basetemp={scratch}/tests"]
+                pytest.main([*options, *mutant.tests], plugins=[failed])
             os.write(to_parent, "\n".join(failed.names).encode())
         finally:
             os._exit(0)
