@@ -293,6 +293,7 @@ MUTANTS = [
         "topics that the controller never knew are ignored",
         _unknown_topics_are_fine,
         (f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",),
+        simulated=False,
     ),
     Mutant(
         11,
