@@ -3,23 +3,31 @@
 Each is raised as `Interrupted` where the main thread is, so that whatever is open is closed on the way out: temporary
 folders go, Java goes, and one line says what was done. Work that can end between two of its steps asks for `stopping`
 instead. A signal that was ignored when the command was started, as under `nohup`, stays ignored.
+
+Nothing is raised in the middle of a lock of `threading`: its methods are written in Python, so the lock would stay locked,
+and the threads that need it would keep the process for ever. Such a signal is sent once more, a moment later.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
 from l0gc.errors import StoppedError
 
 SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _AGAIN_S: Final = 0.02
+_WAITING: Final = ("join", "_wait_for_tstate_lock", "_shutdown")
+"""Functions of `threading` that wait, and hold no lock."""
 _dropped: Final = set[int]()
 """Signals of which what they raised was lost, and that are sent once more: they are no second ones."""
 
@@ -46,12 +54,36 @@ def listen() -> None:
     sys.unraisablehook = _unraisable
 
 
-def _heard(number: int, frame: Any) -> None:
+def _heard(number: int, frame: FrameType | None) -> None:
+    if _in_a_lock(frame):
+        _send_again(number)
+        return
     _dropped.discard(number)
     for each in SIGNALS:
         if signal.getsignal(each) is _heard:
             signal.signal(each, signal.SIG_DFL)
     raise Interrupted(number)
+
+
+def _in_a_lock(frame: FrameType | None) -> bool:
+    """Whether the main thread is in a function of `threading` that may hold a lock."""
+    while frame is not None and frame.f_code.co_filename != threading.__file__:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name in _WAITING:
+        return False
+    if frame.f_code is threading.Condition.wait.__code__:
+        return bool(frame.f_locals["self"]._is_owned())  # it has given its lock back while it waits
+    return True
+
+
+def _send_again(number: int) -> None:
+    """Send a signal to this process a moment later; nothing of `threading` is used, in the middle of which it may be."""
+
+    def send() -> None:
+        time.sleep(_AGAIN_S)
+        os.kill(os.getpid(), number)
+
+    _thread.start_new_thread(send, ())
 
 
 def ended(code: int) -> None:
@@ -88,7 +120,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
         for each in SIGNALS:
             if signal.getsignal(each) == signal.SIG_DFL:
                 signal.signal(each, _heard)
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        _send_again(number)
 
 
 @contextmanager
@@ -108,7 +140,10 @@ def telling_stop(done: Callable[[], str]) -> Iterator[None]:
 def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
     """A signal ends the run in good order; the second one kills it, which the record is made for."""
 
-    def heard(number: int, frame: Any) -> None:
+    def heard(number: int, frame: FrameType | None) -> None:
+        if _in_a_lock(frame):  # perhaps in the very one that `stop` needs
+            _send_again(number)
+            return
         if number in _dropped:
             _dropped.discard(number)
         elif signals:

@@ -39,6 +39,8 @@ from l0gc.spark.interpreter import own_folder
 GRACE_S: Final = 10.0
 """So long Java may take to end by itself; then it is killed."""
 
+_WORKERS_S: Final = 2.0
+"""So long Java's Python workers may take to end after it."""
 _LOOK_EVERY_S: Final = 0.05
 _SAID: Final = struct.Struct(">ii")
 """How the file begins in which Java says where it listens: the port, and how long the secret is that follows."""
@@ -140,9 +142,34 @@ def _wait() -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    _end_workers(process.pid)
     _java.clear()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
+
+
+def _end_workers(session: int) -> None:
+    """Wait for the Python workers of a Java that has ended. They end when they notice; who does not soon is killed."""
+    until = time.monotonic() + _WORKERS_S
+    while pids := _members(session):
+        late = time.monotonic() - until
+        if late > _WORKERS_S:
+            return
+        for pid in pids if late > 0 else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _members(session: int) -> list[int]:
+    """The processes of a session; none where there is no /proc to say so."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, of = stat.read_bytes().rpartition(b")")[2].split()[:4]
+            if int(of) == session and state != b"Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 @contextmanager

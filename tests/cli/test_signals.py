@@ -83,6 +83,44 @@ RUN = """
             Dropped()
             time.sleep(60)
 """
+LOCKED = """
+    import threading, time
+    lock = threading.Condition(threading.Lock())
+    def interrupt(frame, event, arg):
+        if event == "return" and frame.f_code is threading.Condition.__enter__.__code__:
+            sys.settrace(None)
+            os.kill(os.getpid(), {number}); sum(range(1000))
+        return interrupt
+    sys.settrace(interrupt)
+    with signals.telling_stop(lambda: f"left locked: {not lock.acquire(blocking=False)}"):
+        with lock:
+            pass
+        time.sleep(60)
+"""
+STOPPING_LOCKED = """
+    import threading
+    stop, heard = threading.Event(), []
+    def interrupt(frame, event, arg):
+        if event == "return" and frame.f_code is threading.Condition.__enter__.__code__:
+            sys.settrace(None)
+            os.kill(os.getpid(), {number}); sum(range(1000))
+        return interrupt
+    with signals.stopping(stop.set, heard):
+        sys.settrace(interrupt)
+        stop.wait(60)
+    raise signals.Interrupted(heard[0])
+"""
+WAITING = """
+    import threading
+    for wait in (threading.Event().wait, threading.Semaphore(0).acquire):
+        signals.listen()
+        threading.Timer(0.1, os.kill, (os.getpid(), {number})).start()
+        try:
+            wait(timeout=60)
+        except KeyboardInterrupt as e:
+            last = e
+    raise last
+"""
 REPORTED = """
     with signals.telling_stop(lambda: "two of three are done; l0gc work continues from there"):
         os.kill(os.getpid(), {number})
@@ -106,12 +144,18 @@ def test_a_signal_is_one_line_and_its_exit_code(number: signal.Signals) -> None:
         (ENTRY, "stopped: nothing was done"),
         (WORKING.replace("{work}", FINALIZER), AGAIN),
         (WORKING.replace("{work}", RUN.replace("{{", "{").replace("}}", "}")), "stopped: heard 1"),
+        (WORKING.replace("{work}", LOCKED), "stopped: left locked: False"),
+        (WORKING.replace("{work}", STOPPING_LOCKED), AGAIN),
+        (WORKING.replace("{work}", WAITING), AGAIN),
         (WORKING.replace("{work}", REPORTED), "stopped: two of three are done; l0gc work continues from there"),
     ],
     ids=[
         "while importing",
         "in a finalizer, where Python drops it",
         "there, in a run of steps",
+        "in a lock, which would stay locked",
+        "in the lock that the command's end needs",
+        "while waiting for a lock",
         "reported by the command",
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,9 @@ STARTING = "touch $STARTED; echo noise; echo noise >&2; sleep 1000 & wait"
 """A script that starts a Java of its own to find the settings, as spark-class does, and heeds nothing but a kill."""
 WAITING = "touch $STARTED; cat > /dev/null"
 """Java, which ends when its stdin does."""
+WORKER = "import os, time; os.setpgid(0, 0); open(os.environ['STARTED'], 'w'); time.sleep(1000)"
+WORKING = f'{sys.executable} -c "{WORKER}" & cat > /dev/null'
+"""Java with a worker, which has a process group of its own, and is slow to notice that Java has gone."""
 ENDING = "echo noise; exit 0"
 
 Start = Callable[[str], tuple["subprocess.Popen[bytes]", dict[str, str]]]
@@ -66,6 +70,14 @@ def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp
     assert err.count(b"\n") == 1
     assert marked(mark) == []
     assert list((tmp_path / "spark" / "temporary").iterdir()) == []
+
+
+def test_a_worker_that_is_left_by_java_is_ended_before_l0gc_ends(start: Start) -> None:
+    process, mark = start(WORKING)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert (process.returncode, err.count(b"\n")) == (130, 1)
+    assert marked(mark) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
