@@ -7,7 +7,9 @@ import threading
 import time
 from types import TracebackType
 from typing import Final, Self
+from unittest import mock
 
+import l0gc.streamlog.reader
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -17,7 +19,7 @@ from tests.crash.checks import BrokenError
 from tests.crash.scenes import Records
 
 _READERS: Final = 2
-_PAUSE_S: Final = 0.02
+_PAUSE_S: Final = 0.05
 """The longest pause between two records of a reader: a vacuum comes in the middle of what it reads."""
 
 
@@ -29,9 +31,11 @@ class Readers:
         self._ended = threading.Event()
         self._wrong: list[str] = []
         self._threads = [threading.Thread(target=self._read, args=(n,)) for n in range(_READERS)]
-        self.rounds = 0
+        self._by_object = mock.patch.object(l0gc.streamlog.reader, "WINDOW_BYTES", 1)
+        """So few records are in one partition that they would be read at once otherwise."""
 
     def __enter__(self) -> Self:
+        self._by_object.start()
         for thread in self._threads:
             thread.start()
         return self
@@ -42,6 +46,7 @@ class Readers:
         self._ended.set()
         for thread in self._threads:
             thread.join()
+        self._by_object.stop()
         if self._wrong and error is None:
             raise BrokenError(self._wrong[0])
 
@@ -50,7 +55,6 @@ class Readers:
         try:
             while not self._ended.is_set():
                 self._read_all(chance)
-                self.rounds += 1
         except (L0gcError, BrokenError) as e:
             self._wrong.append(f"a reader: {type(e).__name__}: {e}")
 
