@@ -105,7 +105,7 @@ def _inputs(inputs: Sequence[InputView]) -> list[str]:
 
 
 def _short(input_id: str) -> str:
-    """The hash shortened; after the point stands the how-manieth of the same content it is."""
+    """The hash, shortened, and the number after the point, which counts inputs of the same content."""
     digest, point, nth = input_id.partition(".")
     return digest[:_DIGITS_SHOWN] + point + nth
 

@@ -55,14 +55,21 @@ def listen() -> None:
 
 
 def _heard(number: int, frame: FrameType | None) -> None:
-    if _in_a_lock(frame):
-        _send_again(number)
+    if _put_off(number, frame):
         return
     _dropped.discard(number)
     for each in SIGNALS:
         if signal.getsignal(each) is _heard:
             signal.signal(each, signal.SIG_DFL)
     raise Interrupted(number)
+
+
+def _put_off(number: int, frame: FrameType | None) -> bool:
+    """Whether the signal came in the middle of a lock; it is sent once more then."""
+    if _in_a_lock(frame):
+        _send_again(number)
+        return True
+    return False
 
 
 def _in_a_lock(frame: FrameType | None) -> bool:
@@ -141,8 +148,7 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
     """A signal ends the run in good order; the second one kills it, which the record is made for."""
 
     def heard(number: int, frame: FrameType | None) -> None:
-        if _in_a_lock(frame):  # perhaps in the very one that `stop` needs
-            _send_again(number)
+        if _put_off(number, frame):  # it may be the very lock that `stop` needs
             return
         if number in _dropped:
             _dropped.discard(number)

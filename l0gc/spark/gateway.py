@@ -149,7 +149,7 @@ def _wait() -> None:
 
 
 def _end_workers(session: int) -> None:
-    """Wait for the Python workers of a Java that has ended. They end when they notice; who does not soon is killed."""
+    """Wait for the Python workers of a Java that has ended. Those that do not notice soon are killed."""
     until = time.monotonic() + _WORKERS_S
     while pids := _members(session):
         late = time.monotonic() - until

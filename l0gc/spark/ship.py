@@ -1,8 +1,8 @@
-"""Makes a cluster's executors fit for l0gc: sends them the package, and looks whether they have what it needs.
+"""Makes a cluster's executors fit for l0gc: sends them the package, and checks that they have what it needs.
 
 The package goes as a zip of its own source, first on the path of each Python worker, so executors never run another
-version than the driver. Libraries with machine code cannot go that way: a small job checks
-what the first workers have, and one sentence names what is missing before any work begins.
+version than the driver. Libraries with machine code cannot go that way: a small job checks what the first workers have, and
+one sentence names what is missing before any work begins.
 """
 
 from __future__ import annotations

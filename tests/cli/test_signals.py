@@ -83,33 +83,33 @@ RUN = """
             Dropped()
             time.sleep(60)
 """
-LOCKED = """
+IN_A_LOCK = """
     import threading, time
-    lock = threading.Condition(threading.Lock())
     def interrupt(frame, event, arg):
         if event == "return" and frame.f_code is threading.Condition.__enter__.__code__:
             sys.settrace(None)
             os.kill(os.getpid(), {number}); sum(range(1000))
         return interrupt
+"""
+LOCKED = (
+    IN_A_LOCK
+    + """    lock = threading.Condition(threading.Lock())
     sys.settrace(interrupt)
     with signals.telling_stop(lambda: f"left locked: {not lock.acquire(blocking=False)}"):
         with lock:
             pass
         time.sleep(60)
 """
-STOPPING_LOCKED = """
-    import threading
-    stop, heard = threading.Event(), []
-    def interrupt(frame, event, arg):
-        if event == "return" and frame.f_code is threading.Condition.__enter__.__code__:
-            sys.settrace(None)
-            os.kill(os.getpid(), {number}); sum(range(1000))
-        return interrupt
+)
+STOPPING_LOCKED = (
+    IN_A_LOCK
+    + """    stop, heard = threading.Event(), []
     with signals.stopping(stop.set, heard):
         sys.settrace(interrupt)
         stop.wait(60)
     raise signals.Interrupted(heard[0])
 """
+)
 WAITING = """
     import threading
     for wait in (threading.Event().wait, threading.Semaphore(0).acquire):

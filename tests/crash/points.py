@@ -23,9 +23,9 @@ from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from tests.crash.cases import FILE, VACUUM, Case, vacuum_left_what_is_named
+from tests.crash.cases import FILE, VACUUM, Case, only_named_is_left
 from tests.crash.checks import BrokenError, check, look
-from tests.crash.readers import Readers
+from tests.crash.readers import readers
 from tests.crash.scenes import INPUT, Scene
 from tests.support.cli import l0gc, start
 from tests.support.deep import deep_findings
@@ -102,8 +102,8 @@ class Bench:
                 proxy.settle()
                 requests = list(proxy.requests)
             if case.vacuumed:
-                self._vacuum(verify=False)
-            self._check(case, scene, before, complete=True)
+                self._vacuum()
+            self._check(case, scene, before, complete=True, vacuumed=case.vacuumed)
         return requests
 
     def try_point(self, case: Case, n: int, when: str, *, verify: bool) -> Request | None:
@@ -120,21 +120,23 @@ class Bench:
 
     def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
         scene, before = self._prepare(case)
-        reading = Readers(self._config, scene.records, f"{case.name}:{n}:{after}") if case.vacuumed else None
+        reading = readers(self._config, scene.records, f"{case.name}:{n}:{after}")
         died_at: Request | None = None
         try:
-            with reading or contextlib.nullcontext():
+            with reading if case.vacuumed else contextlib.nullcontext():
                 died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
                 self._check(case, scene, before, complete=False)
                 if case.vacuumed:
-                    self._vacuum(verify=verify)
-                    self._check(case, scene, before, complete=False)
+                    self._vacuum()
+                    self._check(case, scene, before, complete=False, vacuumed=True)
+                    if verify:
+                        self._verify("--min-age", "0s")
                 with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
                     self._repeat(case, proxy)
                     proxy.settle()
                 if case.vacuumed:
-                    self._vacuum(verify=False)
-                self._check(case, scene, before, complete=True)
+                    self._vacuum()
+                self._check(case, scene, before, complete=True, vacuumed=case.vacuumed)
             if verify:
                 self._verify()
         except (BrokenError, L0gcError) as e:
@@ -210,25 +212,26 @@ class Bench:
 
     # -- what must hold -------------------------------------------------------------------------------------------------
 
-    def _check(self, case: Case, scene: Scene, watermark_before: int, *, complete: bool) -> None:
-        view = look(self._mirror())
+    def _check(
+        self, case: Case, scene: Scene, watermark_before: int, *, complete: bool, vacuumed: bool = False
+    ) -> None:
+        mirror = self._mirror()
+        view = look(mirror)
         before, coming, may_go = watermark_before, case.coming, case.may_go
         check(view, scene, watermark_before=before, coming=coming, complete=complete, may_go=may_go)
         if complete:
             case.achieved(view, scene)
+        if vacuumed:
+            only_named_is_left(view)
+            if found := deep_findings(mirror):
+                raise BrokenError(f"after the vacuum: {found[0]}")
 
-    def _vacuum(self, *, verify: bool) -> None:
-        """Delete what is nobody's, with no time of grace, and see that nothing else went."""
+    def _vacuum(self) -> None:
+        """Delete what is nobody's, with no time of grace."""
         for _ in range(GRACE_EPOCHS + 1):
             l0gc("epoch", "advance")
         l0gc("housekeep")
         l0gc(*VACUUM)
-        mirror = self._mirror()
-        vacuum_left_what_is_named(look(mirror))
-        if found := deep_findings(mirror):
-            raise BrokenError(f"behind the vacuum: {found[0]}")
-        if verify:
-            self._verify("--min-age", "0s")
 
     def _verify(self, *options: str) -> None:
         self.spark()

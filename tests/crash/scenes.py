@@ -80,6 +80,12 @@ class _Builder:
         objects = {k: o.body for k, o in self.store.objects.items()}
         return Scene(objects, self.records, self.cluster.controller.layout(), watermark)
 
+    def many_l1_objects(self) -> None:
+        """`LIFTS` more in each partition of `TOPIC`."""
+        for _ in range(LIFTS):
+            self.upload(TOPIC, 4)
+            self.lift()
+
     def lift(self) -> None:
         """All that there is to L1, and M above it."""
         housekeep(self.cluster, barrier=True)
@@ -153,9 +159,7 @@ def sweepable(scratch: Path) -> Scene:
 def mergeable(scratch: Path) -> Scene:
     """Several small L1 objects in each partition."""
     b = _Builder(scratch)
-    for _ in range(LIFTS):
-        b.upload(TOPIC, 4)
-        b.lift()
+    b.many_l1_objects()
     return b.scene(compute_watermark(b.cluster))
 
 
@@ -180,9 +184,7 @@ def vacuumable(scratch: Path) -> Scene:
 def unfinished(scratch: Path) -> Scene:
     """As `vacuumable`, with more to merge and more to reconcile."""
     b = _littered(scratch)
-    for _ in range(LIFTS):
-        b.upload(TOPIC, 4)
-        b.lift()
+    b.many_l1_objects()
     b.upload(TOPIC, 4)
     b.upload(SMALL, 4)
     return b.scene(compute_watermark(b.cluster))
@@ -194,9 +196,7 @@ def _littered(scratch: Path) -> _Builder:
     file = scratch / "gone"
     file.write_bytes(b"x\ny\nz")
     upload(b.cluster, DELETED, [file])
-    for _ in range(LIFTS):
-        b.upload(TOPIC, 4)
-        b.lift()
+    b.many_l1_objects()
     merged = merge(b.cluster, rule=MergeRule(fan_in=2))
     assert merged.objects_after
     delete_topic(b.cluster, DELETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -49,6 +50,19 @@ class Numbers:
         return number
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing is garbage until a search ends, and looking for it takes half of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@_uncollected()
 def search(
     scope: str,
     first: State,
@@ -66,24 +80,6 @@ def search(
         wrong_in: what is wrong with a state.
         is_content: of a state where nothing can happen any more, whether every process has done all that it was to do.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # nothing here is garbage until the search ends, and looking for it takes half of the time
-    try:
-        return _search(scope, first, steps_of, wrong_in, is_content, max_depth, seconds)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _search(
-    scope: str,
-    first: State,
-    steps_of: Callable[[State], Iterator[tuple[str, State, str]]],
-    wrong_in: Callable[[State], str],
-    is_content: Callable[[State], bool],
-    max_depth: int | None,
-    seconds: float,
-) -> Found:
     started = time.process_time()
     found = Found(scope)
     index: dict[State, int] = {first: 0}

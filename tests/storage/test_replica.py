@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import (
@@ -561,7 +561,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=800, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=800)
 def test_processes_on_one_store_share_one_history_whatever_happens(
     plan: list[tuple[int, str, dict[int, list[tuple[int, str]]], dict[int, str]]],
 ) -> None:

@@ -79,7 +79,7 @@ _WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 }
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""The local properties that a micro-batch's tasks have; the id is that of the query's checkpoint, for every driver."""
+"""The local properties that a micro-batch's tasks have; the id is kept in the query's checkpoint, whichever driver runs."""
 _PACKERS: Final = 2
 
 

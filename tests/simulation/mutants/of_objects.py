@@ -225,9 +225,9 @@ MUTANTS = [
     ),
     Mutant(
         13,
-        "anything-behind-a-key",
+        "anything-after-a-key",
         "l0gc/keys.py::KeyLayout.parse",
-        "a key may go on after its UUID",
+        "a key may have more after its UUID",
         _anything_behind_a_key,
         ("tests/test_keys.py::test_a_near_miss_is_no_l0_key",),
     ),
