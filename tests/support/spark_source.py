@@ -11,10 +11,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from l0gc.spark.source import source
+from l0gc.spark.source import readers, writers
 from l0gc.spark.source.commit import Committed
 from l0gc.spark.source.options import write_options
-from l0gc.spark.source.source import SCHEMA, BatchReader, L0gcDataSource, Staged, StreamReader
+from l0gc.spark.source.readers import BatchReader, StreamReader
+from l0gc.spark.source.source import SCHEMA, L0gcDataSource
+from l0gc.spark.source.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 
@@ -39,9 +41,11 @@ class _Pool(InlineExecutor):
 def on(cluster: Cluster) -> Iterator[None]:
     """Readers and writers made inside work on this cluster, as the driver and as an executor."""
     with (
-        mock.patch.object(source, "cluster_at", return_value=cluster),
-        mock.patch.object(source, "journal_at", lambda place, number: cluster.journal(number)),
-        mock.patch.object(source, "ThreadPoolExecutor", _Pool),
+        mock.patch.object(readers, "cluster_at", return_value=cluster),
+        mock.patch.object(writers, "cluster_at", return_value=cluster),
+        mock.patch.object(readers, "journal_at", lambda place, number: cluster.journal(number)),
+        mock.patch.object(readers, "ThreadPoolExecutor", _Pool),
+        mock.patch.object(writers, "ThreadPoolExecutor", _Pool),
     ):
         yield
 
@@ -64,7 +68,7 @@ def stream_reader(**options: str) -> StreamReader:
 
 def table(reader: BatchReader | StreamReader, partitions: Sequence[InputPartition]) -> pa.Table:
     """What the tasks of these partitions read, one after another."""
-    schema = source._arrow_schema(SCHEMA)
+    schema = readers._arrow_schema(SCHEMA)
     batches = [b for p in partitions for b in reader.read(p)]
     return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
@@ -107,7 +111,7 @@ def write_batch(cluster: Cluster, *tasks: Rows, **options: str) -> None:
 
 def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
     """What a task of a micro-batch reports to the driver."""
-    with on(cluster), mock.patch.object(source._Task, "now", return_value=source._Task(0, query, batch)):
+    with on(cluster), mock.patch.object(writers._Task, "now", return_value=writers._Task(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
@@ -115,5 +119,5 @@ def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options
 def commit(cluster: Cluster, messages: Sequence[Staged | None], batch: int, **options: str) -> Committed:
     """Commit a micro-batch, as a driver that has just been started."""
     with on(cluster):
-        options_of = write_options({"url": URL, "topic": "any", **options}, streaming=True, default_object_bytes=1)
-        return source.committed(options_of, messages, batch)
+        options_of = write_options({"url": URL, "topic": "any", **options}, streaming=True)
+        return writers.committed(options_of, messages, batch)

@@ -39,6 +39,8 @@ _READ: Final = (
     "maxBytesPerTrigger",
 )
 _WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
+_OBJECT_BYTES: Final = 8 << 20
+"""With tasks side by side, a batch has few L0 objects of that size."""
 _NEAR: Final = 0.85
 _ASSIGNED: Final = json_decoder(dict[str, list[int]])
 _OFFSETS: Final = json_decoder(dict[str, dict[int, int]])
@@ -216,7 +218,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     return options
 
 
-def write_options(given: Mapping[str, str], *, streaming: bool, default_object_bytes: int) -> WriteOptions:
+def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """The options of a sink. Raises `UsageError`."""
     o = _Options(given, _WRITE)
     producer, batch_id = o.text("producerName"), o.number("batchId", 0)
@@ -227,4 +229,4 @@ def write_options(given: Mapping[str, str], *, streaming: bool, default_object_b
             "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"
         )
     size = o.number("objectBytes", 1 << 10)
-    return WriteOptions(o.place(), o.text("topic"), producer, batch_id, size or default_object_bytes)
+    return WriteOptions(o.place(), o.text("topic"), producer, batch_id, size or _OBJECT_BYTES)

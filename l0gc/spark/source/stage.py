@@ -28,8 +28,6 @@ from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
-OBJECT_BYTES: Final = 8 << 20
-"""Size of the records at which an L0 object is closed; with tasks side by side, a batch has few of them."""
 _ROWS: Final = 1 << 16
 """So many rows are looked at together."""
 _PACKED_AHEAD: Final = 2
@@ -66,6 +64,7 @@ class Stager:
         turn: of a batch that may be replayed its number, else None.
         pool: packs and writes.
         first: where the turn of rows begins that have neither partition nor key.
+        object_bytes: size of the records at which an L0 object is closed.
     """
 
     def __init__(
@@ -74,9 +73,9 @@ class Stager:
         topic: str | None,
         pool: Executor,
         *,
-        turn: int | None = None,
-        first: int = 0,
-        object_bytes: int = OBJECT_BYTES,
+        turn: int | None,
+        first: int,
+        object_bytes: int,
     ) -> None:
         self._cluster, self._default, self._pool = cluster, topic, pool
         self._turn, self._next, self._object_bytes = turn, first, object_bytes

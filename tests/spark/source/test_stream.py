@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
-from l0gc.spark.source.source import StreamReader
+from l0gc.spark.source.readers import StreamReader
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects, store_of, topic_in_memory

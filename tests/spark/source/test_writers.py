@@ -18,7 +18,8 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.spark.source import commit as commits
-from l0gc.spark.source.source import SCHEMA, Staged
+from l0gc.spark.source.source import SCHEMA
+from l0gc.spark.source.writers import Staged
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.ingest import (

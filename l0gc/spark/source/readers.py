@@ -1,0 +1,144 @@
+"""What Spark calls to read: readers of a batch and of a stream, which plan on the driver and read slices in tasks.
+
+Spark makes them on the driver, in a Python process of its own, and sends them to the tasks. So they hold where the bucket is
+and what is wanted, and connect where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from l0gc.spark.source.filters import Wanted
+from l0gc.spark.source.l1 import Times
+from l0gc.spark.source.options import ReadOptions
+from l0gc.spark.source.plan import plan_batch
+from l0gc.spark.source.slice_reader import THREADS, SliceReader
+from l0gc.spark.source.split import Slice, split
+from l0gc.spark.source.stream import Stream
+from l0gc.spark.source.tasks import cluster_at, journal_at, unkept_journal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition, times: Times | None) -> Iterator[Any]:
+    """The records of a slice, as Arrow batches of these columns."""
+    assert isinstance(wanted, Slice)
+    store = cluster_at(options.place).store
+    with ThreadPoolExecutor(THREADS, "fetch") as pool:
+        reader = SliceReader(
+            store,
+            journal_at(options.place, wanted.journal),
+            wanted,
+            _arrow_schema(schema),
+            pool,
+            times=times,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        yield from reader.batches()
+
+
+class BatchReader(DataSourceReader):
+    """A batch's reader, which leaves a query's filters to Spark."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema, self._wanted = options, schema, Wanted()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        o = self._options
+        cluster = cluster_at(o.place)
+        parts = plan_batch(
+            cluster,
+            o.topics,
+            o.starting,
+            o.ending,
+            self._wanted,
+            partial(unkept_journal, cluster),
+            assigned=o.assigned,
+            fail_on_data_loss=o.fail_on_data_loss,
+        )
+        # Spark would make a task that reads nothing of an empty list, and hand it a partition of its own.
+        return split(parts, o.min_partitions) or [_Nothing()]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, _Nothing):
+            return iter(())
+        return read_slice(self._options, self._schema, partition, self._wanted.times)
+
+
+class FilteringReader(BatchReader):
+    """A batch's reader that takes a query's filters.
+
+    Only where it is asked for: Spark 4.3 keeps what it has planned with the filters of one query for every other query that
+    begins at the same data frame, which would then miss rows.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._wanted.push(filters)
+
+
+class _Nothing(InputPartition):
+    """What the task of an empty plan reads."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream's reader."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._opened: Stream | None = None
+
+    @property
+    def _stream(self) -> Stream:
+        if self._opened is None:
+            cluster = cluster_at(self._options.place)
+            self._opened = Stream(cluster, self._options, cluster.journal)
+        return self._opened
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._stream.initial()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._stream.next_end(start, everything=isinstance(limit, ReadAllAvailable))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of the limits; `latestOffset` keeps both."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._stream.newest()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._stream.stop_at_newest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._stream.slices(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_slice(self._options, self._schema, partition, None)

@@ -1,0 +1,132 @@
+"""What Spark calls to write: writers of a batch and of a stream, whose tasks stage objects, which the driver commits.
+
+Spark makes them on the driver, in a Python process of its own, and sends them to the tasks. So they hold where the bucket is
+and what is meant, and connect where they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from l0gc.errors import UsageError
+from l0gc.spark.source.commit import BatchId, Committed, commit
+from l0gc.spark.source.options import WriteOptions
+from l0gc.spark.source.stage import StagedObject, Stager
+from l0gc.spark.source.tasks import cluster_at
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log: Final = logging.getLogger(__name__)
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+"""The local properties that a micro-batch's tasks have; the id is kept in the query's checkpoint, whichever driver runs."""
+_PACKERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Which task this is: its number, and of a micro-batch the query's id and the batch's number."""
+
+    number: int = 0
+    query_id: str = ""
+    batch_id: int | None = None
+
+    @classmethod
+    def now(cls) -> _Task:
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        return cls(context.partitionId(), query_id or "", None if batch_id is None else int(batch_id))
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: the objects that it wrote, and of a micro-batch the query."""
+
+    objects: list[StagedObject]
+    query_id: str = ""
+
+
+def stage(options: WriteOptions, rows: Iterable[pa.RecordBatch], task: _Task, pool: Executor) -> Staged:
+    """Do a task's work."""
+    turn = options.batch_id if options.batch_id is not None else task.batch_id
+    stager = Stager(
+        cluster_at(options.place),
+        options.topic,
+        pool,
+        turn=turn,
+        first=task.number,
+        object_bytes=options.object_bytes,
+    )
+    return Staged(stager.run(rows), task.query_id)
+
+
+def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObject]:
+    return [o for m in messages if isinstance(m, Staged) for o in m.objects]
+
+
+def _told_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+    n = len(_objects(messages))
+    _log.warning("a write was aborted: %d L0 objects that it staged are left for the sweep", n)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A batch's writer."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        with ThreadPoolExecutor(_PACKERS, "pack") as pool:
+            task = _Task(TaskContext.get().partitionId()) if TaskContext.get() is not None else _Task()  # type: ignore[union-attr]  # looked at just before
+            return stage(self._options, iterator, task, pool)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        o = self._options
+        batch = None
+        if o.producer is not None and o.batch_id is not None:
+            batch = BatchId(o.producer, o.producer, o.batch_id)
+        commit(cluster_at(o.place), _objects(messages), batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _told_abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A stream's writer. A query is a producer, by its id in the checkpoint, which a restart keeps."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        with ThreadPoolExecutor(_PACKERS, "pack") as pool:
+            return stage(self._options, iterator, _Task.now(), pool)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        committed(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _told_abort(messages)
+
+
+def committed(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> Committed:
+    """Commit a micro-batch."""
+    objects = _objects(messages)
+    ids = {m.query_id for m in messages if isinstance(m, Staged)}
+    if not objects:
+        return Committed()
+    if len(ids) != 1 or "" in ids:
+        raise UsageError(
+            "Spark did not tell the tasks which query they are of, so that a batch could not be known again"
+        )
+    query = ids.pop()
+    return commit(cluster_at(options.place), objects, BatchId(options.producer or f"spark-{query}", query, batch_id))
