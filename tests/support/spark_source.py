@@ -117,7 +117,6 @@ def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options
 
 
 def commit(cluster: Cluster, messages: Sequence[Staged | None], batch: int, **options: str) -> Committed:
-    """Commit a micro-batch, as a driver that has just been started."""
-    with on(cluster):
-        options_of = write_options({"url": URL, "topic": "any", **options}, streaming=True)
-        return writers.committed(options_of, messages, batch)
+    """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
+    producer = write_options({"url": URL, "topic": "any", **options}, streaming=True).producer
+    return writers.committed(cluster, producer, messages, batch)

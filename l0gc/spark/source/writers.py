@@ -20,6 +20,7 @@ from l0gc.spark.source.commit import BatchId, Committed, commit
 from l0gc.spark.source.options import WriteOptions
 from l0gc.spark.source.stage import StagedObject, Stager
 from l0gc.spark.source.tasks import cluster_at
+from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,14 +113,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return stage(self._options, iterator, _Task.now(), pool)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        committed(self._options, messages, batchId)
+        committed(cluster_at(self._options.place), self._options.producer, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _told_abort(messages)
 
 
-def committed(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> Committed:
-    """Commit a micro-batch."""
+def committed(
+    cluster: Cluster, producer: str | None, messages: Sequence[WriterCommitMessage | None], batch_id: int
+) -> Committed:
+    """Commit a micro-batch, of this producer or else of its query."""
     objects = _objects(messages)
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
     if not objects:
@@ -129,4 +132,4 @@ def committed(options: WriteOptions, messages: Sequence[WriterCommitMessage | No
             "Spark did not tell the tasks which query they are of, so that a batch could not be known again"
         )
     query = ids.pop()
-    return commit(cluster_at(options.place), objects, BatchId(options.producer or f"spark-{query}", query, batch_id))
+    return commit(cluster, objects, BatchId(producer or f"spark-{query}", query, batch_id))
