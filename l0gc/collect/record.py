@@ -185,7 +185,9 @@ def read_segment(records: RecordSource, key: str) -> list[RecordedObject]:
 
     body = records.get(key).body
     try:
-        return [RecordedObject(**row) for row in pq.read_table(pa.BufferReader(body)).to_pylist()]
+        return [
+            RecordedObject(**row) for row in pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False).to_pylist()
+        ]
     except (pa.ArrowException, TypeError, OSError) as e:
         raise CorruptObjectError(f"{key} cannot be read: {e}") from e
 

@@ -293,7 +293,7 @@ def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
     """What `encode_scan` made. Raises as `read_scan` does."""
     file, sealed = _opened(body, key, cluster_id)
     try:
-        table = file.read().cast(SCHEMA)
+        table = file.read(use_threads=False).cast(SCHEMA)
         if checksum_of(table) != sealed.rows_crc32:
             raise CorruptObjectError("its rows do not match their checksum")
         return ScanSnapshot(sealed.totals, msgspec.convert(table.to_pylist(), list[ScanRow]))

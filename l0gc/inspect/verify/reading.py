@@ -291,7 +291,7 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
         parquet = pq.ParquetFile(StoredFile(store, key, size), pre_buffer=False, page_checksum_verification=True)
         if parquet.schema_arrow != L1_SCHEMA:
             return "its columns are not those of an L1 object"
-        for batch in parquet.iter_batches(_ROWS):
+        for batch in parquet.iter_batches(_ROWS, use_threads=False):
             batch.validate(full=True)
             offsets = batch.column("offset").to_numpy()
             if len(offsets) and (offsets[0] != at or (offsets[1:] - offsets[:-1] != 1).any()):

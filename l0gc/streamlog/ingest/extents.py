@@ -36,7 +36,8 @@ BLOCK_BYTES: Final = 256 << 10
 blocks compress worse, and are more to ask for."""
 RECORD_OVERHEAD: Final = 16
 """What a record counts beside the bytes of its value, so that tiny records are bounded, too."""
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_READ_OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def _write(
             columns.binary(records.keys[first:end]),
             pa.Array.from_buffers(pa.binary(), end - first, values),
         ]
-        with pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS) as writer:
+        with pa.ipc.new_stream(sink, SCHEMA, options=_WRITE_OPTIONS) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
         at.append(sink.tell())
     return at
@@ -200,7 +201,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     if len(body) != block.length or crc32c(body) != block.crc32c:
         raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
     try:
-        table = pa.ipc.open_stream(body).read_all()
+        table = pa.ipc.open_stream(body, options=_READ_OPTIONS).read_all()
         table.validate(full=True)  # pyarrow trusts what a stream says of its buffers, and would read beyond them
         table = table.combine_chunks()
     except (pa.ArrowException, OSError, ValueError, MemoryError) as e:

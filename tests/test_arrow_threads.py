@@ -1,0 +1,55 @@
+"""What is read from the bucket is decoded by no thread of Arrow's.
+
+Such a thread may still hold memory of Python's when the process ends, and release it then: the process aborts, though its
+work is done and its output is printed (apache/arrow issues 34314 and 50482).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PROGRAM = """
+import os
+from l0gc.collect.scan import EligibleObject
+from l0gc.collect.record import PLANNED, Segment, read_segment
+from l0gc.inspect.verify.reading import l1_fault
+from l0gc.streamlog.reader import read_topic
+from l0gc.watermark.external_files import read_table
+from l0gc.watermark.scans import ScanSnapshot, ScanTotals, decode_scan, encode_scan
+from tests.support.ingest import l0_objects, store_of, topic_in_memory
+from tests.support.reconcile import named, put, reconcile
+from tests.watermark.test_scans import CLUSTER, snapshot
+
+cluster = topic_in_memory(2)
+store = store_of(cluster)
+put(cluster, "events", {0: [b"a" * 100] * 300, 1: [b"b"] * 3})
+segment = Segment("segment", [EligibleObject("a", 1, 2, 3)])
+store.put("segment", segment.encode([PLANNED], [""], 7))
+scan = encode_scan("k", snapshot())
+
+def records():
+    return len(list(read_topic(cluster, cluster.controller.snapshot().topic("events"))))
+
+def in_l1():
+    assert reconcile(cluster).records == 303
+    return records()
+
+readers = {
+    "L0": records,
+    "L1": in_l1,
+    "verify": lambda: [l1_fault(store, k, store.head(k).size) for k in named(cluster, "events")],
+    "segment": lambda: read_segment(store, "segment"),
+    "scan": lambda: decode_scan(scan, "k", CLUSTER),
+    "external log": lambda: read_table("r.parquet", scan, ()),
+}
+for name, read in readers.items():
+    before = len(os.listdir("/proc/self/task"))
+    read()
+    assert len(os.listdir("/proc/self/task")) == before, name
+"""
+
+
+def test_no_reader_starts_a_thread_of_arrows() -> None:
+    found = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
