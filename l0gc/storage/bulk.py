@@ -42,7 +42,7 @@ class Bulk:
 
     def __init__(self, config: StoreConfig, session: Any, count: Callable[[str], None]) -> None:
         self._config, self._session, self._count = config, session, count
-        self._patient, self._once = self._client(ATTEMPTS), self._client(0)
+        self._patient = self._client(ATTEMPTS)
 
     def _client(self, retries: int) -> Obstore:
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -59,6 +59,10 @@ class Bulk:
             # under this name it overrides AWS_ENDPOINT_URL_S3, which would else send the requests to another server
             config={"aws_endpoint_url_s3": endpoint} if endpoint else None,
         )
+
+    @cached_property
+    def _once(self) -> Obstore:
+        return self._client(0)
 
     @cached_property
     def _cut(self) -> int:

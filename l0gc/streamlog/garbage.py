@@ -44,7 +44,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import L1_DATA, L1_INDEX, JournalLook, JournalPart, PartTopic, look_at, parse_key
-from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, name_bytes, name_text
+from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key, read_dropped
@@ -207,7 +207,7 @@ class JournalGarbage:
         """The revisions of which something was dropped so lately that it must stay."""
         epoch = self._state.epoch - GRACE_EPOCHS
         late = (s.dropped[~s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
-        return sorted({int(revision) for rows in late for revision in np.unique(rows["revision"])})
+        return sorted({int(revision) for rows in late for revision in distinct(rows["revision"])})
 
     def scan_due(self, before_ms: int) -> bool:
         epoch = self._state.epoch_before(before_ms)

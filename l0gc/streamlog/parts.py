@@ -16,7 +16,7 @@ import pyarrow as pa
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import decode_block, fetch
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import L1File, UnreconciledObject
 from l0gc.streamlog.level_one.parquet import read_l1
 
@@ -78,7 +78,7 @@ class ObjectPart:
     @property
     def cost(self) -> int:
         """The memory that it takes while it is decoded."""
-        return int(cost_of(self.object.blocks["length"][np.unique(self.extents["block"])].sum(dtype=np.int64)))
+        return int(cost_of(self.object.blocks["length"][distinct(self.extents["block"])].sum(dtype=np.int64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def file_records(store: ObjectStore | bytes, part: FilePart) -> Iterator[Found]:
 
 def _blocks(store: ObjectStore, part: ObjectPart) -> Iterator[_Block | Lost]:
     key, rows = part.object.key, part.extents
-    numbers = np.unique(rows["block"]).tolist()
+    numbers = distinct(rows["block"]).tolist()
     blocks = [part.object.block(n) for n in numbers]
     try:
         bodies = fetch(store, key, [(b.start, b.length) for b in blocks])

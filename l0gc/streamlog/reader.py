@@ -27,7 +27,7 @@ from l0gc.errors import (
 )
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key, read_index
 from l0gc.streamlog.parts import (
@@ -96,7 +96,7 @@ def count_records(
 
 
 def _readers(cluster: Cluster, topic: Topic, partitions: Iterable[int] | None, start: int | None) -> list[_RunReader]:
-    wanted = None if partitions is None else np.unique(np.fromiter(partitions, np.int64))
+    wanted = None if partitions is None else distinct(np.fromiter(partitions, np.int64))
     runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
     cluster.parallel.map(lambda run: cluster.journal(run.journal).catch_up(), runs)
     return [_RunReader(cluster, topic, run, wanted, start) for run in runs]
@@ -330,7 +330,7 @@ class _RunReader:
         """The L1 objects of some partitions, by partition. Raises `_Gone` if an index object is not there any more."""
         inside = view.files[(view.files["partition"] >= lower) & (view.files["partition"] < upper)]
         index = view.topic.index
-        indexed = np.unique(index["partition"][(index["partition"] >= lower) & (index["partition"] < upper)]).tolist()
+        indexed = distinct(index["partition"][(index["partition"] >= lower) & (index["partition"] < upper)]).tolist()
         if indexed:
             inside = inside[~np.isin(inside["partition"], indexed)]
         files = [l1_file(row) for row in inside]

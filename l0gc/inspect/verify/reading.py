@@ -30,7 +30,7 @@ from l0gc.storage.replica import StateMachine
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.rows import BLOCK, EXTENT, Rows, pack, unpack
+from l0gc.streamlog.journal.rows import BLOCK, EXTENT, Rows, distinct, pack, unpack
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, StoredFile
@@ -238,7 +238,7 @@ def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent
 
     None if the object is missing or too short: that is found by its size.
     """
-    blocks = {int(n): o.block(int(n)) for n in np.unique(o.extents["block"])}
+    blocks = {int(n): o.block(int(n)) for n in distinct(o.extents["block"])}
     end = max(b.start + b.length for b in blocks.values())
     try:
         bodies = store.get_ranges(o.key, [(b.start, b.length) for b in blocks.values()])

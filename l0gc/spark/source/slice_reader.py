@@ -31,7 +31,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
 from l0gc.streamlog.ingest.extents import decode_block, fetch
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import files_of, l1_key
@@ -71,7 +71,7 @@ class WantedObject:
 
     @property
     def blocks(self) -> list[int]:
-        numbers: list[int] = np.unique(self.extents["block"]).tolist()
+        numbers: list[int] = distinct(self.extents["block"]).tolist()
         return numbers
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 
-SLICE_BYTES: Final = 32 << 20
+SLICE_BYTES: Final = 64 << 20
 """About how many bytes, as stored, a task reads."""
 
 

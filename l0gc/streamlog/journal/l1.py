@@ -27,6 +27,7 @@ from l0gc.streamlog.journal.rows import (
     L1_OBJECT,
     L1_ROW,
     Rows,
+    distinct,
     in_order,
     name_low,
     position,
@@ -135,7 +136,7 @@ def faults(
     found: dict[int, str] = {}
 
     def mark(wrong: Rows, why: str) -> None:
-        for partition in np.unique(wrong).tolist():
+        for partition in distinct(wrong).tolist():
             found.setdefault(partition, why)
 
     result = changed(lists, partitions, change, starts)

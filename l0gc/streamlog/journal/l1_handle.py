@@ -26,7 +26,7 @@ from l0gc.streamlog.journal.entries import (
     Purged,
     Reconciled,
 )
-from l0gc.streamlog.journal.rows import NAME, Rows, pack
+from l0gc.streamlog.journal.rows import NAME, Rows, distinct, pack
 from l0gc.streamlog.journal.state import (
     JournalState,
     check_stamps,
@@ -79,7 +79,7 @@ class L1Handle:
         Raises:
             StaleReconcilerError: the merge cannot land in whatever state, or is stamped below the L1 fence.
         """
-        return self._commit(entry, merge_refusals, lambda t: np.unique(check_merge(t).replaced["partition"]))
+        return self._commit(entry, merge_refusals, lambda t: distinct(check_merge(t).replaced["partition"]))
 
     def expire(self, entry: Expired) -> dict[tuple[int, int], str]:
         """Move log start offsets up. A partition that begins there already, or higher, is left as it is.
@@ -163,7 +163,7 @@ class L1Handle:
             def left(state: JournalState, entry: Purged = entry, found: list[int] = found) -> Purged | None:
                 rows = purged_rows(state, entry)
                 found[:] = [int(rows.sum())]
-                names = np.unique(state.dropped["name"][rows])
+                names = distinct(state.dropped["name"][rows])
                 return Purged(pack(names)) if len(names) else None
 
             self._propose(left)

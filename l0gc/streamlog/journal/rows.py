@@ -102,6 +102,15 @@ def ascending(values: Rows) -> bool:
     return bool((values[1:] > values[:-1]).all())
 
 
+def distinct(values: Rows) -> Rows:
+    """The values in order, each once: `np.unique`, which imports `numpy.ma` first, 30 ms of a command."""
+    ordered = np.sort(values, axis=None)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    found: Rows = ordered[first]
+    return found
+
+
 def name_bytes(name: str) -> bytes:
     """A UUID as it is stored in a row."""
     return uuid.UUID(name).bytes

@@ -22,7 +22,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import Rows, name_bytes
+from l0gc.streamlog.journal.rows import Rows, distinct, name_bytes
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import STATE_ROWS, files_of, joined, l1_key, spill
 from l0gc.streamlog.level_one.plan import Fault, Window, commit_entries, is_unreconciled, still_there
@@ -133,11 +133,11 @@ class Commit:
         lost = np.isin(rows["partition"], [p for p, landed in found.items() if landed is False])
         landed = rows[~lost & ~np.isin(rows["partition"], [p for p, landed in found.items() if landed is None])]
         if len(landed):
-            self._result.partitions[revision] = np.unique(landed["partition"])
+            self._result.partitions[revision] = distinct(landed["partition"])
         self._result.records += int((landed["last"] - landed["base"] + 1).sum())
         self._result.l1_objects += len(landed)
         self._result.bytes += int(landed["bytes"].sum())
-        self._result.lost += len(np.unique(rows["partition"][lost]))
+        self._result.lost += len(distinct(rows["partition"][lost]))
         self._remove([self._key(revision, row) for row in rows[lost]])
 
     def _has_landed(self, revision: int, partition: int, rows: Rows, names: set[bytes]) -> bool | None:

@@ -31,6 +31,7 @@ from l0gc.streamlog.journal.rows import (
     L1_ROW,
     Rows,
     continues,
+    distinct,
     in_order,
     name_bytes,
     name_text,
@@ -196,7 +197,7 @@ def replace_in_index(
     """
     index = topic.index_of(p.partition)
     gone = replaced[~np.isin(replaced["base"], topic.l1_of(p.partition)["base"])]
-    touched = np.unique(np.searchsorted(index["last"], gone["base"]))
+    touched = distinct(np.searchsorted(index["last"], gone["base"]))
     if not len(touched):
         return IndexChange()
     if touched[-1] >= len(index):

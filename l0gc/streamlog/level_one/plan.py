@@ -23,7 +23,7 @@ import numpy as np
 from l0gc.streamlog.journal.commits import ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, MAX_OFFSET, RANGE, Rows, pack
+from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, MAX_OFFSET, RANGE, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
 
@@ -169,7 +169,7 @@ def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, Unr
 
 def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
     left = [o.extents["partition"] for o in topic.objects if o.log_offset <= window.after]
-    waiting = np.unique(np.concatenate(left)) if left else None
+    waiting = distinct(np.concatenate(left)) if left else None
     for o in topic.objects:
         if not window.after < o.log_offset <= window.upto:
             continue
@@ -205,7 +205,7 @@ def _weight(objects: Iterable[UnreconciledObject]) -> tuple[int, int, int]:
     epochs, sizes = [], []
     for o in objects:
         epochs.append(o.epoch)
-        sizes.append(int(o.blocks["length"][np.unique(o.extents["block"])].sum(dtype=np.int64)))
+        sizes.append(int(o.blocks["length"][distinct(o.extents["block"])].sum(dtype=np.int64)))
     return min(epochs), len(sizes), sum(sizes)
 
 

@@ -18,7 +18,7 @@ from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
 
 _INT64: Final = pa.int64()
@@ -144,7 +144,7 @@ def _fault(read: ObjectRead, extents: Rows, message: str) -> Fault:
 
 def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:
     of = writers_of(fault.revision, fault.partitions, writers)
-    for writer in np.unique(of).tolist():
+    for writer in distinct(of).tolist():
         mine = of == writer
         yield writer, replace(fault, partitions=fault.partitions[mine], bases=fault.bases[mine])
 
