@@ -21,8 +21,12 @@ from l0gc.storage.s3 import S3Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LONG_JOBS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
-"""Java compiles as well as it can, as in the sessions that users start; those of l0gc's commands are for short jobs."""
+LONG_JOBS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""Java compiles as well as it can, as in the sessions that users start; those of l0gc's commands are for short jobs. Records
+go from Python to Java as docs/spark.md advises."""
 STORED = (
     "offset bigint NOT NULL, timestamp timestamp NOT NULL, key binary, value binary NOT NULL, epoch bigint NOT NULL"
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -33,6 +33,9 @@ from l0gc.spark.source.tasks import cluster_at, journal_at, unkept_journal
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BATCH_ROWS: Final = 1 << 14
+"""Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
+
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -54,7 +57,9 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             times=times,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        yield from reader.batches()
+        for batch in reader.batches():
+            for first in range(0, batch.num_rows, _BATCH_ROWS):
+                yield batch.slice(first, _BATCH_ROWS)
 
 
 class BatchReader(DataSourceReader):
