@@ -88,8 +88,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         with ThreadPoolExecutor(_PACKERS, "pack") as pool:
-            task = _Task(TaskContext.get().partitionId()) if TaskContext.get() is not None else _Task()  # type: ignore[union-attr]  # looked at just before
-            return stage(self._options, iterator, task, pool)
+            return stage(self._options, iterator, _Task(_Task.now().number), pool)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         o = self._options
