@@ -1,7 +1,7 @@
 """What is read from the bucket is decoded by no thread of Arrow's.
 
-Such a thread may still hold memory of Python's when the process ends, and release it then: the process aborts, though its
-work is done and its output is printed (apache/arrow issues 34314 and 50482).
+Such a thread may still hold Python's memory when the process ends, and release it then: the process aborts, though its work
+is done and its output is printed (apache/arrow issues 34314 and 50482).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from l0gc.collect.record import PLANNED, Segment, read_segment
 from l0gc.inspect.verify.reading import l1_fault
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.external_files import read_table
-from l0gc.watermark.scans import ScanSnapshot, ScanTotals, decode_scan, encode_scan
-from tests.support.ingest import l0_objects, store_of, topic_in_memory
+from l0gc.watermark.scans import decode_scan, encode_scan
+from tests.support.ingest import store_of, topic_in_memory
 from tests.support.reconcile import named, put, reconcile
 from tests.watermark.test_scans import CLUSTER, snapshot
 

@@ -1,6 +1,6 @@
 """What Spark calls to read: readers of a batch and of a stream, which plan on the driver and read slices in tasks.
 
-Spark makes them on the driver, in a Python process of its own, and sends them to the tasks. So they hold where the bucket is
+Spark makes them on the driver, in a separate Python process, and sends them to the tasks. So they hold where the bucket is
 and what is wanted, and connect where they are.
 """
 
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
             assigned=o.assigned,
             fail_on_data_loss=o.fail_on_data_loss,
         )
-        # Spark would make a task that reads nothing of an empty list, and hand it a partition of its own.
+        # Of an empty list Spark would make a task all the same, with a partition that is no slice.
         return split(parts, o.min_partitions) or [_Nothing()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

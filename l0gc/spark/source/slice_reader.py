@@ -76,7 +76,7 @@ class WantedObject:
 
 
 class _GoneError(Exception):
-    """An object is not there any more; `what` names it."""
+    """An object is not there any more; `error` names it."""
 
     def __init__(self, error: ObjectNotFoundError) -> None:
         super().__init__(str(error))

@@ -1,14 +1,13 @@
 """What Spark calls to write: writers of a batch and of a stream, whose tasks stage objects, which the driver commits.
 
-Spark makes them on the driver, in a Python process of its own, and sends them to the tasks. So they hold where the bucket is
-and what is meant, and connect where they are.
+As the readers (`readers.py`), they are sent to the tasks, and connect where they are.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,25 +56,26 @@ class Staged(WriterCommitMessage):
     query_id: str = ""
 
 
-def stage(options: WriteOptions, rows: Iterable[pa.RecordBatch], task: _Task, pool: Executor) -> Staged:
+def stage(options: WriteOptions, rows: Iterable[pa.RecordBatch], task: _Task) -> Staged:
     """Do a task's work."""
     turn = options.batch_id if options.batch_id is not None else task.batch_id
-    stager = Stager(
-        cluster_at(options.place),
-        options.topic,
-        pool,
-        turn=turn,
-        first=task.number,
-        object_bytes=options.object_bytes,
-    )
-    return Staged(stager.run(rows), task.query_id)
+    with ThreadPoolExecutor(_PACKERS, "pack") as pool:
+        stager = Stager(
+            cluster_at(options.place),
+            options.topic,
+            pool,
+            turn=turn,
+            first=task.number,
+            object_bytes=options.object_bytes,
+        )
+        return Staged(stager.run(rows), task.query_id)
 
 
 def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObject]:
     return [o for m in messages if isinstance(m, Staged) for o in m.objects]
 
 
-def _told_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+def _warn_of_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
     n = len(_objects(messages))
     _log.warning("a write was aborted: %d L0 objects that it staged are left for the sweep", n)
 
@@ -87,8 +87,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Staged:
-        with ThreadPoolExecutor(_PACKERS, "pack") as pool:
-            return stage(self._options, iterator, _Task(_Task.now().number), pool)
+        return stage(self._options, iterator, _Task(_Task.now().number))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         o = self._options
@@ -98,7 +97,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit(cluster_at(o.place), _objects(messages), batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _told_abort(messages)
+        _warn_of_abort(messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -108,14 +107,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Staged:
-        with ThreadPoolExecutor(_PACKERS, "pack") as pool:
-            return stage(self._options, iterator, _Task.now(), pool)
+        return stage(self._options, iterator, _Task.now())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         committed(cluster_at(self._options.place), self._options.producer, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _told_abort(messages)
+        _warn_of_abort(messages)
 
 
 def committed(

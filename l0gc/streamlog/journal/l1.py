@@ -73,6 +73,11 @@ class Change(NamedTuple):
     indexes: Rows = NO_INDEX_ROWS
     replaced_indexes: Rows = NO_INDEX_ROWS
 
+    @property
+    def merged(self) -> Rows:
+        """The partitions whose L1 objects are replaced, ascending: those of a merge."""
+        return distinct(self.replaced["partition"])
+
 
 class IndexChange(NamedTuple):
     """Index objects, durable, and those whose place they take; rows of `INDEX_ROW` by partition and offset."""

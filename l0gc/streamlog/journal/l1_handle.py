@@ -79,7 +79,7 @@ class L1Handle:
         Raises:
             StaleReconcilerError: the merge cannot land in whatever state, or is stamped below the L1 fence.
         """
-        return self._commit(entry, merge_refusals, lambda t: distinct(check_merge(t).replaced["partition"]))
+        return self._commit(entry, merge_refusals, lambda t: check_merge(t).merged)
 
     def expire(self, entry: Expired) -> dict[tuple[int, int], str]:
         """Move log start offsets up. A partition that begins there already, or higher, is left as it is.

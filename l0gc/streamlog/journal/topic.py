@@ -22,7 +22,6 @@ from l0gc.streamlog.journal.rows import (
     NUMBER,
     Rows,
     ascending,
-    distinct,
     name_text,
     of_partition,
     unpack,
@@ -231,7 +230,7 @@ class TopicState:
     def merge(self, e: MergedTopic) -> Changed:
         """Take what `merge_refusals` has found right."""
         change = check_merge(e)
-        return self._change(distinct(change.replaced["partition"]), change)
+        return self._change(change.merged, change)
 
     def expire(self, e: ExpiredTopic) -> Changed:
         """Take what `expiry_refusals` has found right."""
@@ -303,7 +302,7 @@ class TopicState:
     def merge_refusals(self, e: MergedTopic, garbage: Rows) -> dict[int, str]:
         """Which partitions of a merge have moved on, and why (hazard 24). See `refusals`."""
         change = check_merge(e)
-        partitions = distinct(change.replaced["partition"])
+        partitions = change.merged
         ends = self._values(self.reconciled, partitions, -1)
         return self._faults(partitions, change, garbage, ends, np.full(len(partitions), -1, np.int64))
 

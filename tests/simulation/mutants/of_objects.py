@@ -65,7 +65,7 @@ def _jump_to_a_folder() -> AbstractContextManager[Any]:
     return method(KeyLayout, "before_shard", before_shard)
 
 
-def _anything_behind_a_key() -> AbstractContextManager[Any]:
+def _anything_after_a_key() -> AbstractContextManager[Any]:
     original = vars(KeyLayout)["pattern"].func
 
     return method(KeyLayout, "pattern", property(lambda self: original(self)[:-1] + ".*$"))
@@ -228,7 +228,7 @@ MUTANTS = [
         "anything-after-a-key",
         "l0gc/keys.py::KeyLayout.parse",
         "a key may have more after its UUID",
-        _anything_behind_a_key,
+        _anything_after_a_key,
         ("tests/test_keys.py::test_a_near_miss_is_no_l0_key",),
     ),
     Mutant(
