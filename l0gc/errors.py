@@ -70,12 +70,20 @@ class CorruptObjectError(SafetyError):
     """An object in the bucket does not hold what l0gc wrote there; what depends on it stays as it was."""
 
 
+class StoreClockError(SafetyError):
+    """Two replies of the store disagree about the time by so much that nothing may be decided by it (hazard 16)."""
+
+
 class ClusterMismatchError(SafetyError):
     """The bucket, a watermark or a report belongs to another cluster (hazard 11)."""
 
 
 class EpochRegressionError(SafetyError):
     """The bucket knows epochs that the controller has not reached: its log is older than the data (hazard 10)."""
+
+
+class SetBackError(SafetyError):
+    """A writer's log is older than one that was read before: it was restored from an older copy (hazard 38)."""
 
 
 class ExternalLogError(SafetyError):
@@ -159,6 +167,10 @@ class StoreUnreachableError(StoreError):
 
 class AccessDeniedError(StoreError):
     """The store refused the credentials, or they lack a permission."""
+
+
+class StoreFullError(StoreError):
+    """The store has no room left, or the bucket's quota is used up; nothing was written."""
 
 
 class AmbiguousWriteError(StoreError):
@@ -258,6 +270,10 @@ class InputPositionMovedError(ProtocolError):
     def __init__(self, message: str, *, landed: int) -> None:
         super().__init__(message)
         self.landed = landed
+
+
+class BatchMismatchError(ProtocolError):
+    """A sink's batch has landed with other rows under its number, or a later one has landed (hazard 30)."""
 
 
 class StaleReconcilerError(ProtocolError):

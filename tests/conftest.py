@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from tests.support import evidence
 from tests.support.spark import shared_spark, stop_session
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("l0gc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("l0gc")
 
-APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/")
+APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/", "tests/storage/test_replica_interrupted")
 """Folders whose tests share nothing, and of which one file would keep one process busy while the others have ended."""
 
 
@@ -35,6 +37,8 @@ QUICK = "not thorough"
 """What `make test` selects."""
 ON_SPARK = "spark"
 """The one scope of the files that share a Spark there."""
+LONGEST = (ON_SPARK, "tests/simulation/mutants/test_named_tests.py::test_the_named_tests_of_every_mutant_fail_under_it")
+"""What begins first, or it is what the other processes wait for in the end."""
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
@@ -51,8 +55,9 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
         return ON_SPARK if self.config.option.markexpr == QUICK and _shares_spark(file) else file
 
     def _assign_work_unit(self, node: Any) -> None:
-        if ON_SPARK in self.workqueue:  # the longest first, or it is what the other processes wait for in the end
-            self.workqueue.move_to_end(ON_SPARK, last=False)
+        for scope in LONGEST:
+            if scope in self.workqueue:
+                self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
 
@@ -73,6 +78,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts_spark = item.get_closest_marker("spark") and "one_spark" not in getattr(item, "fixturenames", ())
         if starts_spark and not item.get_closest_marker("thorough"):
             raise pytest.UsageError(f"{item.nodeid} starts a Spark of its own: mark it as thorough, or use one_spark")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails on a real bucket leaves it, and its commands, in a folder that is named below the failure."""
+    report = yield
+    store = getattr(item, "funcargs", {}).get("store")
+    if report.when == "call" and report.failed and isinstance(store, S3Store):
+        try:
+            kept = str(evidence.keep(store, item.nodeid, report.longreprtext))
+        except (L0gcError, OSError) as e:
+            kept = f"could not be kept: {e}"
+        report.sections.append(("evidence", kept))
+    if report.when == "teardown":
+        evidence.commands.clear()
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -50,11 +50,12 @@ ROOMS = [
     {"controller"},
     {"journal"},
     {"cluster"},
+    {"producers"},
     {"ingest"},
     {"level_one"},
     {"parts"},
-    {"epoch_source", "garbage_look", "housekeep", "producers", "reader"},
-    {"delete_records", "founding", "garbage", "standing", "topics"},
+    {"epoch_source", "garbage_look", "housekeep", "reader"},
+    {"delete_records", "founding", "garbage", "set_back", "standing", "topics"},
 ]
 """The same within `streamlog`."""
 
@@ -118,6 +119,57 @@ PACKAGED_AS = {
     "py4j": "pyspark",
 }
 """Libraries whose package has another name."""
+
+DELETING = {
+    "abort",
+    "abort_multipart_upload",
+    "delete",
+    "delete_bucket",
+    "delete_object",
+    "delete_objects",
+    "delete_once",
+    "discard",
+}
+"""What deletes: the methods of `ObjectStore` and `History`, and what these call themselves."""
+DELETIONS: dict[str, tuple[list[str], str]] = {
+    "collect/deleter.py": (
+        ["self._store.history.delete", "self._store.delete_once"],
+        "the one door: L0, L1 and index objects, with record, pause, limits and a rule for each kind",
+    ),
+    "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
+    "collect/pause.py": (["store.delete"], "the pause flag"),
+    "collect/runs.py": (["store.history.delete", "store.delete"], "delete markers, for undelete; old records of runs"),
+    "collect/under_way.py": (["store.delete"] * 2, "its own mark; those of killed runs"),
+    "collect/uploads.py": (["store.history.abort"], "unfinished uploads, of which no object came"),
+    "inspect/doctor/store.py": (
+        ["store.discard", "store.discard", "store.delete"],
+        "what it wrote; names that nobody writes, to try permissions",
+    ),
+    "storage/bulk.py": (["obstore.delete"], "implements `delete_once`"),
+    "storage/history.py": (
+        ["self._store.once.delete_objects", "self._store.client.abort_multipart_upload"],
+        "implements",
+    ),
+    "storage/log.py": (["self._store.delete"], "log entries and checkpoints below the boundary"),
+    "storage/probe.py": (["store.delete", "store.discard"], "what it wrote itself"),
+    "storage/s3.py": (
+        [
+            "self.bulk.delete",
+            "client.delete_objects",
+            "self.delete",
+            "self.history.delete",
+            "self.client.delete_object",
+            "self.client.delete_bucket",
+        ],
+        "implements",
+    ),
+    "streamlog/founding.py": (["store.delete_bucket"], "an empty bucket that the same call created"),
+    "watermark/scan_keys.py": (["store.delete"], "old scan snapshots"),
+}
+"""Every place that deletes anything in a bucket, what it calls, and why it may. Data objects go through the first alone."""
+DELETERS = {"Deleter", "Remover"}
+REMOVALS = {"spark/vacuum_job.py"}
+"""Who may use a class of `collect/` that deletes, outside of it: a vacuum's executors."""
 
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
 PURE = [
@@ -332,7 +384,50 @@ def test_what_decides_does_no_io(module: str) -> None:
     assert imported & WORDS_OF_IO == set()
     if "/" in module:
         parts = {i for i in _imports(PACKAGE / module) if i.startswith("l0gc.storage")}
-        assert parts <= {"l0gc.storage.log.Landed"}  # the type of an entry, no store
+        assert parts <= {"l0gc.storage.entry.Landed"}  # the type of an entry, no store
+
+
+def _deletions(tree: ast.AST) -> list[str]:
+    """What a module calls to delete, or passes on to be called, in order."""
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in DELETING]
+    found.sort(key=lambda n: (n.lineno, n.col_offset))
+    return [ast.unparse(n) for n in found if ast.unparse(n) != "_dropped.discard"]  # a set
+
+
+def test_only_the_collector_deletes_data() -> None:
+    """A second, private way to delete has no record, no pause, no grace, and other rules (hazard 28)."""
+    deletions = {_name(path): found for path in _modules() if (found := _deletions(_tree(path)))}
+    assert deletions == {name: calls for name, (calls, _) in DELETIONS.items()}
+
+
+def test_every_method_that_deletes_is_known() -> None:
+    """A new one must be named as the others are, so that its calls are found."""
+    methods = {
+        node.name
+        for path in (PACKAGE / "storage").glob("*.py")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.FunctionDef) and re.match(r"(abort|delete|discard|erase|purge|remove)", node.name)
+    }
+    assert methods <= DELETING
+
+
+def test_the_collectors_deleters_are_used_by_the_collector() -> None:
+    using = {
+        _name(path)
+        for path in _modules()
+        if _part_of_file(path) != "collect" and DELETERS & {i.split(".")[-1] for i in _imports(path)}
+    }
+    assert using == REMOVALS
+
+
+def test_a_deletion_elsewhere_is_found() -> None:
+    """However it is written: as a call, or as a function that is passed on."""
+    for code in (
+        "self._store.delete([key])",
+        "parallel.map(store.delete_once, pages)",
+        "remove = c.store.history.delete",
+    ):
+        assert len(_deletions(ast.parse(code))) == 1
 
 
 def test_only_the_command_line_prints() -> None:

@@ -13,7 +13,7 @@ from tests.support.journal import batch, extents_of
 _PROGRAM = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 payload = bytes.fromhex("%s")
 ready = threading.Barrier(16)

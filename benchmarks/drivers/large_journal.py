@@ -46,7 +46,9 @@ def main(what: str, extents: int = 0) -> dict[str, Any]:
         for _ in range(extents // PER_OBJECT):
             partitions = np.sort(numbers.choice(PARTITIONS, PER_OBJECT, replace=False)).astype(NUMBER)
             records = numbers.integers(1, 20, PER_OBJECT).astype(NUMBER)
-            blocks = [(chance.randrange(1000, 60_000), chance.getrandbits(32), PER_BLOCK)] * (PER_OBJECT // PER_BLOCK)
+            blocks = [(chance.randrange(1000, 60_000), chance.getrandbits(32), PER_BLOCK, 1 << 18)] * (
+                PER_OBJECT // PER_BLOCK
+            )
             key = layout.format(chance.randrange(layout.shards), epoch, str(uuid.UUID(int=chance.getrandbits(128))))
             rows = pack(np.array(blocks, BLOCK)), pack(partitions), pack(records)
             o = ObjectExtents(key, epoch, topic.revision, topic.topic_id, 0, *rows)

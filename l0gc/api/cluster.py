@@ -21,7 +21,7 @@ from l0gc.storage.fan_out import FanOut, LocalFanOut
 from l0gc.streamlog import delete_records, reader
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
-from l0gc.streamlog.epoch_source import READERS, JournalSource
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.founding import FoundedCluster, found_cluster
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
@@ -30,6 +30,7 @@ from l0gc.streamlog.ingest.inputs import Source
 from l0gc.streamlog.ingest.job import open_upload
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES
+from l0gc.streamlog.journal.summary import READERS
 from l0gc.streamlog.level_one import expire
 from l0gc.streamlog.level_one.expire import ExpireResult
 from l0gc.streamlog.level_one.merge import in_process, merge

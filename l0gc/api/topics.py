@@ -51,7 +51,7 @@ class Topics:
             retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
             retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
         """
-        return self._handles().controller.alter_topic(name, RetentionSettings(retention_ms, retention_bytes))[0]
+        return topics.alter_topic(self._handles(), name, RetentionSettings(retention_ms, retention_bytes))[0]
 
     def delete(self, name: str) -> Topic:
         """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""

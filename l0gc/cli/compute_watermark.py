@@ -190,7 +190,8 @@ def _run(
     scan: bool,
     dry_run: bool,
 ) -> WatermarkResult:
-    from l0gc.streamlog.epoch_source import READERS, JournalSource
+    from l0gc.streamlog.epoch_source import JournalSource
+    from l0gc.streamlog.journal.summary import READERS
     from l0gc.watermark.external_log import ExternalLogSource
     from l0gc.watermark.inventory_scan import InventoryScan
     from l0gc.watermark.listing import BucketScan, ListingScan

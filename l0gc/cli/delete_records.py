@@ -83,7 +83,7 @@ def command(
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
         if before_time is not None and before_time <= 0:
-            before_time = cluster.runtime.clock.now_ms() + before_time  # records have the uploaders' times
+            before_time = cluster.now_ms() + before_time
         result = delete_records(
             cluster,
             topic,

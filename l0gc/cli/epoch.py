@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import asked, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.pause import user_at_host
-from l0gc.errors import EpochRegressionError, UsageError
-from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.errors import UsageError
 from l0gc.settings import Settings
-from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import close_unknown_topics as close_all_unknown
-from l0gc.watermark.publication import read_published
+
+_FAR: Final = 10_000
+"""A jump by more epochs is asked about: 10 weeks of ticks."""
 
 
 @click.group("epoch")
@@ -49,19 +51,22 @@ def show(settings: Settings) -> None:
 )  # fmt: skip
 @click.option(
     "--above", type=click.IntRange(0), metavar="E",
-    help="Until the epoch is above E, also where the controller log went back behind what is published.",
+    help="To the epoch above E, also where the controller log went back behind what is published.",
 )  # fmt: skip
 @click.option(
     "--close-unknown-topics", is_flag=True,
     help="With --above: give up topics that journals hold and the restored controller log does not know.",
 )  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask before the epoch jumps far.")
 @common_options
-def advance(settings: Settings, expect: int | None, caller: str, above: int | None, close_unknown_topics: bool) -> None:
+def advance(
+    settings: Settings, expect: int | None, caller: str, above: int | None, close_unknown_topics: bool, yes: bool
+) -> None:
     """Advance the cluster epoch by one.
 
     With --expect it can be repeated when the reply was lost: it advances once.
-    With --above it goes on until the epoch is above E, which is how a controller log that was restored from a
-    backup is brought up again; repeated, it changes nothing.
+    With --above one entry brings the epoch above E, which is how a controller log that was restored from a
+    backup is brought up again; repeated, it changes nothing. A jump by more than 10,000 epochs is asked about.
 
     \b
     Example:
@@ -75,24 +80,13 @@ def advance(settings: Settings, expect: int | None, caller: str, above: int | No
     with open_cluster(settings) as (cluster, _):
         controller = cluster.controller
         if above is not None:
-            _check_far_enough(cluster, above)
+            current = controller.snapshot().epoch
+            if above - current > _FAR and not yes:
+                asked(
+                    settings, "advance", f"the cluster epoch from {current} to {above + 1}, which can never be undone"
+                )
         epoch = controller.advance(expect, caller) if above is None else controller.advance_above(above)
         closed = close_all_unknown(cluster) if close_unknown_topics else []
     rows = [{"journal": journal, "revision": revision, "topic_id": name} for journal, revision, name in closed]
     lines = [f"closed in journal {journal}: the topic of revision {revision}" for journal, revision, _ in closed]
     out.result({"epoch": epoch} | ({"closed": rows} if close_unknown_topics else {}), [str(epoch), *lines])
-
-
-def _check_far_enough(cluster: Cluster, above: int) -> None:
-    """Refuse an epoch that would leave the cluster behind what is published: the entries up to it would be for nothing.
-
-    Raises:
-        EpochRegressionError: it would; nothing was written.
-    """
-    published, _ = read_published(cluster.store, cluster.identity().cluster_id)
-    highest = -1 if published is None else max(published.watermark, published.cluster_epoch)
-    if highest > above + 1:
-        raise EpochRegressionError(
-            f"--above {above} is not far enough: {PUBLISHED_WATERMARK} knows epoch {highest}, and up to there all is "
-            "refused. Nothing was written; give the highest epoch that the bucket knows (docs/operations.md says where)"
-        )

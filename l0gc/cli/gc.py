@@ -93,7 +93,7 @@ def command(
     session = OneSession(lambda: open_spark(settings, "gc", master, conf), conf)
     with open_cluster(settings) as (cluster, store):
         cluster.controller.snapshot()  # without a cluster, nothing begins
-        now_ms = store.now_ms()
+        now_ms = cluster.now_ms()
         name = run_id(now_ms, cluster.runtime.new_id())
         logs.set_run_id(name)
         steps = _steps(
@@ -151,7 +151,7 @@ def _steps(
 ) -> list[_Step]:
     """The steps, in their order."""
     local = bounds.engine == LOCAL
-    of_vacuum = run_id(store.now_ms(), cluster.runtime.new_id())  # its record is one of its own
+    of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # its record is one of its own
     due = Due(cluster, rule, dry_run=dry_run)
 
     def expire() -> None:

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import asked, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.collect.attempts import LastRun
 from l0gc.formatting import count
@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Close every window to a fresh epoch: all that was uploaded before, and is reconciled, can go.",
 )
+@click.option(
+    "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
+    help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask before that; needed where there is no terminal to ask at.")
 @common_options
 @metrics_options
-def command(settings: Settings, barrier: bool) -> None:
+def command(settings: Settings, barrier: bool, accept_set_back: int | None, yes: bool) -> None:
     """Tick if it is due, slide idle windows, close deleted topics, checkpoint and truncate the logs.
 
     \b
@@ -35,8 +40,22 @@ def command(settings: Settings, barrier: bool) -> None:
       l0gc housekeep
       l0gc housekeep --barrier     # to drain a quiet cluster
     """
+    out = Output(settings)
     with open_cluster(settings) as (cluster, _):
-        run_housekeep(Output(settings), cluster, barrier=barrier)
+        if accept_set_back is not None:
+            _accept(out, settings, cluster, accept_set_back, yes=yes)
+        run_housekeep(out, cluster, barrier=barrier)
+
+
+def _accept(out: Output, settings: Settings, cluster: Cluster, journal: int, *, yes: bool) -> None:
+    """Accept a journal as it is. Raises `UsageError` where the user does not say so, or there is nothing to accept."""
+    from l0gc.streamlog.set_back import accept_set_back, set_back
+
+    why = set_back(cluster, journal)
+    if not yes:
+        asked(settings, "accept", f"journal {journal} as it is, though {why}. What its lost entries named is then lost")
+    epoch = accept_set_back(cluster, journal)
+    out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
 
 
 def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -166,6 +167,14 @@ def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
         epoch_interval_s=settings.epoch_interval,
     ) as handles:
         yield handles
+
+
+def asked(settings: Settings, verb: str, what: str) -> None:
+    """Go on if the user says so. Raises `UsageError` where there is nobody to ask, or the answer is no."""
+    if settings.json or not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise UsageError(f"this would {verb} {what}: there is no terminal to ask at, so say --yes")
+    if not click.confirm(f"This {verb}s {what}. {verb.capitalize()} it?", err=True):
+        raise UsageError(f"nothing is {verb.removesuffix('e')}ed")
 
 
 _MOST_BYTES: Final = 1 << 30

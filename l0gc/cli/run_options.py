@@ -1,4 +1,4 @@
-"""The options that a sweep and a vacuum share: how much a run deletes, how fast, and where its record goes."""
+"""What a sweep and a vacuum share: limits, the place of the record, and what is printed of versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final
 import click
 
 from l0gc.cli.options import Duration, Number
+from l0gc.collect.record_places import RecordOptions
 from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.storage.objectstore import ENABLED, SUSPENDED
 
 ENGINES: Final = ("auto", "local", "spark")
 
@@ -29,3 +31,23 @@ record_dir_option: Final = click.option(
 no_record_option: Final = click.option(
     "--no-record", is_flag=True, help="Keep no run record: nothing can then be shown or undeleted."
 )
+
+
+def bytes_that_stay(versioning: str, options: RecordOptions, run_id: str, or_what: str = "") -> list[str]:
+    """Which bytes stay after a run that deleted from a bucket that keeps, or kept, versions.
+
+    Args:
+        run_id: the run, empty for a dry run, of which nothing can be brought back.
+        or_what: what removes the bytes, next to a lifecycle rule.
+    """
+    undelete = ""
+    if options.record and run_id:
+        place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
+        undelete = f"; l0gc undelete --run {run_id}{place} brings them back until then"
+    return {
+        ENABLED: [f"the bucket keeps versions: the bytes stay until a lifecycle rule{or_what} removes them{undelete}"],
+        SUSPENDED: [
+            "the bucket's versioning is suspended: what was written since is gone for good; the bytes of what was written "
+            f"before stay until a lifecycle rule{or_what} removes them{undelete}"
+        ],
+    }.get(versioning, [])

@@ -192,7 +192,7 @@ def run_sweep(
     Raises what `_raise_what_went_wrong` raises, after the result.
     """
     if options.run_id is None:
-        options = replace(options, run_id=run_id(store.now_ms(), cluster.runtime.new_id()))
+        options = replace(options, run_id=run_id(cluster.now_ms(), cluster.runtime.new_id()))
         logs.set_run_id(options.run_id or "")
     signals: list[int] = []
     with LastRun(cluster, "sweep", whole=options.whole):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from l0gc.cli.output import epoch
+from l0gc.cli.run_options import bytes_that_stay
 from l0gc.collect.local import SweepResult
 from l0gc.collect.plan import UNKNOWN, SweepOptions
 from l0gc.formatting import count, size
-from l0gc.storage.objectstore import ENABLED, SUSPENDED
 
 
 def data_of(r: SweepResult, why: str) -> dict[str, Any]:
@@ -69,24 +69,10 @@ def lines_of(r: SweepResult, options: SweepOptions) -> list[str]:
         lines.append(
             f"the store asked to slow down {count(t.throttled, 'time')}; {t.backpressure_s:.1f} s were spent waiting for it"
         )
-    if plan.versioning == SUSPENDED and not plan.purge_versions and t.deleted:
-        lines.append(
-            "the bucket's versioning is suspended: what was written since is gone for good; the bytes of what was written "
-            f"before stay until a lifecycle rule or l0gc sweep --purge-versions removes them{_undelete(r, options)}"
-        )
-    if plan.versioning == ENABLED and not plan.purge_versions and t.deleted:
-        lines.append(
-            "the bucket keeps versions: the bytes stay until a lifecycle rule or l0gc sweep --purge-versions removes "
-            f"them{_undelete(r, options)}"
+    if not plan.purge_versions and t.deleted:
+        lines += bytes_that_stay(
+            plan.versioning, options, "" if r.dry_run else plan.run_id, " or l0gc sweep --purge-versions"
         )
     if plan.versioning == UNKNOWN:
         lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
     return lines
-
-
-def _undelete(r: SweepResult, options: SweepOptions) -> str:
-    """How what went is brought back; nothing where there is no record of it, or where nothing went."""
-    if not options.record or r.dry_run:
-        return ""
-    place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
-    return f"; l0gc undelete --run {r.plan.run_id}{place} brings them back until then"

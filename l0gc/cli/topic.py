@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from l0gc.cli.names import TOPIC
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import asked, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.retention import retention_options, retention_text, settings_of
 from l0gc.errors import CorruptObjectError, UsageError
@@ -20,6 +19,8 @@ from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
     PartitionOffsets,
     TopicDescription,
+    alter_defaults,
+    alter_topic,
     create_topic,
     delete_topic,
     describe_topic,
@@ -105,11 +106,11 @@ def alter(
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
         if name is None:
-            now, altered = cluster.controller.alter_defaults(kept)
+            now, altered = alter_defaults(cluster, kept)
             data = {"retention_ms": now.ms, "retention_bytes": now.bytes, "altered": altered}
             out.result(data, [f"the cluster's default: {retention_text(now.ms, now.bytes)}"])
             return
-        topic, altered = cluster.controller.alter_topic(name, kept)
+        topic, altered = alter_topic(cluster, name, kept)
     out.result({**_data(topic), "altered": altered}, [f"topic {topic.name}: {_line(topic)}"])
 
 
@@ -128,7 +129,8 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     out = Output(settings)
     with open_cluster(settings) as (cluster, _):
         if not yes:
-            _ask(settings, _what_goes(cluster, name))
+            what = f"{_what_goes(cluster, name)}; its records can then be read no more, and their objects go"
+            asked(settings, "delete", what)
         topic, broken = delete_topic(cluster, name)
     closed = len(topic.journals) - len(broken)
     out.result(
@@ -149,15 +151,6 @@ def _what_goes(cluster: Cluster, name: str) -> str:
         return f"{what}; a journal of it cannot be read, so nobody knows how many records it has"
     records = count(totals.records, "record")
     return f"{what} and {records}, {totals.unreconciled_records:,} of them not in L1"
-
-
-def _ask(settings: Settings, what: str) -> None:
-    """Go on if the user says so. Raises `UsageError` where there is nobody to ask, or the answer is no."""
-    sentence = f"{what}; its records can then be read no more, and their objects go"
-    if settings.json or not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise UsageError(f"this would delete {sentence}: there is no terminal to ask at, so say --yes")
-    if not click.confirm(f"This deletes {sentence}. Delete it?", err=True):
-        raise UsageError("nothing is deleted")
 
 
 @command.command("list")

@@ -42,6 +42,7 @@ def command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
             "restored": result.restored,
             "gone": result.gone,
             "already": result.already,
+            "again": [{"run_id": run, "objects": objects} for run, objects in sorted(result.again.items())],
             "failed": len(result.failures),
             "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in result.failures[:20]],
         },
@@ -59,9 +60,15 @@ def _lines(result: UndeleteResult, run_id: str) -> list[str]:
     lines = [f"{count(result.restored, 'object')} of run {run_id} brought back"]
     if result.already:
         lines.append(f"{count(result.already, 'object was', 'objects were')} back before")
+    for run, objects in sorted(result.again.items()):
+        lines.append(
+            f"{count(objects, 'object')} did not come back: run {run} deleted {'it' if objects == 1 else 'them'} again; "
+            f"l0gc undelete --run {run}"
+        )
     if result.gone:
         lines.append(
-            f"{count(result.gone, 'object')} did not come back: their versions are gone, or the store kept the markers"
+            f"{count(result.gone, 'object')} did not come back: their versions are gone, the store kept the markers, or a "
+            "run that is no longer on record deleted them again"
         )
     if result.restored:
         why = "it is at or below M" if result.command == SWEEP else "no journal names it"

@@ -17,6 +17,7 @@ from l0gc.cli.options import Duration, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.run_options import (
     ENGINES,
+    bytes_that_stay,
     keep_runs_option,
     max_objects_option,
     max_rate_option,
@@ -35,7 +36,6 @@ from l0gc.collect.vacuum_plan import L1_GRACE_MS, ORPHAN_AGE_MS, VacuumOptions
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, size, span
 from l0gc.settings import Settings
-from l0gc.storage.objectstore import ENABLED, SUSPENDED
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.scan_keys import KEEP_SCANS
@@ -168,12 +168,13 @@ def run_vacuum(
         StoppedError: the user stopped the run.
         PausedError: a pause ended it.
         PartialFailureError: objects could not be deleted, or journals not be read.
+        EpochRegressionError: objects were left that may be of topics which the controller log has lost.
     """
     limited = options.max_objects is not None or options.record_dir is not None or not options.record
     if engine == "spark" and limited:
         raise needs_one_process()
     if options.run_id is None:
-        options = replace(options, run_id=run_id(store.now_ms(), cluster.runtime.new_id()))
+        options = replace(options, run_id=run_id(cluster.now_ms(), cluster.runtime.new_id()))
         logs.set_run_id(options.run_id or "")
     signals: list[int] = []
     with LastRun(cluster, "vacuum", whole=not options.dry_run):
@@ -246,6 +247,8 @@ def data_of(r: VacuumResult) -> dict[str, Any]:
         "listed": r.scanned.listed,
         "unparsable": r.scanned.unparsable,
         "unparsable_samples": r.scanned.samples,
+        "unknown": r.scanned.unknown,
+        "unknown_folders": r.scanned.unknown_folders,
         "l1": {
             "live_objects": r.amounts.live_objects,
             "live_bytes": r.amounts.live_bytes,
@@ -258,6 +261,7 @@ def data_of(r: VacuumResult) -> dict[str, Any]:
         "backpressure_seconds": round(r.backpressure_s, 3),
         "failures": [{"key": f.key, "code": f.code, "message": f.message} for f in t.failures],
         "broken": list(r.broken),
+        "damaged": list(r.damaged),
         "versioning": r.plan.versioning,
         "engine": r.engine,
         "stopped": r.stopped,
@@ -285,10 +289,6 @@ def lines_of(r: VacuumResult, options: VacuumOptions) -> list[str]:
     if r.scanned.unparsable:
         keys = count(r.scanned.unparsable, "key is no L1 key and stays", "keys are no L1 keys and stay")
         lines.append(f"{keys}, e.g. {r.scanned.samples[0]}")
-    if r.plan.versioning in {ENABLED, SUSPENDED} and t.deleted:
-        undelete = ""
-        if options.record and not r.dry_run:
-            place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
-            undelete = f"; l0gc undelete --run {r.run_id}{place} brings data back until then"
-        lines.append(f"the bucket keeps versions: the bytes stay until a lifecycle rule removes them{undelete}")
+    if t.deleted:
+        lines += bytes_that_stay(r.plan.versioning, options, "" if r.dry_run else r.run_id)
     return lines

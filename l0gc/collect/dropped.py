@@ -5,7 +5,8 @@ journal lists it, with when it was dropped, so no listing is needed and nothing 
 store's clock and for two epochs, for readers that replayed the journal before. A reader that takes longer finds it gone,
 replays, and reads what took its place (hazard 19). Only when it is gone an entry says so, and the journal forgets it; a
 run that is killed in between deletes what is gone once more. An index object of a deleted topic is deleted after all that
-it lists, so that what is left after a failure can still be found.
+it lists, so that what is left after a failure can still be found. An object that cannot be deleted, under a legal hold for
+example, keeps nothing but the index object that leads to it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from l0gc.collect.garbage import GarbageSource, Lot
+from l0gc.collect.garbage import DROPPED_L1, GarbageSource, Lot
 from l0gc.collect.remover import Remover
 from l0gc.collect.scan import EligibleObject
 
@@ -34,25 +35,38 @@ class DroppedRemoval:
         self, source: GarbageSource, remover_of: Callable[[str], Remover], stop: threading.Event, *, dry_run: bool
     ) -> None:
         self._source, self._remover_of, self._stop, self._dry_run = source, remover_of, stop, dry_run
+        self._full = False
 
     def run(self, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
         """Remove what was dropped long enough ago. Raises what ended it, and what the source raises."""
         for unit in self._source.units():
             for lot in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
-                if not self._remove(unit, lot):
-                    break
-            if self._stop.is_set():
-                return
+                self._remove(unit, lot)
+                if self._full or self._stop.is_set():
+                    return
 
-    def _remove(self, unit: int, lot: Lot) -> bool:
-        """Whether all of the lot is gone, so that the next one may go."""
-        gone: list[EligibleObject] = []
-        remover = self._remover_of(lot.kind)
-        remover.gone = gone.extend
-        remover.take(lot.objects)
-        remover.drain()
-        if gone and lot.listed and not self._dry_run:
+    def _remove(self, unit: int, lot: Lot) -> None:
+        """Remove a lot. What cannot be deleted stays, with the index object that leads to it and nothing else."""
+        listed = [o for of_tree in lot.trees.values() for o in of_tree]
+        left: set[str] = set()
+        if listed:
+            gone, error = self._delete(DROPPED_L1, listed)
+            if error is not None:
+                raise error
+            left = {o.key for o in listed} - {o.key for o in gone}
+        ready = [o for o in lot.objects if not any(of.key in left for of in lot.trees.get(o.key, ()))]
+        gone, error = self._delete(lot.kind, ready)
+        if gone and not self._dry_run:
             self._source.purged(unit, gone)  # also of a lot that failed in part
-        if remover.error is not None:
-            raise remover.error
-        return len(gone) == len(lot.objects) and not remover.full
+        if error is not None:
+            raise error
+
+    def _delete(self, kind: str, objects: list[EligibleObject]) -> tuple[list[EligibleObject], BaseException | None]:
+        """Those of the objects that are gone, and what ended it."""
+        gone: list[EligibleObject] = []
+        remover = self._remover_of(kind)
+        remover.gone = gone.extend
+        remover.take(objects)
+        remover.drain()
+        self._full = self._full or remover.full
+        return gone, remover.error

@@ -7,7 +7,7 @@ a `Look`, which says of each key what its own unit said after the fence. What ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from l0gc.collect.scan import EligibleObject
@@ -28,23 +28,27 @@ KINDS: Final = (*DATA_KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, ATTEMPTS, GC_MARKS)
 
 
 class Lot(NamedTuple):
-    """Dropped objects of one kind. The next lot may go when this one is gone.
+    """Dropped objects of one kind, which their unit lists.
 
-    `listed`: the unit lists them one by one, so it gets those that are gone; else it lists what leads to them.
+    `trees`: by the key of an index object, the L1 objects that only this one lists: they go first.
     """
 
     kind: str
     objects: list[EligibleObject]
-    listed: bool = True
+    trees: Mapping[str, list[EligibleObject]] = {}
 
 
 class Fact(NamedTuple):
     """What is known of a key in a listing: the epoch that it is stamped with, -1 if it is no such key; the fence of its
-    unit, below which nothing is named any more; and whether its unit names it, or has it among what it dropped."""
+    unit, below which nothing is named any more; and whether its unit names it, or has it among what it dropped.
+
+    `unknown`: it belongs to something that the writers should know, and do not (hazard 10).
+    """
 
     epoch: int
     fence: int
     needed: bool
+    unknown: bool = False
 
 
 class Amounts(NamedTuple):
@@ -64,11 +68,7 @@ class Look(Protocol):
     """What the units of a part of the listing said, at or after their fences."""
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
-        """What is known of each key.
-
-        Raises:
-            EpochRegressionError: the controller should know its topic, or its epoch, and does not (hazard 10).
-        """
+        """What is known of each key."""
         ...
 
 
@@ -98,6 +98,11 @@ class GarbageSource(Protocol):
     @property
     def broken(self) -> Sequence[str]:
         """The units that cannot be read, each with its error; nothing of theirs is garbage."""
+        ...
+
+    @property
+    def damaged(self) -> Sequence[str]:
+        """The dropped objects that cannot be read, each with its error and the way out; they stay with what they list."""
         ...
 
     @property
@@ -153,6 +158,10 @@ class GarbageSource(Protocol):
         """Where objects of each kind that can be orphaned lie."""
         ...
 
-    def scanned(self, fence: int) -> None:
-        """No object below the fence is left that is not needed: what was kept only to find them may be forgotten."""
+    def scanned(self, fence: int, left: Collection[str] | None) -> None:
+        """All objects below the fence that are not needed were found: what was kept only to find them may be forgotten.
+
+        Args:
+            left: the keys of those that could not be deleted; None if they are too many to be known.
+        """
         ...

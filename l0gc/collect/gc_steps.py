@@ -64,7 +64,9 @@ def compute_not_due(
     age_ms = now_ms - published.published_at_ms
     if age_ms >= SCAN_EVERY_MS:
         return ""
-    if lowest <= published.watermark:
+    if lowest < published.watermark:
+        return ""  # a journal was set back: the computation says which one (hazard 38)
+    if lowest == published.watermark:
         return f"M = {published.watermark} cannot move yet"
     if note.published_ms == published.published_at_ms and note.landed == landed and note.held == 0:
         return f"no L0 object has landed since the last run, {span(age_ms)} ago, and none was held then"

@@ -6,6 +6,8 @@ what is stamped below E. The journal is read after the fence, and only then the 
 below E that the journal does not name there will never be named (hazard 25). No time is guessed: a run that takes longer is
 refused at its commit, and stamps its next round anew. What the journal has dropped is not for this rule: it has its own,
 with a time of grace for readers. A key that is no L1 or index key is never deleted, only counted and shown (hazard 13).
+A key of a topic that no log has stays, too: the controller log may have been set back (hazard 10), so the topic's folder is
+left as it is and named, and the run ends as refused.
 The order of the listing decides nothing: each key is judged by itself, and a store that lists out of order is read to the
 end (hazard 12).
 """
@@ -25,23 +27,30 @@ SAMPLES = 3
 
 
 class OrphanCounts(msgspec.Struct):
-    """What a listing held. `unparsable` keys are none of its objects; `samples` are a few of them."""
+    """What a listing held. `unparsable` keys are none of its objects; `samples` are a few of them.
+
+    `unknown` objects belong to topics that no log has; `unknown_folders` are a few of these topics' folders.
+    """
 
     listed: int = 0
     requests: int = 0
     unparsable: int = 0
     samples: list[str] = []
+    unknown: int = 0
+    unknown_folders: list[str] = []
 
     def add(self, other: OrphanCounts) -> None:
         self.listed += other.listed
         self.requests += other.requests
         self.unparsable += other.unparsable
         self.samples = (self.samples + other.samples)[:SAMPLES]
+        self.unknown += other.unknown
+        self.unknown_folders = sorted({*self.unknown_folders, *other.unknown_folders})[:SAMPLES]
 
 
 def is_orphan(fact: Fact) -> bool:
     """Whether an object that is listed may go."""
-    return 0 <= fact.epoch < fact.fence and not fact.needed
+    return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
 class OrphanScan:
@@ -62,9 +71,15 @@ class OrphanScan:
                 if fact.epoch < 0:
                     self.counts.unparsable += 1
                     self.counts.samples += [key] if len(self.counts.samples) < SAMPLES else []
+                elif fact.unknown:
+                    self.counts.add(OrphanCounts(unknown=1, unknown_folders=[self._folder(key)]))
                 elif is_orphan(fact):
                     found.append(EligibleObject(key, fact.epoch, size, modified_ms))
             yield found
+
+    def _folder(self, key: str) -> str:
+        """The folder below the listed prefix that holds `key`."""
+        return f"{self._part.prefix}{key.removeprefix(self._part.prefix).partition('/')[0]}/"
 
     def _pages(self) -> Iterator[ListedPage]:
         """What of the listing is of this part."""

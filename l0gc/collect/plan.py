@@ -20,7 +20,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
-from l0gc.watermark.publication import PublishedWatermark, refuse_if_behind, watermark_of
+from l0gc.watermark.publication import PublishedWatermark, refuse_if_set_back, watermark_of
 from l0gc.watermark.source import ClusterHandle
 
 UNKNOWN: Final = "unknown"
@@ -136,7 +136,7 @@ def make_plan(cluster: ClusterHandle, options: SweepOptions) -> SweepPlan:
         UsageError: there are no such shards.
         SafetyError: a share of the bucket is given, and the bucket was not counted.
     """
-    identity, published = refuse_if_behind(cluster)
+    identity, published, _ = refuse_if_set_back(cluster, keep=False, by_m=True)
     layout = identity.layout
     pause = read_pause(cluster.store)
     if pause is not None and not options.dry_run:
@@ -144,7 +144,7 @@ def make_plan(cluster: ClusterHandle, options: SweepOptions) -> SweepPlan:
     first, last = options.shards or (0, layout.shards - 1)
     if not 0 <= first <= last < layout.shards:
         raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
-    now_ms = cluster.store.now_ms()
+    now_ms = cluster.now_ms()
     return SweepPlan(
         run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
         watermark=watermark_of(published),

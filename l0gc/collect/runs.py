@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -67,12 +67,14 @@ class RunDetail:
 class UndeleteResult:
     """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed.
 
-    `already` were there before: an earlier undelete has brought them back. `command` made the run: a sweep or a vacuum.
+    `already` were there before: an earlier undelete has brought them back. `again` are those that later runs deleted
+    once more, by run. `command` made the run: a sweep or a vacuum.
     """
 
     restored: int = 0
     gone: int = 0
     already: int = 0
+    again: Counter[str] = field(default_factory=Counter)
     command: str = SWEEP
     failures: list[DeleteFailure] = field(default_factory=list)
 
@@ -248,6 +250,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
     since_ms = started_ms(run_id)
     result.command = summary.command if summary is not None else SWEEP
     done: set[VersionedKey] = set()
+    missing: set[str] = set()
     for key in segments:
         rows = read_segment(records, key)
         known = [VersionedKey(r.key, r.version_id) for r in rows if r.status == DELETED and r.version_id not in _NO_ID]
@@ -258,22 +261,45 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
         done |= {m for m in markers if m.key not in sure}
         # Whose marker's id is known is looked up only here; a marker that is gone would be removed once more, and counted.
         names = sorted(sure)
-        is_there = cluster.parallel.map(lambda k: k in store.list(k).modified_ms, names)
-        there = {name for name, back in zip(names, is_there, strict=True) if back}
+        there = _there(cluster, names)
         result.already += len(there)
         markers = [m for m in markers if m.key not in there]
         hidden = {m.key for of_key in found for m in of_key}
         lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
-        result.gone += cluster.parallel.map(lambda k: k in store.list(k).modified_ms, lost).count(False)
+        missing |= set(lost) - _there(cluster, lost)
         for at in range(0, len(markers), PAGE_SIZE):
             some = markers[at : at + PAGE_SIZE]
             failures = store.history.delete(some).failures
             result.failures += failures
             keys = {m.key for m in some} - {f.key for f in failures}
-            back = sum(cluster.parallel.map(lambda k: k in store.list(k).modified_ms, keys))
-            result.restored += back
-            result.gone += len(keys) - back
+            back = _there(cluster, sorted(keys))
+            result.restored += len(back)
+            missing = (missing | keys) - back
+    result.again = _deleted_again(records, run_id, missing) if missing else Counter()
+    result.gone = len(missing) - result.again.total()
     return result
+
+
+def _there(cluster: ClusterHandle, keys: Sequence[str]) -> set[str]:
+    """Which of the keys name objects."""
+    is_there = cluster.parallel.map(lambda k: k in cluster.store.list(k).modified_ms, keys)
+    return {key for key, there in zip(keys, is_there, strict=True) if there}
+
+
+def _deleted_again(records: RecordSource, run_id: str, keys: set[str]) -> Counter[str]:
+    """How many of the keys, which are not there, each later run has deleted last."""
+    again: Counter[str] = Counter()
+    left = set(keys)
+    later = [k for page in records.scan(RUNS, f"{folder(run_id)}~") for k in page.keys]
+    for key in sorted((k for k in later if k.endswith(".parquet")), reverse=True):
+        run = run_of(key)
+        if run is None or not left:
+            continue
+        found = left & {r.key for r in read_segment(records, key) if r.status != LEFT}
+        left -= found
+        if found and not _is_of_versions(key):  # what was removed for good does not come back
+            again[run] += len(found)
+    return again
 
 
 def _versions_of(store: ObjectStore, key: str) -> Iterator[tuple[str, int | None]]:

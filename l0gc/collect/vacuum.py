@@ -36,7 +36,7 @@ from l0gc.collect.remover import Budget, Remover, Tally
 from l0gc.collect.run_end import ending
 from l0gc.collect.scan import EligibleObject
 from l0gc.collect.vacuum_plan import VacuumOptions, VacuumPlan, make_vacuum_plan
-from l0gc.errors import L0gcError, PartialFailureError
+from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.parallel import InlineExecutor, Parallel
@@ -49,7 +49,8 @@ SCANNERS: Final = 8
 class VacuumResult:
     """What a vacuum did, or would do. `stopped`: the caller or a pause ended it.
 
-    `fence` is the epoch below which orphans went, -1 if none were searched for; `broken` are units that cannot be read.
+    `fence` is the epoch below which orphans went, -1 if none were searched for; `broken` are units that cannot be read,
+    `damaged` dropped objects that cannot be.
     """
 
     plan: VacuumPlan
@@ -59,6 +60,7 @@ class VacuumResult:
     fence: int = -1
     amounts: Amounts = field(default_factory=Amounts)
     broken: Sequence[str] = ()
+    damaged: Sequence[str] = ()
     stopped: bool = False
     throttled: int = 0
     backpressure_s: float = 0.0
@@ -119,18 +121,31 @@ class VacuumResult:
         t = self.tally
         if t.paused:
             return refusal(t.paused)
+        found = []
         if t.failed:
             first = t.failures[0]
-            return PartialFailureError(
-                f"{count(t.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
-                f"{first.code} {first.message}. Run l0gc vacuum again"
+            found.append(
+                f"{count(t.failed, 'object')} could not be deleted; the first is {first.key}: {first.code} {first.message}"
             )
         if self.broken:
-            return PartialFailureError(
-                f"{count(len(self.broken), 'journal')} could not be read, and nothing of theirs was deleted; the rest is "
-                f"done: {self.broken[0]}"
+            broken = count(len(self.broken), "journal")
+            found.append(f"{broken} could not be read, and nothing of theirs was deleted: {self.broken[0]}")
+        if self.damaged:
+            damaged = count(len(self.damaged), "dropped index object")
+            found.append(f"{damaged} could not be read: {self.damaged[0]}")
+        if self.scanned.unknown:
+            unknown, folders = count(self.scanned.unknown, "object"), ", ".join(self.scanned.unknown_folders)
+            found.append(
+                f"{unknown} in {folders} stay, since neither the controller nor a journal has their topics: the controller "
+                "log looks restored from an old backup, or they are foreign"
             )
-        return None
+            return EpochRegressionError(
+                f"{'; '.join(found)}. The rest is done. Restore the newer controller log, or remove those objects if they "
+                "are not l0gc's"
+            )
+        if not found:
+            return None
+        return PartialFailureError(f"{'; '.join(found)}. The rest is done; run l0gc vacuum again")
 
 
 class ScansElsewhere(Protocol):
@@ -179,7 +194,7 @@ class Vacuum:
 
         Raises:
             What `make_vacuum_plan` raises: nothing was deleted.
-            EpochRegressionError: a journal or a key knows what the controller does not (hazard 10).
+            EpochRegressionError: a journal knows what the controller does not (hazard 10).
             StoreError: the store failed; what was deleted until then is on record.
         """
         began = self._cluster.runtime.clock.monotonic()
@@ -211,7 +226,7 @@ class Vacuum:
         result.amounts = source.amounts()
         if options.orphans and not self._ended:
             self._vacuum_orphans(source, result, scanners)
-        result.broken = source.broken
+        result.broken, result.damaged = source.broken, source.damaged
 
     def _vacuum_orphans(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
         plan = result.plan
@@ -235,9 +250,17 @@ class Vacuum:
                     self.stop.set()
             if self._ended:
                 return
-        failed = any(t.failed for t in result.tallies.values()) or any(r.tally.failed for r in self._removers.values())
-        if not plan.dry_run and not failed:
-            source.scanned(fence)
+        if not plan.dry_run:
+            source.scanned(fence, self._left(source.prefixes()))
+
+    def _left(self, kinds: Iterable[str]) -> list[str] | None:
+        """The keys of orphans that could not be deleted; None if they are too many to be known."""
+        assert self.result is not None
+        tallies = {kind: remover.tally for kind, remover in self._removers.items()} | self.result.tallies
+        found = [tallies[kind] for kind in kinds if kind in tallies]
+        if any(t.failed > len(t.failures) for t in found):
+            return None
+        return [f.key for t in found for f in t.failures]
 
     def _scan(
         self, kind: str, parts: Sequence[Part], look_at: LookAt, result: VacuumResult, scanners: Parallel

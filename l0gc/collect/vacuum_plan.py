@@ -17,7 +17,7 @@ from l0gc.collect.pause import describe, read_pause, refusal
 from l0gc.collect.plan import run_id, versioning_of
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.storage.objectstore import OFF
-from l0gc.watermark.publication import refuse_if_behind, watermark_of
+from l0gc.watermark.publication import refuse_if_set_back, watermark_of
 from l0gc.watermark.scan_keys import KEEP_SCANS
 from l0gc.watermark.source import ClusterHandle
 
@@ -92,11 +92,11 @@ def make_vacuum_plan(cluster: ClusterHandle, options: VacuumOptions) -> VacuumPl
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
         PausedError: an operator has paused deletions, and this is no dry run.
     """
-    identity, published = refuse_if_behind(cluster)
+    identity, published, _ = refuse_if_set_back(cluster)
     pause = read_pause(cluster.store)
     if pause is not None and not options.dry_run:
         raise refusal(describe(pause))
-    now_ms = cluster.store.now_ms()
+    now_ms = cluster.now_ms()
     return VacuumPlan(
         run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
         watermark=watermark_of(published),

@@ -33,6 +33,7 @@ _LEAST_INTERVAL_MS: Final = 60_000
 FOREIGN_WATERMARK: Final = "foreign_watermark"
 DAMAGED_WATERMARK: Final = "damaged_watermark"
 OLD_CONTROLLER: Final = "old_controller"
+SET_BACK_JOURNAL: Final = "set_back_journal"
 POISONED_KEY: Final = "poisoned_key"
 DAMAGED_JOURNAL: Final = "damaged_journal"
 UNREADABLE_JOURNAL: Final = "unreadable_journal"
@@ -49,12 +50,17 @@ PAUSED: Final = "paused"
 SWEEP_FAILED: Final = "sweep_failed"
 LOCAL_CLOCK: Final = "local_clock"
 DAMAGED_RECORD: Final = "damaged_record"
+UNCLOSED_TOPIC: Final = "unclosed_topic"
 
 CODES: Final = (
-    FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY, DAMAGED_JOURNAL, UNREADABLE_JOURNAL,
-    DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED, UNRECONCILED_DATA, IDLE_WINDOW,
-    COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK, DAMAGED_RECORD,
+    FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY, DAMAGED_JOURNAL,
+    UNREADABLE_JOURNAL, DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED,
+    UNRECONCILED_DATA, IDLE_WINDOW, COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK, DAMAGED_RECORD,
+    UNCLOSED_TOPIC,
 )  # fmt: skip
+
+_M_REFUSED: Final = {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY}
+"""What keeps M from being published."""
 
 COMPUTE: Final = "l0gc compute-watermark"
 RECONCILE: Final = "l0gc reconcile"
@@ -99,12 +105,14 @@ class Facts:
         watermark: the published M; `watermark_error` is FOREIGN or DAMAGED where it cannot be gone by, with the sentence.
         highest: the highest epoch that the published M or a journal knows, and which of them does.
         forgotten: what a journal holds and the controller's log does not know, as a sentence.
+        set_back: which journal was set back, and how that shows, as a sentence.
         computable: M as the journals have it; None where the logs are not l0gc's.
         holders: the partitions that `computable` stands at, the first few; there are `held_partitions` in all.
         windows: of the journals in which M would stand there still if all were reconciled.
         damaged_journals, unreadable_journals: why journals cannot be read: what they hold, or what the store said.
         damaged: the L0 object that holds M, if it cannot be read.
         damaged_record: why the record of a sweep cannot be read.
+        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
         eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
         held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
     """
@@ -120,6 +128,7 @@ class Facts:
     watermark_error: tuple[str, str] | None = None
     highest: tuple[int, str] = (-1, "")
     forgotten: str = ""
+    set_back: str = ""
     computable: int | None = None
     holders: Sequence[Holder] = ()
     held_partitions: int = 0
@@ -128,6 +137,7 @@ class Facts:
     unreadable_journals: Sequence[str] = ()
     damaged: DamagedObject | None = None
     damaged_record: str = ""
+    unclosed: Sequence[str] = ()
     unreconciled_records: int = 0
     eligible_objects: int = -1
     held_objects: Mapping[int, int] = field(default_factory=dict)
@@ -149,6 +159,8 @@ def find_warnings(f: Facts) -> list[Cause]:
     if f.damaged_record:
         remedy = "remove that record, or restore it; until then no past sweep is shown"
         found.append(Cause(DAMAGED_RECORD, f.damaged_record, remedy))
+    if f.unclosed:
+        found.append(Cause(UNCLOSED_TOPIC, _first(f.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot"))
     skew_s = (f.local_ms - f.now_ms) / 1000
     if abs(skew_s) * 1000 <= SKEW_MS:
         return found
@@ -204,7 +216,10 @@ def _of_the_watermark(f: Facts) -> list[Cause]:
         kind, text = f.watermark_error
         compute = THEIR_COMPUTE if f.external_log else COMPUTE
         code = FOREIGN_WATERMARK if kind == FOREIGN else DAMAGED_WATERMARK
-        return [Cause(code, text, f"remove l0gc/watermarks/published.json, then {compute}")]
+        key = "l0gc/watermarks/published.json"
+        restore = f"restore {key} from a version or a backup, or remove it if there is none"
+        way_out = f"remove {key}" if kind == FOREIGN else restore
+        return [Cause(code, text, f"{way_out}, then {compute}")]
     highest, where = f.highest
     if f.external_log or (highest <= f.epoch and not f.forgotten):
         return []
@@ -217,6 +232,9 @@ def _of_the_watermark(f: Facts) -> list[Cause]:
 
 def _of_the_bucket(f: Facts) -> list[Cause]:
     found = []
+    if f.set_back:
+        remedy = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
+        found.append(Cause(SET_BACK_JOURNAL, f.set_back, remedy))
     for key in _keys_in(f, "compute-watermark"):
         parsed = f.layout.parse(key)
         if not f.external_log and parsed is not None and parsed.epoch > f.epoch >= f.highest[0]:
@@ -331,7 +349,7 @@ def _some(f: Facts, holders: Sequence[Holder]) -> str:
 
 def _of_m(f: Facts, others: set[str]) -> list[Cause]:
     """What the journals allow, and what is published does not."""
-    if f.computable is None or others & {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY}:
+    if f.computable is None or others & _M_REFUSED:
         return []
     failed = f.attempts.get("compute-watermark")
     if failed is not None and not failed.ok:
@@ -349,9 +367,9 @@ def _of_m(f: Facts, others: set[str]) -> list[Cause]:
 def _of_failed_runs(f: Facts, others: set[str]) -> list[Cause]:
     """What no better cause explains; the run's own words are the sentence."""
     explained = {
-        "housekeep": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, OLD_CONTROLLER, HOUSEKEEP_OVERDUE},
-        "reconcile": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT, RECONCILE_FAILED},
-        "compute-watermark": {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, POISONED_KEY},
+        "housekeep": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, OLD_CONTROLLER, SET_BACK_JOURNAL, HOUSEKEEP_OVERDUE},
+        "reconcile": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL, DAMAGED_OBJECT, RECONCILE_FAILED},
+        "compute-watermark": _M_REFUSED,
     }
     remedies = {
         "housekeep": (HOUSEKEEP_FAILED, HOUSEKEEP),

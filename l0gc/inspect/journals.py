@@ -1,8 +1,8 @@
 """The journals as they are now, read once: from here status, explain and the report know what holds M, and why.
 
-What a partition holds, and the sentence that says so, is decided where M comes from (`streamlog/epoch_source.py`), so what
-is shown and what M is computed from cannot differ. A journal that cannot be read is named, and the rest is shown. The cost
-goes with the journals, never with their partitions.
+What a partition holds, and the sentence that says so, is decided where M comes from (`journal/summary.py`), so what is shown
+and what M is computed from cannot differ. A journal that cannot be read is named, and the rest is shown. The cost goes with
+the journals, never with their partitions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from functools import cached_property
 from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.epoch_source import JournalTask, TopicRun, summary_of, tasks_of, unknown_topic, unreadable
+from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.summary import JournalTask, TopicRun, summary_of, tasks_of, unreadable
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.journal.window import EpochWindow
 from l0gc.watermark.compute import Watermark, compute
@@ -23,7 +24,7 @@ from l0gc.watermark.source import Holder, UnitSummary
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One journal: its state, or why it cannot be read; `damaged` if that is what it holds, and not what the store said.
+    """One journal: its state, or why it cannot be read.
 
     The state is shared with the process's handle on the journal: do not change it.
     """
@@ -31,7 +32,6 @@ class Reading:
     journal: int
     summary: UnitSummary
     state: JournalState | None
-    damaged: bool = False
 
     @property
     def error(self) -> str:
@@ -66,7 +66,7 @@ class Journals:
         if reading.state is None:
             raise CorruptObjectError(reading.error)
         run = TopicRun(topic.name, topic.revision, partition, 1)
-        return summary_of(reading.journal, [run], reading.state).lowest[0]
+        return summary_of(reading.journal, [run], reading.state, -1).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
         """The extent that keeps a partition where it is, in the object that the holder names."""
@@ -130,6 +130,15 @@ class Journals:
         """The highest epoch that a journal knows, and which one does."""
         return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
 
+    def unclosed(self, now_ms: int) -> list[str]:
+        """The topics that were deleted long ago, and that a journal has not closed yet; as sentences."""
+        return [
+            unclosed_text(topic, r.journal)
+            for topic in self.snapshot.to_be_closed_by(now_ms)
+            for r in (self.readings[j] for j in topic.journals)
+            if r.state is not None and not r.state.closed(topic.revision)
+        ]
+
     def forgotten(self) -> str:
         """The topic that a journal holds and the controller does not know, as only a restored log can leave it; or empty."""
         read = ((r.summary.unit, r.state.topics.values()) for r in self.readings if r.state is not None)
@@ -137,6 +146,14 @@ class Journals:
             unknown_topic(self.snapshot, unit, ((t.revision, t.topic_id) for t in topics)) for unit, topics in read
         )
         return next(filter(None, unknown), "")
+
+
+def unclosed_text(topic: Topic, journal: int) -> str:
+    """That a journal has not closed a topic that was deleted long ago."""
+    return (
+        f"topic {topic.name!r} (revision {topic.revision}) was deleted more than a day ago and is not closed in journal "
+        f"{journal}, so its L1 objects stay"
+    )
 
 
 def _ticks(window: EpochWindow, revision: int, epoch: int, cluster_epoch: int, *, due: bool) -> int:
@@ -166,11 +183,10 @@ def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -
         try:
             with handle.replica.lock:
                 state = handle.catch_up()
-                return Reading(task.journal, summary_of(task.journal, task.runs, state), state)
+                return Reading(task.journal, summary_of(task.journal, task.runs, state, handle.replica.offset), state)
         except StoreUnreachableError:
             raise
         except (CorruptObjectError, StoreError) as e:
-            damaged = isinstance(e, CorruptObjectError)
-            return Reading(task.journal, unreadable(task, str(e)), None, damaged)
+            return Reading(task.journal, unreadable(task, e), None)
 
     return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)))

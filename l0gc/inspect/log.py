@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
-from l0gc.storage.entry import decode_checkpoint
-from l0gc.storage.log import Landed, SharedLog
+from l0gc.storage.entry import Landed, decode_checkpoint
+from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import decode_entry as decode_controller_entry
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, ProducerState, Purged
+from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, ProducerState, Purged, decode_entry
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     INDEX_OBJECT,
@@ -41,7 +41,7 @@ from l0gc.streamlog.journal.rows import (
     name_text,
     unpack,
 )
-from l0gc.streamlog.journal.state import JournalState, decode_entry
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, check_object
 
 _READ_AT_ONCE: Final = 8

@@ -19,6 +19,7 @@ from l0gc.errors import (
     CorruptObjectError,
     NotFoundError,
     ObjectNotFoundError,
+    SetBackError,
     StoreError,
 )
 from l0gc.inspect.causes import (
@@ -39,10 +40,10 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
-from l0gc.watermark.publication import PublishedWatermark, read_published
+from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
 from l0gc.watermark.scan_keys import list_scans
 from l0gc.watermark.scans import read_scan
-from l0gc.watermark.source import UNRECONCILED, Holder
+from l0gc.watermark.source import UNRECONCILED, Holder, UnitSummary
 
 RUNS_SHOWN: Final = 3
 
@@ -138,9 +139,10 @@ def status(cluster: Cluster) -> Status:
         NotInitialisedError: there is no cluster here.
         CorruptObjectError: the controller's log cannot be read, so nothing is known.
     """
+    # What is published comes before what is compared with it: a topic that M was computed without is gone then.
+    published, watermark_error = _published(cluster, cluster.controller.snapshot().cluster_id)
     state = cluster.controller.snapshot()
     now_ms, local_ms = cluster.store.now_ms(), cluster.runtime.clock.now_ms()
-    published, watermark_error = _published(cluster, state.cluster_id)
     layout = KeyLayout(state.key_template, state.shards)
     attempts = read_attempts(cluster.store, cluster.parallel)
     pause = read_pause(cluster.store)
@@ -281,9 +283,11 @@ def _look(cluster: Cluster, journals: Journals, facts: Facts, published: Publish
     if m.watermark < m.cluster_epoch:
         facts.held_partitions = max(journals.at(m.watermark), len(m.held_back_by))
         facts.windows = journals.windows_at(m.watermark)
-    facts.damaged_journals = [r.error for r in journals.readings if r.damaged]
-    facts.unreadable_journals = [r.error for r in journals.readings if r.error and not r.damaged]
+    facts.damaged_journals = [r.error for r in journals.readings if r.summary.damaged]
+    facts.unreadable_journals = [r.error for r in journals.readings if r.error and not r.summary.damaged]
     facts.highest, facts.forgotten = journals.highest(), journals.forgotten()
+    facts.unclosed = journals.unclosed(facts.now_ms)
+    facts.set_back = next(filter(None, (_set_back(published, r.summary) for r in journals.readings)), "")
     if published is not None:
         known = max(published.watermark, published.cluster_epoch)
         facts.highest = max(facts.highest, (known, f"what is in {PUBLISHED_WATERMARK}"))
@@ -295,6 +299,15 @@ def _look(cluster: Cluster, journals: Journals, facts: Facts, published: Publish
     if facts.epoch - m.watermark > NORMAL_LAG or (failed is not None and not failed.ok):
         facts.damaged = objects.damaged()
     return [Held(h, objects.written_ms(h)) for h in m.held_back_by]
+
+
+def _set_back(published: PublishedWatermark | None, unit: UnitSummary) -> str:
+    """Why a journal is refused (hazard 38); empty if it is not."""
+    try:
+        check_set_back(published, unit)
+    except SetBackError as e:
+        return str(e)
+    return ""
 
 
 class _Objects:

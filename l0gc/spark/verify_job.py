@@ -100,7 +100,7 @@ def run(
         StoreError: the store failed; nothing is known.
     """
     started = time.monotonic()
-    young_after_ms = cluster.store.now_ms() - min_age_ms
+    now_ms = cluster.store.now_ms()
     first, watermark, state = _published(cluster)
     check_log_is_ours(state)
     faults = controller_faults(cluster.store, cluster.runtime, parallel=cluster.parallel, deep=deep)
@@ -108,7 +108,7 @@ def run(
     for folder in unknown_journals(cluster.store, state.journals):
         text = f"the controller knows journals 0 to {state.journals - 1} alone"
         first.append(Suspect(kinds.JOURNAL_UNKNOWN, key=folder, detail=text))
-    basis = basis_of(state, watermark, young_after_ms)
+    basis = basis_of(state, watermark, now_ms - min_age_ms, now_ms)
     result = VerifyResult(state.epoch, watermark, deep)
     result.checked.journals, result.checked.partitions = state.journals, state.partition_count
     job = _Job(spark, config, basis, deep=deep)

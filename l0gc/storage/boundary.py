@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"(log|checkpoint)/([0-9]{20})\Z")
 
 
 class _Boundary(msgspec.Struct, frozen=True):
-    boundary: int
+    boundary: Annotated[int, msgspec.Meta(ge=0)]
 
 
 _DECODER: Final = json_decoder(_Boundary)

@@ -23,6 +23,7 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreFullError,
     StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
@@ -48,6 +49,10 @@ _DENIED: Final = {
     "InvalidToken",
     "403",
 }
+_FULL: Final = {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"}
+"""What SeaweedFS', Ceph's and MinIO's gateways call it; with 507, or 403."""
+_REFUSALS: Final = {501, 505, 507}
+"""Of the server's errors those that say that a request was not carried out; after any other a write may have landed."""
 _CONNECT_SECONDS: Final = 5
 _OF_AWS: Final = re.compile(r"https://s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 
@@ -160,11 +165,16 @@ class Connection:
             return missing
         if status == 412:
             return PreconditionFailedError(f"{self.full(key)} is not what the write expected")
+        if status == 507 or code in _FULL:
+            return StoreFullError(
+                f"the store is full ({status} {code}) and does not take {self.full(key)}; add space, or delete what may go: "
+                "l0gc sweep --record-dir DIR"
+            )
         if code in _DENIED or status in {401, 403}:
             return AccessDeniedError(
                 f"the store refused access to {self.full(key)} ({code}): check the credentials and their permissions"
             )
-        if conditional and (status >= 500 or status == 409):
+        if conditional and ((status >= 500 and status not in _REFUSALS) or status == 409):
             return AmbiguousWriteError(f"writing {self.full(key)}: {status} {code}")
         if status in {429, 503} or code in {"SlowDown", "Throttling", "RequestLimitExceeded"}:
             return ThrottledError(f"the store asks to slow down at {self.full(key)} ({code})")

@@ -1,4 +1,4 @@
-"""What an object of the shared log holds: an entry or a checkpoint, packed, with a checksum after it.
+"""What an object of the shared log holds: an entry or a checkpoint, packed, with a checksum after it; and each as read.
 
 One changed bit could make another valid entry: an epoch that was never reached, a bound that lets live objects go. So each
 object ends with a CRC-32 over its key and its content, which finds a changed object and one that lies at another's place.
@@ -10,6 +10,7 @@ An object is: one byte that says how the content is packed, the content (a msgpa
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -52,6 +53,33 @@ class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
 
     time_ms: Millis
     state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """An entry at its offset.
+
+    `date_ms` is the store's clock when it was read or written; the offset after an entry that was written was free then.
+    `weight` is what its object weighs in bytes.
+    """
+
+    offset: int
+    time_ms: int
+    payload: bytes
+    date_ms: int
+    weight: int = 0
+    writer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A checkpoint as read: the state after `offset`, the log's time there, the object's weight, and the store's clock."""
+
+    offset: int
+    time_ms: int
+    state: bytes
+    weight: int
+    date_ms: int = 0
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -5,7 +5,8 @@ Why it is safe without a server:
   the owner's entry, and decides again; that fences every stale writer.
 - An append whose reply was lost is settled by reading the offset back and comparing the entry's id (hazard 8). It is
   repeated at the same offset only, never at another one while its outcome is open. A 412 alone does not say that the
-  entry is another's: a proxy may have sent the request twice.
+  entry is another's: a proxy may have sent the request twice. A refusal is believed only after the offset
+  was read: the store may have answered a proxy, and the proxy this writer.
 - Truncation deletes entries that a checkpoint covers, after a boundary that keeps sleepers from believing in what they
   re-create there (`boundary.py`, hazard 7).
 - Every object carries a checksum over its content and its key (`entry.py`); what fails it stops the log.
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from l0gc.errors import (
+    AccessDeniedError,
     AmbiguousWriteError,
     AppendOutcomeUnknownError,
     CorruptObjectError,
@@ -36,9 +38,19 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import CLOCKS_DIFFER_MS, Boundary, Folder, within
-from l0gc.storage.entry import Checkpoint, Entry, decode_checkpoint, decode_entry, encode_checkpoint, encode_entry
+from l0gc.storage.entry import (
+    Checkpoint,
+    Entry,
+    KeptState,
+    Landed,
+    decode_checkpoint,
+    decode_entry,
+    encode_checkpoint,
+    encode_entry,
+)
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore, Stored
 from l0gc.storage.parallel import Inline, Parallel
+from l0gc.storage.store_time import StoreTime
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,38 +69,12 @@ _WRITER: Final = 8
 _BACKOFF_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """An entry at its offset.
-
-    `date_ms` is the store's clock when it was read or written; the offset after an entry that was written was free then.
-    `weight` is what its object weighs in bytes.
-    """
-
-    offset: int
-    time_ms: int
-    payload: bytes
-    date_ms: int
-    weight: int = 0
-    writer: str = ""
-
-
 class OffsetTakenError(LogConflictError):
     """Another writer's entry owns the offset, and `landed` is that entry: a replica at the state before may apply it."""
 
     def __init__(self, message: str, landed: Landed) -> None:
         super().__init__(message)
         self.landed = landed
-
-
-@dataclass(frozen=True, slots=True)
-class KeptState:
-    """A checkpoint as read: the state after `offset`, the log's time there, and what the object weighs."""
-
-    offset: int
-    time_ms: int
-    state: bytes
-    weight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +106,11 @@ class SharedLog:
         *,
         parallel: Parallel | None = None,
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
+        store_time: StoreTime | None = None,
     ) -> None:
+        """All logs of a process share a `store_time`."""
         self.folder = folder
+        self.store_time = store_time or StoreTime(store)
         self.min_age_ms = truncate_min_age_ms
         self.boundary = Boundary(store, folder, runtime, truncate_min_age_ms)
         self._store = store
@@ -134,10 +123,6 @@ class SharedLog:
 
     def checkpoint_key(self, offset: int) -> str:
         return f"{self.folder}checkpoint/{offset:020}"
-
-    @property
-    def boundary_key(self) -> str:
-        return self.boundary.key
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -172,6 +157,7 @@ class SharedLog:
             if self.boundary.if_due(0 if slept else folder.date_ms, read_ms)[0] > start + 1:
                 gap = f"it was truncated past {self.entry_key(start + 1)} while it was read"
                 continue
+            self.store_time.saw(folder.date_ms, *(e.date_ms for e in (kept, *entries) if e is not None))
             return Replay(kept, entries, folder)
         raise CorruptObjectError(
             f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
@@ -200,6 +186,7 @@ class SharedLog:
                 # Whatever was found after this offset has been written since it was seen to be free.
                 if self.boundary.if_due(as_of_ms, found)[0] > after + 1:
                     raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
+                self.store_time.saw(found)
                 return entries, found
             if hasty and not self.boundary.is_due(as_of_ms, entries[-1].date_ms):
                 return entries, as_of_ms
@@ -223,9 +210,9 @@ class SharedLog:
 
     def _get_checkpoint(self, offset: int) -> KeptState:
         key = self.checkpoint_key(offset)
-        body = self._store.get(key).body
-        kept = decode_checkpoint(key, body)
-        return KeptState(offset, kept.time_ms, kept.state, len(body))
+        stored = self._store.get(key)
+        kept = decode_checkpoint(key, stored.body)
+        return KeptState(offset, kept.time_ms, kept.state, len(stored.body), stored.date_ms)
 
     def list_folder(self) -> Folder:
         """What the log's folder holds now."""
@@ -247,13 +234,13 @@ class SharedLog:
             LogOvertakenError: the log was truncated past the offset; the entry is not part of it.
             AppendOutcomeUnknownError: it could not be learned whether the entry landed.
             ProtocolError: the entry is too large.
-            StoreError: the store refused, and the entry did not land.
+            StoreError: the store refused, and the entry did not land; `StoreFullError`, `AccessDeniedError` among them.
         """
         key = self.entry_key(offset)
         entry_id = f"{self.writer}-{self._runtime.new_id()}"
         body = encode_entry(key, Entry(entry_id, time_ms, payload))
         began = self._runtime.clock.monotonic()
-        doubt, owner, date = self._create(offset, body, began + APPEND_DEADLINE_S)
+        doubt, owner, date = self._create(offset, entry_id, body, began + APPEND_DEADLINE_S)
         # Who was asleep for so long may have landed, and been truncated since.
         slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
         if owner is not None and owner.id != entry_id:
@@ -279,12 +266,14 @@ class SharedLog:
             raise overtaken
         if doubt is not None:
             _log.info("an append whose reply was lost has landed: %s", doubt, extra=event("append_settled", key=key))
+        self.store_time.saw(date)
         # Of an entry that was found, only the time of its writing says when the offset after it was free.
-        return Landed(
-            offset, time_ms, payload, date if owner is None else min(date, owner.created_ms), len(body), self.writer
-        )
+        date = date if owner is None else min(date, owner.created_ms)
+        return Landed(offset, time_ms, payload, date, len(body), self.writer)
 
-    def _create(self, offset: int, body: bytes, deadline: float) -> tuple[StoreError | None, _Owner | None, int]:
+    def _create(
+        self, offset: int, entry_id: str, body: bytes, deadline: float
+    ) -> tuple[StoreError | None, _Owner | None, int]:
         """Create the entry, unless the offset has an owner.
 
         Returns what was in doubt on the way, the owner as read back (None: this writer, by the store's own word), and the
@@ -309,11 +298,13 @@ class SharedLog:
             except StoreError as e:
                 if doubt is not None:  # an earlier try may still land
                     raise self._unknown(offset, doubt) from e
-                attempt += 1
-                if not isinstance(e, StoreUnreachableError) or attempt >= _CONNECTS:
-                    raise
-                self._pause(attempt)  # no connection was made, so nothing was sent
-                continue
+                if isinstance(e, StoreUnreachableError):  # no connection was made, so nothing was sent
+                    attempt += 1
+                    if attempt >= _CONNECTS:
+                        raise
+                    self._pause(attempt)
+                    continue
+                doubt, owner = e, self._landed_though(offset, entry_id, e, deadline)
             if owner is not None:
                 return doubt, owner, owner.landed.date_ms
             attempt += 1
@@ -332,6 +323,20 @@ class SharedLog:
             attempt += 1
             self._pause(attempt)
 
+    def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> _Owner:
+        """This writer's entry, where it landed in spite of a refusal, which is raised where it did not."""
+        try:
+            owner = self._owner(offset)
+        except StoreError as e:
+            if isinstance(refusal, AccessDeniedError) and isinstance(e, AccessDeniedError):
+                raise refusal from e  # credentials that may not even read have written nothing
+            raise self._unknown(offset, refusal) from e
+        if owner is None and self._runtime.clock.monotonic() > deadline:
+            raise self._unknown(offset, refusal)  # a process that slept: it may have landed, and been truncated
+        if owner is None or owner.id != entry_id:
+            raise refusal
+        return owner
+
     def _owner(self, offset: int) -> _Owner | None:
         try:
             return self._parse(offset, self._store.get(self.entry_key(offset)))
@@ -342,10 +347,7 @@ class SharedLog:
         self._runtime.clock.sleep(self._runtime.jitter(min(5.0, _BACKOFF_S * 2**attempt)))
 
     def _unknown(self, offset: int, cause: Exception) -> AppendOutcomeUnknownError:
-        return AppendOutcomeUnknownError(
-            f"whether {self.entry_key(offset)} was written is not known ({cause}); "
-            "run the command again with the same --producer, which repeats nothing"
-        )
+        return outcome_unknown(self.entry_key(offset), str(cause))
 
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
@@ -388,3 +390,11 @@ class SharedLog:
             del folder.entries[o]
         del folder.checkpoints[: len(spent)]
         return len(old)
+
+
+def outcome_unknown(what: str, why: str) -> AppendOutcomeUnknownError:
+    """The error for an append of which it could not be learned whether it landed."""
+    return AppendOutcomeUnknownError(
+        f"whether {what} was written is not known ({why}); "
+        "run the command again with the same --producer, which repeats nothing"
+    )

@@ -1,15 +1,26 @@
-"""Doing independent store calls at once, or one after another where a test must replay their order."""
+"""Doing independent store calls at once, or one after another where a test must replay their order.
+
+The threads that do them are not those of `concurrent.futures`, which waits in conditions of `threading`. These are written
+in Python: an exception in the middle of one, such as Ctrl-C in a notebook, leaves it locked, and then a thread of the pool
+waits for ever, and so does its caller (hazard 29).
+"""
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import AbstractContextManager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+_BEGUN_S: Final = 1.0
+"""A thread that has not begun by then is started again: an exception that is set in the thread that starts it may come to
+the new one, and end it."""
 
 
 class InlineExecutor(Executor):
@@ -22,6 +33,92 @@ class InlineExecutor(Executor):
         except Exception as e:  # noqa: BLE001 - raised again where the result is asked for
             future.set_exception(e)
         return future
+
+
+class _Submitted(Future[B]):
+    """What a worker does. Its lock is held until it has ended, so one step of C waits for it."""
+
+    def __init__(self, do: Callable[[], B]) -> None:
+        super().__init__()
+        self._do = do
+        self._error: BaseException | None = None
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
+
+    def run(self) -> None:
+        try:
+            self._value = self._do()
+        except BaseException as e:  # noqa: BLE001 - raised again where the result is asked for
+            self._error = e
+        self._under_way.release()
+
+    def drop(self) -> None:
+        """It is not done any more."""
+        self._error = CancelledError()
+        self._under_way.release()
+
+    def done(self) -> bool:
+        return not self._under_way.locked()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        with self._under_way:
+            return self._error
+
+    def result(self, timeout: float | None = None) -> B:
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._value
+
+
+class WorkerThreads(Executor):
+    """At most so many threads; each is started when there is something to do."""
+
+    def __init__(self, workers: int, name: str) -> None:
+        self._workers, self._name = workers, name
+        self._alive: list[threading.Lock] = []
+        self._tasks: SimpleQueue[_Submitted[Any] | None] = SimpleQueue()
+
+    def submit(self, fn: Callable[..., B], /, *args: Any, **kwargs: Any) -> Future[B]:
+        if len(self._alive) < self._workers:
+            self._start(f"{self._name}_{len(self._alive)}")
+        task = _Submitted(lambda: fn(*args, **kwargs))
+        self._tasks.put(task)
+        return task
+
+    def _start(self, name: str) -> None:
+        alive, begun = threading.Lock(), threading.Lock()
+        begun.acquire()
+        while True:
+            thread = threading.Thread(target=_work, args=(self._tasks, alive, begun), name=name, daemon=True)
+            _thread.start_new_thread(thread.start, ())  # this thread must not wait in the condition of `start`
+            if begun.acquire(timeout=_BEGUN_S):
+                break
+        self._alive.append(alive)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            with suppress(Empty):
+                while (task := self._tasks.get_nowait()) is not None:
+                    task.drop()
+        self._tasks.put(None)
+        for alive in self._alive if wait else ():
+            with alive:
+                pass
+
+    def __del__(self) -> None:
+        self.shutdown(wait=False)
+
+
+def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, begun: threading.Lock) -> None:
+    if not alive.acquire(blocking=False):
+        return  # it began so late that another thread is in its place
+    begun.release()
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task
+    tasks.put(None)  # for the others
+    alive.release()
 
 
 class Parallel(Protocol):
@@ -42,7 +139,7 @@ class Threads(AbstractContextManager["Threads"]):
 
     def __init__(self, workers: int, name: str = "l0gc") -> None:
         self._prefix = name
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
+        self._pool = WorkerThreads(workers, name)
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         todo = list(items)

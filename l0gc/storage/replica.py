@@ -3,13 +3,16 @@
 A decision is made against the state at the very offset where its entry lands: `propose` hands the state to `decide`,
 appends at the next offset, and on a conflict applies the winner's entry and asks `decide` again. The state holds only what
 has landed, so a checkpoint can never say more than the log (hazard 18).
+
+An exception of any kind may come between any two steps: Ctrl-C, a timeout, too little memory. So the state counts as broken
+from before the first change of an entry until after the last, and is replayed before it is used again (hazard 29).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -18,7 +21,8 @@ from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
 from l0gc.storage.contention import Turns
-from l0gc.storage.log import KEPT_CHECKPOINTS, KeptState, Landed, OffsetTakenError, SharedLog
+from l0gc.storage.entry import KeptState, Landed
+from l0gc.storage.log import KEPT_CHECKPOINTS, OffsetTakenError, SharedLog
 
 _log: Final = logging.getLogger(__name__)
 
@@ -80,6 +84,7 @@ class Replica(Generic[S]):
         self._runtime = runtime
         self._turns = Turns(runtime, log.writer)
         self._state: S = machine.initial()
+        self._whole = False
         self.offset = -1
         self.time_ms = 0
         self.as_of_ms: int | None = None
@@ -94,17 +99,18 @@ class Replica(Generic[S]):
     def state(self) -> S:
         """The state as of the last read of the log; replays it on first use."""
         with self.lock:
-            if self.as_of_ms is None:
+            if not self._whole:
                 self.replay()
             return self._state
 
     def peek(self) -> S:
-        """The state without waiting for a change that is under way; for hints alone."""
+        """The state without waiting for a change that is under way, and perhaps half changed; for hints alone."""
         return self._state
 
     def replay(self) -> None:
         """Build the state anew from the log."""
         with self.lock:
+            self._whole = False
             self._read_at = self._runtime.clock.monotonic()
             r = self.log.replay()
             kept = r.checkpoint or KeptState(-1, 0, b"", 0)
@@ -113,9 +119,8 @@ class Replica(Generic[S]):
                 state = self._machine.decode(kept.state, self.log.checkpoint_key(kept.offset))
             self._state, self.offset, self.time_ms = state, kept.offset, kept.time_ms
             self._kept(kept.offset, kept.weight)
-            for entry in r.entries:
-                self._apply(entry)
-            self.as_of_ms, self._folder = r.folder.date_ms, r.folder
+            self._folder = r.folder
+            self._take(r.entries, r.folder.date_ms)
 
     def catch_up(self, *, hasty: bool = False) -> S:
         """The state as the log has it now.
@@ -124,13 +129,13 @@ class Replica(Generic[S]):
             hasty: the writer whose turn is before ours may have ended it, and that is all there is to know.
         """
         with self.lock:
-            if self.as_of_ms is None:
+            if not self._whole:
                 self.replay()
                 return self._state
+            assert self.as_of_ms is not None
             now = self._runtime.clock.monotonic()
             # Where much time has passed by this machine's clock, a store's clock that jumped must not say otherwise.
             slept = (now - self._read_at) * 1000 >= self.log.min_age_ms / 3
-            self._read_at = now
             try:
                 entries, as_of_ms = self.log.tail(
                     self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._turns.place // 2), hasty=hasty
@@ -138,12 +143,11 @@ class Replica(Generic[S]):
             except LogOvertakenError:
                 self.replay()
                 return self._state
-            for entry in entries:
-                self._apply(entry)
+            self._read_at = now
+            self._take(entries, as_of_ms)
             requests = 1 if hasty or not entries else 2
             self._turns.measured((self._runtime.clock.monotonic() - now) / requests)
             self._turns.landed([e.writer for e in entries])
-            self.as_of_ms = as_of_ms
             return self._state
 
     # -- changing the state -------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ class Replica(Generic[S]):
         while True:
             self._wait_for_turn(just_read=conflicts > 0)
             with self.lock:
-                if self.as_of_ms is None:
+                if not self._whole:
                     self.replay()
                 elif clock.monotonic() - self._read_at > READ_AGAIN_S:
                     self.catch_up()
@@ -206,31 +210,38 @@ class Replica(Generic[S]):
     def _append(self, offset: int, payload: bytes) -> bool:
         """Append and apply; False where another writer was first, whose entry is applied then."""
         assert self.as_of_ms is not None
+        self._whole = False  # unless it is certain what happened to the append, the log is asked
         try:
-            landed = self.log.append(offset, payload, time_ms=max(self.time_ms, self.as_of_ms), as_of_ms=self.as_of_ms)
+            time_ms = max(self.time_ms, self.log.store_time.settle(self.as_of_ms))  # in the log it is for ever
+            landed = self.log.append(offset, payload, time_ms=time_ms, as_of_ms=self.as_of_ms)
         except LogConflictError as e:
+            self._whole = True
             _log.debug("%s", e, extra=event("log_conflict", log=self.log.folder, offset=offset))
             if isinstance(e, OffsetTakenError):
-                self._apply(e.landed)
+                self._take([e.landed], self.as_of_ms)
                 self._turns.landed([e.landed.writer])
             elif isinstance(e, LogOvertakenError):
                 self.replay()
             else:
                 self.catch_up()
             return False
-        except BaseException:
-            self.as_of_ms = None  # whatever happened to the append, the log knows
-            raise
         self._read_at = self._runtime.clock.monotonic()
         was_due = self.checkpoint_due()
-        self._apply(landed)
+        self._take([landed], landed.date_ms)
         self._turns.landed([landed.writer])
-        self.as_of_ms = landed.date_ms
         if self.checkpoint_due():
             # The entry has landed, whatever becomes of the checkpoint; another writer will keep the state.
             with suppress(L0gcError):
                 self._checkpoint_in_turn(was_due)
         return True
+
+    def _take(self, entries: Sequence[Landed], as_of_ms: int) -> None:
+        """Apply the entries that follow; the offset after them was free at `as_of_ms`. Only then the state is whole."""
+        self._whole = False
+        for entry in entries:
+            self._apply(entry)
+        self.as_of_ms = as_of_ms
+        self._whole = True
 
     def _apply(self, entry: Landed) -> None:
         self._machine.apply(self._state, entry)
@@ -302,4 +313,5 @@ class Replica(Generic[S]):
             spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
                 return 0
+            self.log.store_time.settle(self._folder.date_ms)
             return self.log.truncate(self._folder)

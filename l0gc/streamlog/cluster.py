@@ -6,11 +6,13 @@ Nothing is decided here; it is where the pieces are put together, so that comman
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
@@ -20,11 +22,12 @@ from l0gc.storage.parallel import Inline, Parallel, Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.watermark.publication import refuse_if_behind
-from l0gc.watermark.source import ClusterIdentity
+from l0gc.watermark.publication import refuse_if_behind, refuse_if_not_above
+from l0gc.watermark.source import ClusterIdentity, UnitSummary
 
 if TYPE_CHECKING:
     from l0gc.streamlog.journal.handle import JournalHandle
+    from l0gc.streamlog.journal.summary import JournalTask
 
 THREADS: Final = 16
 """For requests that are sent at once, of a command or of a program that uses the library."""
@@ -54,6 +57,7 @@ class Cluster:
             parallel=self.parallel,
             truncate_min_age_ms=self.truncate_min_age_ms,
             guard=lambda: refuse_if_behind(self),
+            check_above=lambda epoch: refuse_if_not_above(self, epoch),
         )
 
     @property
@@ -64,6 +68,10 @@ class Cluster:
     def identity(self) -> ClusterIdentity:
         """Whose bucket this is, and at which epoch, as the controller's log has it now. See `Controller.snapshot`."""
         return identity_of(self.controller.snapshot())
+
+    def now_ms(self) -> int:
+        """The store's clock now, for what cannot be undone. See `StoreTime.settle`."""
+        return self.controller.store_time.now_ms()
 
     def journal(self, number: int) -> JournalHandle:
         """The process's handle on a journal; always the same one, so that its threads share one fence."""
@@ -80,6 +88,32 @@ class Cluster:
                     truncate_min_age_ms=self.truncate_min_age_ms,
                 )
             return self._journals[number]
+
+    def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
+        """The journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`."""
+        from l0gc.streamlog.journal.summary import read_journal, summary_of, tasks_of, unreadable
+
+        with self.controller.replica.lock:
+            state = self.controller.replica.state
+            everyone = [] if state.external_log else tasks_of(state, NO_WATERMARK)
+
+        def read(task: JournalTask) -> UnitSummary:
+            if not keep and task.journal not in self._journals:
+                return read_journal(self.store, task).summary
+            handle = self.journal(task.journal)
+            try:
+                with handle.replica.lock:
+                    found = summary_of(task.journal, task.runs, handle.catch_up(), handle.replica.offset)
+            except StoreUnreachableError:
+                raise
+            except (CorruptObjectError, StoreError) as e:
+                if not handle.judged:
+                    handle.unread = str(e)
+                return unreadable(task, e)
+            handle.unread, handle.judged = "", True
+            return found
+
+        return self.parallel.map(read, [t for t in everyone if some is None or t.journal in some])
 
     def touched(self) -> list[JournalHandle]:
         """The handles that this process has used."""

@@ -16,10 +16,10 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import OFFSET, Rows
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.expire import ExpireResult, run_expiry
-from l0gc.streamlog.level_one.index import files_of
+from l0gc.streamlog.level_one.expire import ExpireResult, Listed, left_out, run_expiry
+from l0gc.streamlog.level_one.index import UNREADABLE, files_of
 from l0gc.streamlog.reader import first_at_or_after
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.watermark.publication import refuse_if_set_back
 
 HIGH_WATERMARK: Final = -1
 """As an offset to delete records before: all that there are, as in Kafka's DeleteRecords."""
@@ -52,11 +52,12 @@ def delete_records(
         raise UsageError("say before what records are to be deleted: an offset or a time, one of the two")
     if before_offset is not None and before_offset < HIGH_WATERMARK:
         raise UsageError(f"offset {before_offset} cannot be; give one from 0 up, or -1 for all records that there are")
-    refuse_if_behind(cluster)
+    refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
     target = state.topic(topic)
     partitions = np.arange(target.partitions) if partition is None else np.array([target.id(partition).partition])
     ends, starts = _ends(cluster, target, partitions)
+    errors: dict[int, str] = {}
     if before_offset is not None:
         wanted = ends if before_offset == HIGH_WATERMARK else np.full(len(partitions), before_offset, np.int64)
         for at in np.flatnonzero(wanted > ends)[:1].tolist():
@@ -67,16 +68,26 @@ def delete_records(
     else:
         assert before_time_ms is not None
         search = [(p, s, e) for p, s, e in zip(*(c.tolist() for c in (partitions, starts, ends)), strict=True)]
-        wanted = np.array(cluster.parallel.map(lambda x: _first(cluster, target, *x, before_time_ms), search), np.int64)
+
+        def first(of: tuple[int, int, int]) -> int:
+            try:
+                return _first(cluster, target, *of, before_time_ms)
+            except UNREADABLE as e:
+                errors[of[0]] = left_out(target.id(of[0]), e)
+                return of[1]  # where it begins
+
+        wanted = np.array(cluster.parallel.map(first, search), np.int64)
     chosen = dict(zip(partitions.tolist(), wanted.tolist(), strict=True))
 
-    def of_journal(t: Topic, known: TopicState, journal: int) -> tuple[Rows, Rows]:
+    def of_journal(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
         mine = known.partitions[np.isin(known.partitions, partitions)]
         offsets = np.array([chosen[p] for p in mine.tolist()], OFFSET)
         begins = known.log_start[np.searchsorted(known.partitions, mine)]
         return mine[offsets > begins], offsets[offsets > begins]
 
-    return run_expiry(cluster, [target], of_journal, dry_run, shown)
+    result = run_expiry(cluster, [target], of_journal, dry_run, shown)
+    result.errors = [*(error for _, error in sorted(errors.items())), *result.errors]
+    return result
 
 
 def _ends(cluster: Cluster, topic: Topic, partitions: Rows) -> tuple[Rows, Rows]:

@@ -12,7 +12,8 @@ all of it was deleted, is known to the journals: they remember what they closed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -38,16 +39,18 @@ from l0gc.errors import (
     StoreError,
     StoreUnreachableError,
 )
+from l0gc.formatting import count
 from l0gc.keys import PartitionId, level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import L1_DATA, L1_INDEX, JournalLook, JournalPart, PartTopic, look_at, parse_key
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import index_key, l1_key, read_dropped
+from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_dropped
 
 LOT: Final = 16 * PAGE_SIZE
 """Dropped objects that are deleted before their journal records it."""
@@ -66,6 +69,7 @@ class JournalGarbage:
         self._states: dict[int, JournalState] = {}
         self._fences: dict[int, int] = {}
         self._broken: dict[int, str] = {}
+        self._damaged: list[str] = []
         self._assumed = False
         self._waiting: list[int] = []
         self._state = ControllerState()
@@ -75,19 +79,27 @@ class JournalGarbage:
         return [f"journal {j}: {error}" for j, error in sorted(self._broken.items())]
 
     @property
+    def damaged(self) -> list[str]:
+        return sorted(self._damaged)
+
+    @property
     def objects(self) -> int:
         return sum(s.totals(r).l1_objects for s in self._states.values() for r in s.topics)
 
     def look(self) -> None:
         self._state = self._cluster.controller.snapshot()
-        self._states, self._fences, self._broken = {}, {}, {}
+        self._states, self._fences, self._broken, self._damaged = {}, {}, {}, []
         self._cluster.parallel.map(self._read, range(self._state.journals))
         for journal, state in sorted(self._states.items()):
             self._check(journal, state)
 
     def _read(self, journal: int) -> None:
         try:
-            self._states[journal] = self._cluster.journal(journal).catch_up()
+            handle = self._cluster.journal(journal)
+            if handle.unread:
+                raise handle.not_judged()
+            handle.catch_up()
+            self._states[journal] = _as_it_stands(handle)
         except StoreUnreachableError:
             raise
         except _OF_ONE_JOURNAL as e:
@@ -137,7 +149,7 @@ class JournalGarbage:
             some = rows[rows["kind"] == of]
             for at in range(0, len(some), LOT):
                 yield Lot(kind, [_dropped(names, row) for row in some[at : at + LOT]])
-        yield from self._trees(unit, names, rows[rows["kind"] == INDEX_TREE])
+        yield from self._trees(names, rows[rows["kind"] == INDEX_TREE])
 
     def is_due(self, before_ms: int) -> bool:
         """Whether anything that was dropped before then may go."""
@@ -146,29 +158,29 @@ class JournalGarbage:
         found = (s.dropped[s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
         return any(np.isin(rows["revision"], names).any() for rows in found)
 
-    def _trees(self, unit: int, names: Mapping[int, str], trees: Rows) -> Iterator[Lot]:
-        """Index objects with all that they list, which goes first."""
+    def _trees(self, names: Mapping[int, str], trees: Rows) -> Iterator[Lot]:
+        """Index objects with all that they list, which goes first. Those that cannot be read stay, with what they list."""
         at = 0
         while at < len(trees):
             end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), LOT))
             some, at = trees[at:end], end
-            listed = self._cluster.parallel.map(functools.partial(self._listed, unit, names), some)
-            objects = [o for of_tree in listed if of_tree is not None for o in of_tree]
-            if objects:
-                yield Lot(DROPPED_L1, objects, listed=False)
-            readable = [_dropped(names, row) for row, of_tree in zip(some, listed, strict=True) if of_tree is not None]
+            listed = self._cluster.parallel.map(functools.partial(self._listed, names), some)
+            readable = [(_dropped(names, row), of) for row, of in zip(some, listed, strict=True) if of is not None]
             if readable:
-                yield Lot(DROPPED_INDEX, readable)
+                yield Lot(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
 
-    def _listed(self, unit: int, names: Mapping[int, str], tree: Rows) -> list[EligibleObject] | None:
+    def _listed(self, names: Mapping[int, str], tree: Rows) -> list[EligibleObject] | None:
         """What a dropped index object lists; None if that cannot be known."""
         p = _partition(names, tree)
         try:
             rows = read_dropped(self._cluster.store, p, tree)
         except ObjectNotFoundError:
             return []  # it was deleted after all that it listed, and its journal does not know
-        except CorruptObjectError as e:
-            self._broken[unit] = str(e)
+        except UNREADABLE as e:
+            what = f"index object {index_key(p, tree)} and the {count(int(tree['rows']), 'L1 object')} of {p} that it lists"
+            self._damaged.append(
+                f"{what} stay: {e}. Restore it from a version or a backup, or remove it: a vacuum then finds what it listed"
+            )
             return None
         dropped_ms = int(tree["dropped_ms"])
         files = map(l1_file, rows)
@@ -193,7 +205,7 @@ class JournalGarbage:
                 if epoch > fence and not dry_run:
                     fence = handle.fence_l1(epoch)
                 self._fences[journal] = max(fence, epoch)
-                self._states[journal] = handle.state
+                self._states[journal] = _as_it_stands(handle)
             except StoreUnreachableError:
                 raise
             except _OF_ONE_JOURNAL as e:
@@ -253,12 +265,13 @@ class JournalGarbage:
         assert isinstance(part, JournalPart)
         return JournalLook(store, part, self._states.__getitem__)
 
-    def scanned(self, fence: int) -> None:
+    def scanned(self, fence: int, left: Collection[str] | None) -> None:
         """Have the controller forget the topics of which nothing is left, and nothing can come any more.
 
         A run that stamps at the fence or above has seen that the topic was deleted.
         """
-        self._purge_unnamed(fence)
+        if left is not None:
+            self._purge_unnamed(fence, {key.revision for k in left if (key := parse_key(k)) is not None})
         now = self._now()
         done = [
             d.topic.revision
@@ -272,19 +285,32 @@ class JournalGarbage:
         if done:
             self._cluster.controller.forget_topics(done)
 
-    def _purge_unnamed(self, fence: int) -> None:
+    def _purge_unnamed(self, fence: int, left: Collection[int]) -> None:
         """Purge what topics have dropped that were closed because the controller does not know them.
 
         They have no name, so the listing found their objects, and those below the fence are gone if their time of grace was
         over. An object that is stamped at the fence or above is found by a later listing: a journal remembers for ever what
         it has closed.
+
+        Args:
+            left: the revisions of topics of which an object could not be deleted.
         """
-        stay = [*(t.revision for t in self._topics()), *self._waiting]
+        stay = [*(t.revision for t in self._topics()), *self._waiting, *left]
         for journal in self._fences:
             rows = self._states[journal].dropped
             gone = rows[~np.isin(rows["revision"], stay) & (rows["epoch"] < fence)]
             if len(gone) and journal not in self._broken:
                 self._cluster.journal(journal).purge([bytes(name) for name in gone["name"]])
+
+
+def _as_it_stands(handle: JournalHandle) -> JournalState:
+    """The state now, in a copy: another thread may be in the middle of the next entry, and be interrupted (hazard 29).
+
+    In there, an object may be neither in the lists nor among the dropped ones.
+    """
+    with handle.replica.lock:
+        state = handle.state
+        return replace(state, topics={revision: replace(topic) for revision, topic in state.topics.items()})
 
 
 def _part_topic(t: Topic) -> PartTopic:

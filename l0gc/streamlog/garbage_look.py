@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from l0gc.collect.garbage import Fact, Part
-from l0gc.errors import CorruptObjectError, EpochRegressionError, ObjectNotFoundError, StoreError
+from l0gc.errors import StoreError
 from l0gc.keys import PartitionId, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
@@ -27,7 +27,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.l1 import index_rows
 from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, name_bytes, of_partition
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.index import read_index
+from l0gc.streamlog.level_one.index import UNREADABLE, read_index
 
 L1_DATA: Final = "level_one/data/"
 L1_INDEX: Final = "level_one/index/"
@@ -150,6 +150,7 @@ class JournalLook:
         self._store, self._part = store, part
         self._topics = {(t.name, t.revision): t for t in part.topics}
         self._spans = {t.revision: part.span(t) for t in part.topics}
+        self._kept: dict[tuple[int, int], int] = {}
         self._names: dict[tuple[int, int], Rows] = {}
         self._indexes: dict[tuple[int, int], Rows] = {}
         self._listed: OrderedDict[bytes, Rows | None] = OrderedDict()
@@ -168,6 +169,7 @@ class JournalLook:
             if journal in t.journals:
                 at = t.revision, journal
                 span, topic = self._spans[t.revision], state.topics.get(t.revision)
+                self._kept[at] = 0 if state.closed(t.revision) else state.kept_below
                 dropped = span.holds(state.dropped_of(t.revision))
                 names, indexes = [dropped["name"]], [index_rows(dropped[dropped["kind"] == INDEX_TREE])]
                 if topic is not None:
@@ -188,7 +190,7 @@ class JournalLook:
                 continue
             topic = self._topics.get((k.topic, k.revision))
             if topic is None:
-                facts.append(Fact(k.epoch, self._fence_of_forgotten(key, k), needed=False))
+                facts.append(self._of_unlisted(k))
                 continue
             if k.partition >= topic.partitions:
                 facts.append(Fact(-1, -1, True))
@@ -197,25 +199,25 @@ class JournalLook:
             fence = self._part.fences.get(journal, -1)
             facts.append(Fact(k.epoch, fence, needed=True))
             span = self._spans[k.revision]
-            if k.epoch < fence and span.first <= k.partition <= span.last:
+            # What a log that was set back has forgotten may be named by nobody, and is needed (hazard 38).
+            if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.first <= k.partition <= span.last:
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
         for at, some in by_journal.items():
             for (i, _), needed in zip(some, self._needed(at, [k for _, k in some]), strict=True):
                 facts[i] = facts[i]._replace(needed=needed)
         return facts
 
-    def _fence_of_forgotten(self, key: str, k: L1Key) -> int:
-        """The fence for a key of a topic that the controller does not have; -1 for one that is too young to go."""
+    def _of_unlisted(self, k: L1Key) -> Fact:
+        """What is known of a key of a topic that the controller does not have.
+
+        Journals remember what they closed, so the fence of a forgotten topic is known. A topic above the epoch as of which
+        the topics are known may have been created since. Any other is unknown: the controller log looks restored from an old
+        backup, or the object is foreign.
+        """
         at = int(np.searchsorted(self._part.forgotten, k.revision))
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
-            return -1 if k.revision in self._part.waiting else self._lowest
-        if k.revision > self._part.epoch:
-            return -1
-        raise EpochRegressionError(
-            f"object {key} belongs to a topic {k.topic!r} of revision {k.revision}, which neither the controller nor a "
-            "journal knows: the controller log looks restored from an old backup, or the object is foreign; no orphan was "
-            "deleted after it. Restore the newer controller log, or remove that object if it is not l0gc's"
-        )
+            return Fact(k.epoch, -1 if k.revision in self._part.waiting else self._lowest, needed=False)
+        return Fact(k.epoch, -1, needed=True, unknown=k.revision <= self._part.epoch)
 
     def _needed(self, at: tuple[int, int], keys: Sequence[L1Key]) -> list[bool]:
         names = np.frombuffer(b"".join(name_bytes(k.name) for k in keys), _NAME)
@@ -240,7 +242,7 @@ class JournalLook:
         if which not in self._listed:
             try:
                 self._listed[which] = _sorted(read_index(self._store, p, index.reshape(1))["name"])
-            except (CorruptObjectError, ObjectNotFoundError):
+            except UNREADABLE:
                 self._listed[which] = None
             if len(self._listed) > _INDEXES_KEPT:
                 self._listed.popitem(last=False)

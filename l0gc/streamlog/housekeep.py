@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -20,7 +19,8 @@ from l0gc.formatting import count
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.streamlog.journal.entries import ClosedTopic
+from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
     from l0gc.streamlog.journal.handle import JournalHandle
@@ -111,18 +111,18 @@ def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
             another system's. Nothing was written.
     """
     controller = cluster.controller
-    before = refuse_if_behind(cluster)[0].cluster_epoch
+    before = refuse_if_set_back(cluster).identity.cluster_epoch
     own = _Log(None)
     own.attempt(lambda: _tick(cluster, barrier=barrier))
     state = controller.snapshot()
-    in_use, to_be_closed = state.journals_in_use(), state.to_be_closed()
+    in_use, deleted_of = state.journals_in_use(), state.deleted_of()
     own.attempt(lambda: own.shorten(controller.replica))
 
     def keep(journal: int) -> _Log:
-        deleted = to_be_closed.get(journal, [])
+        deleted = deleted_of.get(journal, [])
         return _keep(cluster, journal, state.epoch if journal in in_use else None, deleted, barrier=barrier)
 
-    logs = [own, *cluster.parallel.map(keep, sorted({*in_use, *to_be_closed}))]
+    logs = [own, *cluster.parallel.map(keep, sorted({*in_use, *deleted_of}))]
     moved = sum(log.moved for log in logs)
     return HousekeepResult(
         state.epoch,
@@ -150,7 +150,7 @@ def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[T
 
     Args:
         epoch: where its window is to be; None if no topic lies in it any more.
-        deleted: topics to be closed here.
+        deleted: topics to be closed here, if they are not.
     """
     log, handle = _Log(journal), cluster.journal(journal)
     try:
@@ -163,19 +163,22 @@ def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[T
         if epoch is not None:
             log.moved = handle.barrier(epoch) if barrier else handle.advance(epoch)
 
-    def close(topic: Topic) -> None:
-        if not handle.state.closed(topic.revision):  # read anew where the move failed
-            log.closed += handle.close(topic.revision, topic.topic_id)
+    def close() -> None:
+        state = handle.state  # read anew where the move failed
+        left = [ClosedTopic(t.revision, t.topic_id) for t in deleted if not state.closed(t.revision)]
+        if left:
+            log.closed += len(handle.close_topics(left))
 
     log.attempt(move)
-    for topic in deleted:
-        log.attempt(partial(close, topic))
+    log.attempt(close)
     log.attempt(lambda: log.shorten(handle.replica))
     return log
 
 
 def _read(cluster: Cluster, handle: JournalHandle) -> None:
     """Catch up with a journal. One whose window is above the cluster epoch is left as it is (hazard 10)."""
+    if handle.unread:
+        raise handle.not_judged()
     newest = handle.catch_up().max_applied_epoch
     epoch = cluster.controller.epoch(at_least=newest)
     if newest > epoch:

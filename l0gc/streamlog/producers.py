@@ -1,17 +1,20 @@
 """What is known of a producer: its newest run at the controller, and what each journal would do with that run now.
 
-Read from the controller's log and the journals' own. Changes nothing, and above all bumps no epoch: to describe a producer
-must not fence the run that somebody is asking about.
+Read from the controller's log and the journals' own. To describe a producer bumps no epoch: that would fence the run that
+somebody is asking about. `run_ahead` bumps one, and only where the controller's log went back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from l0gc.errors import CorruptObjectError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.entries import ProducerState
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.producers import is_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,23 @@ def describe_producer(cluster: Cluster, name: str) -> ProducerView:
         journals,
         sorted(errors),
     )
+
+
+def run_ahead(cluster: Cluster, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
+    """The run, or a new one where these journals, as of their last replay, have seen a later run than the controller has.
+
+    The controller's log has each run before any journal does. So a journal that is ahead of it shows that the log was
+    restored from an older copy (hazard 10), which has forgotten the later runs. Where another instance took over, its run is
+    in the controller's log, and this one stays as it is: the journals refuse it.
+
+    Raises:
+        EpochRegressionError: the log is too short to ever have given what a journal has seen; nothing was bumped.
+    """
+    known = [j.state.producers.get(run.producer_id) for j in journals]
+    ahead = [k.epoch for k in known if k is not None and is_ahead(k, run.epoch, run.run)]
+    if not ahead or cluster.controller.snapshot().producers.get(name) != run:
+        return run
+    return cluster.controller.init_producer(name, above=max(ahead))
 
 
 def _view(journal: int, known: ProducerState, run: Producer) -> JournalView:

@@ -50,7 +50,7 @@ WINDOW_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was uploaded; `timestamp_ms` is when, in milliseconds since 1970."""
+    """A record as it was uploaded; `timestamp_ms` is the log's time at which it landed, since 1970."""
 
     partition: int
     offset: int

@@ -12,7 +12,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.epoch_source import TopicRun, summary_of
+from l0gc.streamlog.journal.summary import TopicRun, summary_of
 
 
 class Standing(NamedTuple):
@@ -36,7 +36,7 @@ def standing(cluster: Cluster) -> Standing:
         handle = cluster.journal(journal)
         with handle.replica.lock:
             known = handle.state
-            summary = summary_of(journal, runs, known)
+            summary = summary_of(journal, runs, known, handle.replica.offset)
             landed += [(r.revision, known.totals(r.revision).records) for r in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)

@@ -15,7 +15,8 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
 from l0gc.streamlog.housekeep import Broken
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.streamlog.journal.entries import ClosedTopic
+from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
     from l0gc.streamlog.journal.topic import TopicState, TopicTotals
@@ -35,8 +36,22 @@ def create_topic(
 
     Raises:
         EpochRegressionError: what is published is above the cluster epoch.
+        SetBackError: a journal was set back to an older copy.
     """
+    refuse_if_set_back(cluster)
     return cluster.controller.create_topic(name, partitions, journals, retention)
+
+
+def alter_topic(cluster: Cluster, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
+    """The topic as it is then, and whether it was altered now. See `create_topic` for the errors."""
+    refuse_if_set_back(cluster)
+    return cluster.controller.alter_topic(name, retention)
+
+
+def alter_defaults(cluster: Cluster, retention: RetentionSettings) -> tuple[Retention, bool]:
+    """The cluster's retention as it is then, and whether it was altered now. See `create_topic` for the errors."""
+    refuse_if_set_back(cluster)
+    return cluster.controller.alter_defaults(retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +127,7 @@ def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
         TopicNotFoundError: there is none.
         EpochRegressionError: what is published is above the cluster epoch.
     """
+    refuse_if_set_back(cluster)
     topic = cluster.controller.delete_topic(name)
 
     def close(journal: int) -> Broken | None:
@@ -136,15 +152,18 @@ def close_unknown_topics(cluster: Cluster) -> list[tuple[int, int, str]]:
     Raises:
         EpochRegressionError: the cluster epoch is not above all that is published; advance it first.
     """
-    refuse_if_behind(cluster)
+    refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
     closed = []
     for journal in range(state.journals):
         handle = cluster.journal(journal)
-        for topic in list(handle.catch_up().topics.values()):
-            unknown = not state.knows(topic.revision, topic.topic_id)
-            if unknown and topic.revision <= state.epoch and handle.close(topic.revision, topic.topic_id):
-                closed.append((journal, topic.revision, topic.topic_id))
+        unknown = [
+            ClosedTopic(t.revision, t.topic_id)
+            for t in handle.catch_up().topics.values()
+            if t.revision <= state.epoch and not state.knows(t.revision, t.topic_id)
+        ]
+        if unknown:
+            closed += [(journal, t.revision, t.topic_id) for t in handle.close_topics(unknown)]
     return closed
 
 

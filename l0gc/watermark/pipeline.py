@@ -2,8 +2,9 @@
 
 The order of the reads is what makes it safe: the snapshot first (M is capped at its epoch, hazard 5), then what its
 partitions may still need, then the bucket, then the epoch once more, to be compared with all that was seen since (hazard
-10). Where the reading is done, on Spark's executors or in this process, is the business of the source and the scan; what is
-decided is decided here. Nothing is written before the last refusal.
+10). What is published is read before all of it: a log that ends before what it says was set back (hazard 38). Where the
+reading is done, on Spark's executors or in this process, is the business of the source and the scan; what is decided is
+decided here. Nothing is written before the last refusal.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import NamedTuple
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import ExternalLogError, UsageError
-from l0gc.watermark.compute import Holders, Watermark, check_epochs, compute
+from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.watermark.compute import Holders, Watermark, check_cluster_id, check_epochs, compute
 from l0gc.watermark.histogram import Histogram
 from l0gc.watermark.listing import LISTING, BucketScan
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_published,
+    check_set_back,
     publish,
-    read_published,
+    read_any,
     watermark_of,
 )
 from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan, snapshot_of
@@ -98,19 +101,23 @@ class Pipeline:
         """
         store, source, scan = self._cluster.store, self._source, self._scan
         timer = StepTimer(self._cluster.runtime.clock.monotonic)
+        published, _ = read_any(store)
         snapshot = source.snapshot()
-        started_ms = store.now_ms()
+        started_ms = self._cluster.now_ms()
         check_kind(snapshot, external=source.external)
-        published, _ = read_published(store, snapshot.cluster_id)
+        if published is not None:
+            check_cluster_id(snapshot.cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
         timer.step("snapshot")
         units = source.read(published)
+        for unit in units:
+            check_set_back(published, unit, by_m=True)
         timer.step("partitions")
         histogram = scan.read(snapshot.layout, source.epoch_now) if scan is not None else None
         timer.step("listing")
         epoch = source.epoch_now()
         self._check_epochs(epoch, published, units, histogram, started_ms)
         watermark = compute(snapshot.cluster_epoch, units)
-        run_ms = store.now_ms()
+        run_ms = self._cluster.now_ms()
         listing: ScanSnapshot | None = None
         if histogram is not None and scan is not None:
             holders = Holders.of_units(units)
@@ -120,7 +127,8 @@ class Pipeline:
             )
         kept: KeptScan | None = None
         if not dry_run:
-            published = self._publish(snapshot, watermark, epoch, run_ms, listing)
+            ends = {u.unit: u.end for u in units if u.end is not None}
+            published = self._publish(snapshot, watermark, epoch, run_ms, listing, ends)
             timer.step("publication")
             if listing is not None:
                 kept = keep_scan(store, self._cluster.runtime, listing)
@@ -162,13 +170,14 @@ class Pipeline:
         epoch: int,
         run_ms: int,
         listing: ScanSnapshot | None,
+        ends: dict[str, tuple[int, int]],
     ) -> PublishedWatermark | None:
         """Publish M; returns what was published before. A sweep never uses an inventory, so its counts are not."""
         counts = (-1, -1, -1)
         if listing is not None and listing.totals.source == LISTING:
             counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
         new = PublishedWatermark(
-            snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions
+            snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions, ends=ends
         )
         return publish(
             self._cluster.store,

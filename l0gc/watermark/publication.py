@@ -3,12 +3,17 @@
 Changed by compare-and-swap only, and never lowered: a run that computed a lower one is slower or knows less, and is refused
 (hazard 15). It carries the cluster id, so that a sweep never uses another cluster's (hazard 11), and the cluster epoch,
 so that a controller log that was restored from a backup is found out at once, and not only once M is above it (hazard 10).
+
+It also has where the log of each unit (a journal) ended when it was read. A unit whose log ends before that, or that may
+still need an epoch that M covers, was set back to an older copy: it has forgotten what it named, and what others deleted
+by its word (hazard 38). `refuse_if_set_back` is asked by everything that deletes, commits or advances. A log only grows, so
+what is published is read first and the logs afterwards, and a log that was not set back is never refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +22,10 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
+    EpochRegressionError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    SetBackError,
     StoreError,
     WatermarkRegressionError,
 )
@@ -27,13 +34,21 @@ from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.watermark.compute import check_cluster_id, check_epochs
-from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity
+from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity, UnitSummary
 
 _TRIES: Final = 20
+_SET_BACK: Final = (
+    "it was set back to an older copy, and has forgotten what it named since; nothing was written or deleted. Put its "
+    'newest log back, or see "A journal was set back" in docs/operations.md'
+)
 
 
 class PublishedWatermark(msgspec.Struct, frozen=True):
-    """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted."""
+    """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted.
+
+    `ends` has for each unit how often it was set back and accepted as it was, and the offset of the last entry that was read
+    of its log. Compared in this order, that never goes down.
+    """
 
     cluster_id: str
     watermark: int
@@ -43,6 +58,7 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     eligible_bytes: int = -1
     listed_objects: int = -1
     partitions: int = -1
+    ends: dict[str, tuple[int, int]] = {}
 
 
 _PUBLISHED: Final = json_decoder(PublishedWatermark)
@@ -59,7 +75,8 @@ def decode_published(body: bytes) -> PublishedWatermark:
         return _PUBLISHED.decode(unseal(PUBLISHED_WATERMARK, body))
     except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
-            f"{PUBLISHED_WATERMARK} cannot be read ({e}); remove it and run l0gc compute-watermark"
+            f"{PUBLISHED_WATERMARK} cannot be read ({e}); restore it from a version or a backup. Only if there is "
+            "none, remove it and run l0gc compute-watermark: that a log went back before then is not noticed any more"
         ) from e
 
 
@@ -70,13 +87,19 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
         ClusterMismatchError: it is another cluster's.
         CorruptObjectError: it cannot be read.
     """
+    published, etag = read_any(store)
+    if published is not None:
+        check_cluster_id(cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
+    return published, etag
+
+
+def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
+    """The same before the cluster is known: the caller compares the cluster ids."""
     try:
         stored = store.get(PUBLISHED_WATERMARK)
     except ObjectNotFoundError:
         return None, ""
-    published = decode_published(stored.body)
-    check_cluster_id(cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
-    return published, stored.etag
+    return decode_published(stored.body), stored.etag
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:
@@ -95,6 +118,21 @@ def check_published(cluster_epoch: int, published: PublishedWatermark | None, wa
         check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", way_out)
 
 
+def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
+    """Refuse to advance the cluster epoch to one above `epoch` that what is published is still ahead of.
+
+    Raises:
+        EpochRegressionError: it is: all would be refused up to there.
+    """
+    published, _ = read_published(cluster.store, cluster.identity().cluster_id)
+    highest = -1 if published is None else max(published.watermark, published.cluster_epoch)
+    if highest > epoch + 1:
+        raise EpochRegressionError(
+            f"--above {epoch} is not far enough: {PUBLISHED_WATERMARK} knows epoch {highest}, and up to there all is "
+            "refused. Nothing was written; give the highest epoch that the bucket knows (docs/operations.md says where)"
+        )
+
+
 def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
     """Refuse to admit or delete data where what is published is ahead of the cluster epoch (hazard 10).
 
@@ -111,16 +149,96 @@ def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, Published
         EpochRegressionError: it is.
         ClusterMismatchError: another cluster's watermark is published.
     """
+    published, _ = read_any(cluster.store)
     identity = cluster.identity()
-    published, _ = read_published(cluster.store, identity.cluster_id)
     if published is None:
         return identity, None
+    check_cluster_id(identity.cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
     if identity.external_log:
         identity = identity._replace(cluster_epoch=published.cluster_epoch)  # it never goes down
-    elif max(published.watermark, published.cluster_epoch) > identity.cluster_epoch:  # perhaps published since
-        identity = cluster.identity()
     check_published(identity.cluster_epoch, published)
     return identity, published
+
+
+def check_set_back(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
+    """Refuse a unit that was set back to an older copy of its log (hazard 38). It was read after what is published.
+
+    A unit that an operator accepted as it was may hold extents at or below M, which its newer log had lifted. It goes on;
+    what deletes or publishes by M waits until they are in L1 again.
+
+    Args:
+        by_m: whether the caller deletes or publishes by M.
+
+    Raises:
+        SetBackError: it was.
+    """
+    if published is None or unit.end is None:
+        return
+    before = published.ends.get(unit.unit, unit.end)
+    if unit.end < before:
+        raise SetBackError(f"{unit.unit} {_end(unit.end)}, and {_end(before)} when it was read before: {_SET_BACK}")
+    needed = unit.gc_epoch
+    if needed is None or needed >= published.watermark:
+        return
+    needs = f"{unit.unit} may still need epoch {needed + 1}, though M = {published.watermark} is published"
+    if not unit.end[0]:
+        raise SetBackError(f"{needs}: {_SET_BACK}")
+    if by_m:
+        raise SetBackError(
+            f"{needs}: it was set back, and accepted as it was. Nothing is published or deleted by M until its records are "
+            "in L1 again: run l0gc reconcile first"
+        )
+
+
+def _end(end: tuple[int, int]) -> str:
+    accepted, offset = end
+    ends = f"ended at offset {offset}" if offset >= 0 else "was empty"
+    return f"{ends} after it was accepted {accepted} times" if accepted else ends
+
+
+class Judged(NamedTuple):
+    """That no log went back. `unread` are the units that could not be read, so that nobody knows it of them, and why."""
+
+    identity: ClusterIdentity
+    published: PublishedWatermark | None
+    unread: dict[str, str]
+
+
+def refuse_if_set_back(
+    cluster: ClusterHandle, units: Collection[int] | None = None, *, keep: bool = True, by_m: bool = False
+) -> Judged:
+    """Refuse to delete, commit or advance anything where a log went back: the controller's, or a unit's.
+
+    A unit that cannot be read is left out by the caller, also if it can be read later: nothing is committed to it, and
+    nothing of it is an orphan. If the process keeps it, nothing lands there. By M objects of all units are deleted, so then
+    each must be read, or its damage be known, which holds M.
+
+    Args:
+        units: the only ones that the caller changes; by default it may be any.
+        keep: see `ClusterHandle.units`.
+        by_m: see `check_set_back`.
+
+    Raises:
+        EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
+        SetBackError: a unit was set back.
+        StoreError: the caller deletes by M, and the store did not let a unit be read.
+    """
+    identity, published = refuse_if_behind(cluster)
+    unread: dict[str, str] = {}
+    for unit in cluster.units(units, keep=keep) if published is not None else ():
+        if unit.error:
+            unread[unit.unit] = f"{unit.unit} cannot be read: {unit.error}"
+        if by_m and unit.error and not unit.damaged:
+            raise StoreError(f"whether {unit.unit} was set back is not known: {unit.error}; nothing was deleted")
+        check_set_back(published, unit, by_m=by_m)
+    return Judged(identity, published, unread)
+
+
+def newest_ends(*known: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Of each unit the highest end that is known."""
+    return {
+        unit: max(ends[unit] for ends in known if unit in ends) for unit in sorted({u for ends in known for u in ends})
+    }
 
 
 def publish(
@@ -153,6 +271,7 @@ def publish(
             return before  # the try whose reply was lost has landed
         before = current
         if current is not None:
+            new = msgspec.structs.replace(new, ends=newest_ends(current.ends, new.ends))
             if current.cluster_epoch > new.cluster_epoch and epoch_now is not None:
                 new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
             check_published(new.cluster_epoch, current, way_out)

@@ -11,7 +11,7 @@ partitions can be at, and is named (hazard 6).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -76,6 +76,21 @@ class ClusterHandle(Protocol):
         """The cluster as it is now. Raises `NotInitialisedError`, and `ClusterMismatchError` if another one is expected."""
         ...
 
+    def now_ms(self) -> int:
+        """The store's clock now. Raises `StoreClockError`: replies disagree, and nothing may be deleted by it."""
+        ...
+
+    def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
+        """The units of the cluster's own writers as their logs are now, with what the cluster was at the last `identity`.
+
+        There are none where the log is external.
+
+        Args:
+            some: the only units to be read, by number.
+            keep: whether the process is to keep what it reads of them, because it goes on with it.
+        """
+        ...
+
 
 class Holder(msgspec.Struct, frozen=True):
     """A partition that may still need the epoch behind `gc_epoch`, why, and what moves it.
@@ -112,6 +127,8 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
         highest_epoch: the highest epoch that the unit knows of, which shows a controller log that went back (hazard 10).
         highest_in: what knows it, for the message.
         error: why the unit cannot be read; `lowest` then says where that holds M.
+        damaged: whether that is because of what it holds, and not of what the store said.
+        end: where its log ended when it was read, see `publication.PublishedWatermark.ends`; None where that is not known.
     """
 
     unit: str
@@ -120,6 +137,8 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     highest_epoch: int = NO_WATERMARK
     highest_in: str = ""
     error: str = ""
+    damaged: bool = False
+    end: tuple[int, int] | None = None
 
     @property
     def gc_epoch(self) -> int | None:

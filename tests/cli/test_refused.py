@@ -1,4 +1,4 @@
-"""No command writes to the logs of a cluster whose controller log went back, and no new command is forgotten (hazard 10).
+"""No command writes to the logs of a cluster of which a log went back, and no new command is forgotten (hazards 10 and 38).
 
 Every command of l0gc's is in one of the tables below: what is refused, what goes on, what only reads.
 """
@@ -41,6 +41,9 @@ REFUSED: dict[str, list[str]] = {
     "gc": ["--engine local", "--engine local --dry-run", "--engine local --barrier --no-reconcile"],
 }
 """What changes the cluster or its data, with arguments. In a dry run it says that the run would be refused."""
+
+OF_THE_CONTROLLER = ["epoch advance"]
+"""What concerns the controller's log alone, and goes on where only a journal was set back."""
 
 GOES_ON: dict[str, list[str]] = {
     "init": ["", "--shards 4"],  # tries the store, and finds the cluster founded
@@ -97,9 +100,13 @@ def test_every_command_is_in_one_of_the_tables() -> None:
 
 
 class Place:
-    """A bucket whose controller log was set back, while M or only the published cluster epoch is ahead of it."""
+    """A bucket of which a part was set back: the controller log, while M or only the published epoch is ahead of it, or all
+    journals. `newest` is what that part held before.
+    """
 
-    def __init__(self, config: StoreConfig, scratch: Path, *, m_is_ahead: bool) -> None:
+    def __init__(
+        self, config: StoreConfig, scratch: Path, part: str = CONTROLLER_LOG, *, m_is_ahead: bool = True
+    ) -> None:
         self._config = config
         self.store = S3Store(config)
         self.file = scratch / "records"
@@ -107,8 +114,8 @@ class Place:
         self.done("init", "--create-bucket", "--shards", "4", "--journals", "2")
         self.done("topic", "create", "events", "--partitions", "2", "--journals", "2")
         self.done("upload", "events", str(self.file), "--producer", "nightly")
-        backup = self._bodies(CONTROLLER_LOG)
-        self.epoch = max(int(key[-20:]) for key in backup if "/log/" in key)
+        backup = self._bodies(part)
+        self.epoch = self._newest_entry(CONTROLLER_LOG)
         for _ in range(4):
             self.done("epoch", "advance")
             self.done("upload", "events", str(self.file))
@@ -116,11 +123,18 @@ class Place:
                 self._lift()  # what is unreconciled holds M
         self.done("housekeep", "--barrier")
         self.done("compute-watermark", "--no-scan", "--engine", "local")
-        self.highest = max(int(key[-20:]) for key in self._bodies(f"{CONTROLLER_LOG}log/"))
-        self.store.delete(list(self._bodies(CONTROLLER_LOG)))
-        for key, body in backup.items():
-            self.store.put(key, body)
+        self.highest = self._newest_entry(CONTROLLER_LOG)
+        self.newest = self._bodies(part)
+        self.restore(part, backup)
         self.file.write_bytes(b"of nobody\n")
+
+    def restore(self, part: str, bodies: dict[str, bytes]) -> None:
+        self.store.delete(list(self._bodies(part)))
+        for key, body in bodies.items():
+            self.store.put(key, body)
+
+    def _newest_entry(self, log: str) -> int:
+        return max(int(key[-20:]) for key in self._bodies(f"{log}log/"))
 
     def _lift(self) -> None:
         with library.open(self._config.url) as cluster:
@@ -199,3 +213,58 @@ def test_the_documented_way_out_is_not_refused(place: Place) -> None:
     place.done("epoch", "advance", "--above", str(highest), "--close-unknown-topics")
     place.done("upload", "events", str(place.file))
     place.done("gc", "--engine", "local", "--barrier")
+
+
+@pytest.fixture
+def journals_set_back(bucket: StoreConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    found = Place(bucket, tmp_path, JOURNALS)
+    monkeypatch.setenv("L0GC_EPOCH_INTERVAL", EXPIRED_INTERVAL)
+    return found
+
+
+@pytest.mark.weed
+def test_where_journals_were_set_back_what_changes_anything_is_refused_and_leaves_the_bucket_as_it_was(
+    journals_set_back: Place,
+) -> None:
+    place = journals_set_back
+    before = place.objects("")
+    for name, ended in place.runs({k: v for k, v in REFUSED.items() if k not in OF_THE_CONTROLLER}):
+        assert ended.code == 4, (name, ended.stderr)
+        assert "journal 0 ended at offset" in ended.stderr, name
+        assert "docs/operations.md" in ended.stderr, name
+        assert place.objects("") == before, name
+    for name, ended in place.runs(READS):
+        assert ended.code == (5 if name.startswith("runs show") else 0), (name, ended.stderr)
+        assert place.objects("") == before, name
+
+
+@pytest.mark.weed
+def test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_when_the_newest_are_back(
+    journals_set_back: Place,
+) -> None:
+    place = journals_set_back
+    before = place.objects("level_zero/", "level_one/")
+    for options in ("", "--l1-grace 0s --orphan-age 0s"):
+        ended = ended_here("gc", "--engine", "local", *options.split())
+        assert ended.code == 4, ended.stderr
+    assert place.objects("level_zero/", "level_one/") == before
+    place.restore(JOURNALS, place.newest)
+    place.done("gc", "--engine", "local", "--l1-grace", "0s", "--orphan-age", "0s")
+    read = ended_here("read", "events")
+    assert sorted(read.stdout.split()) == sorted(b"1 2 3 4".split() * 5), read.stderr
+
+
+@pytest.mark.weed
+def test_an_older_journal_is_accepted_where_the_user_says_so(journals_set_back: Place) -> None:
+    place = journals_set_back
+    before = place.objects("")
+    for options, said in (("0", "say --yes"), ("9 --yes", "there is no journal 9")):
+        ended = ended_here("housekeep", "--accept-set-back", *options.split())
+        assert (ended.code, said in ended.stderr) == (2, True), ended.stderr
+        assert place.objects("") == before
+    ended = ended_here("housekeep", "--accept-set-back", "0", "--yes")
+    assert (ended.code, "journal 1 ended at offset" in ended.stderr) == (4, True), ended.stderr
+    place.done("housekeep", "--accept-set-back", "1", "--yes")
+    ended = ended_here("housekeep", "--accept-set-back", "1", "--yes")
+    assert (ended.code, "journal 1 was not set back" in ended.stderr) == (2, True), ended.stderr
+    place.done("upload", "events", str(place.file))

@@ -135,6 +135,18 @@ def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluste
     assert l0gc("epoch", "advance") == {"epoch": 8}
 
 
+def test_a_jump_by_far_is_asked_about_and_is_one_entry(cluster: StoreConfig) -> None:
+    handles = Cluster(S3Store(cluster))
+    with pytest.raises(UsageError, match=r"would advance the cluster epoch from 0 to 10002, .* say --yes"):
+        l0gc("epoch", "advance", "--above", "10001")
+    assert handles.controller.snapshot().epoch == 0
+    assert l0gc("epoch", "advance", "--above", "10000") == {"epoch": 10_001}
+    assert l0gc("epoch", "advance", "--above", str(10**17), "--yes") == {"epoch": 10**17 + 1}
+    assert l0gc("topic", "create", "t", "--partitions", "1")["revision"] == 10**17 + 2
+    handles.controller.snapshot()
+    assert handles.controller.replica.offset == 3
+
+
 def test_a_deletion_says_what_goes_and_asks(cluster: StoreConfig, tmp_path: Path) -> None:
     lines = tmp_path / "in"
     lines.write_text("1\n2\n3\n")

@@ -56,6 +56,12 @@ def test_m_is_not_computed_where_it_cannot_move() -> None:
     assert not not_due(lowest=8, landed=12)
 
 
+def test_m_is_computed_where_it_would_be_lower_than_published() -> None:
+    """A journal was set back, and computing M says so (hazard 38)."""
+    assert not not_due(lowest=6)
+    assert not not_due(lowest=6, landed=12)
+
+
 def test_m_is_computed_where_nobody_knows_and_once_a_day() -> None:
     assert not not_due(None)
     assert not not_due(lowest=None)

@@ -12,10 +12,11 @@ import l0gc.collect.remover
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, Fact, Lot
 from l0gc.collect.notes import old_run_records
-from l0gc.collect.orphans import is_orphan
+from l0gc.collect.orphans import SAMPLES, is_orphan
 from l0gc.collect.pause import set_pause
 from l0gc.collect.plan import run_id
 from l0gc.collect.record import VACUUM, read_summary
+from l0gc.collect.remover import FAILURES_KEPT
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import EligibleObject
 from l0gc.collect.under_way import STALE_MS
@@ -191,20 +192,23 @@ def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
     assert (done.scanned.listed, counts(done).get(ORPHANED_L1, 0)) == (len(keys), len(keys) - len(left))
 
 
-def test_a_regression_that_the_listing_shows_ends_the_run() -> None:
+def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
     class Strange(FakeGarbage):
         def looker(self, *, remote: bool) -> object:  # type: ignore[override]
             class Look:
                 def facts(self, keys: Sequence[str]) -> list[Fact]:
-                    raise EpochRegressionError("an unknown topic")
+                    return [Fact(1, 9, needed=False, unknown="strange" in k) for k in keys]
 
             return lambda store, part: Look()
 
     cluster, store = a_cluster()
-    put(store, key_of(1, "x"))
-    with pytest.raises(EpochRegressionError):
-        vacuum(cluster, Strange(fence_at=9))
-    assert key_of(1, "x") in store.objects
+    strange = [f"{DATA}strange-{n}/x" for n in range(5)]
+    put(store, key_of(1, "x"), *strange)
+    done = vacuum(cluster, Strange(fence_at=9))
+    assert counts(done) == {ORPHANED_L1: 1}
+    assert set(strange) <= store.objects.keys()
+    assert (done.scanned.unknown, len(done.scanned.unknown_folders)) == (5, SAMPLES)
+    assert isinstance(done.problem, EpochRegressionError)
 
 
 def test_where_the_controller_went_back_nothing_is_deleted() -> None:
@@ -234,15 +238,45 @@ def test_what_could_not_be_deleted_is_not_purged_and_what_leads_to_it_stays() ->
     store = Stubborn()
     cluster, _ = a_cluster(store)
     source = FakeGarbage()
-    source.drop(0, 0, 0, Lot(DROPPED_L1, put(store, "a", "b"), listed=False))
-    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "index")))
+    trees = {"index": put(store, "a", "b"), "free": put(store, "x", "y")}
+    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "index", "free"), trees))
     source.drop(1, 0, 0, Lot(DROPPED_L1, put(store, "c", "d")))
     store.kept = frozenset({"b", "d"})
     done = vacuum(cluster, source)
     assert isinstance(done.problem, PartialFailureError)
-    assert {"b", "index", "d"} <= store.objects.keys()
-    assert source.purged_keys == ["c"]
-    assert counts(done) == {DROPPED_L1: 2}
+    assert "2 objects could not be deleted; the first is b: AccessDenied locked. The rest is done" in str(done.problem)
+    assert {k for k in store.objects if "/" not in k} == {"b", "index", "d"}
+    assert source.purged_keys == ["free", "c"]
+    assert counts(done) == {DROPPED_L1: 4, DROPPED_INDEX: 1}
+
+
+def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
+    """Hazard 40: a legal hold on one object."""
+    store = Stubborn()
+    cluster, _ = a_cluster(store)
+    source = FakeGarbage(fence_at=9)
+    source.drop(0, 0, 0, Lot(DROPPED_L1, put(store, "a", "b")))
+    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "index")))
+    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "tree"), {"tree": put(store, "c")}))
+    put(store, key_of(1, "orphan"), key_of(2, "held"))
+    store.kept = frozenset({"b", key_of(2, "held")})
+    done = vacuum(cluster, source)
+    assert isinstance(done.problem, PartialFailureError)
+    assert source.purged_keys == ["a", "index", "tree"]
+    assert counts(done) == {DROPPED_L1: 2, DROPPED_INDEX: 2, ORPHANED_L1: 1}
+    assert source.events[-1] == "scanned"
+    assert source.left == [key_of(2, "held")]  # what belongs to it is not forgotten
+
+
+def test_where_too_many_orphans_are_left_to_be_named_none_is() -> None:
+    store = Stubborn()
+    cluster, _ = a_cluster(store)
+    source = FakeGarbage(fence_at=9)
+    keys = [key_of(1, f"{n:03}") for n in range(FAILURES_KEPT + 1)]
+    put(store, *keys)
+    store.kept = frozenset(keys)
+    vacuum(cluster, source)
+    assert (source.events[-1], source.left) == ("scanned", None)
 
 
 def test_units_that_cannot_be_read_are_reported_after_the_rest() -> None:

@@ -11,7 +11,7 @@ from l0gc.inspect.verify.rules import l1_folder
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
     AGE_S,
@@ -158,8 +158,11 @@ def _records_deleted(view: View, scene: Scene) -> None:
 
 
 def only_named_is_left(view: View) -> None:
-    """Raises `BrokenError` if an L1 object is there that no journal names, or none is that one names."""
+    """Raises `BrokenError` if an L1 or index object is there that no journal names, or none is that one names."""
     named = {l1_key(p, f) for p, j in view.partitions.items() for f in files_of(view.cluster.store, p, j)}
+    for p, j in view.partitions.items():
+        if (topic := j.topics.get(p.revision)) is not None:
+            named |= {index_key(p, row) for row in topic.index_of(p.partition)}
     there = {k for k in view.keys if k.startswith("level_one/")}
     _want(there >= named, f"gone are {sorted(named - there)}")
     _want(there <= named, f"left over are {sorted(there - named)}")

@@ -8,8 +8,12 @@ from that request on nothing of theirs, nor of their executors', reaches the ser
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import sys
 import time
+from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from unittest import mock
@@ -17,6 +21,7 @@ from unittest import mock
 import obstore
 from obstore.store import S3Store as Obstore
 
+from l0gc.cli.main import main
 from l0gc.collect.dropped import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
@@ -27,7 +32,7 @@ from tests.crash.cases import FILE, VACUUM, Case, only_named_is_left
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.readers import readers
 from tests.crash.scenes import INPUT, Scene
-from tests.support.cli import l0gc, start
+from tests.support.cli import l0gc
 from tests.support.deep import deep_findings
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.outcomes import DieAt, KillAt, Request
@@ -41,7 +46,9 @@ WHEN: Final = ("before", "after")
 _TRIES: Final = 3
 _PROCESS_S: Final = 120
 _BUCKET: Final = "l0gc-crash"
-_PREFIX: Final = "cluster/"
+_PROCESSES: Final = multiprocessing.get_context("forkserver")
+"""Gives each command a process that has imported everything: that takes longer than most commands."""
+_PROCESSES.set_forkserver_preload([__name__, "boto3", "l0gc.streamlog.level_one.merge", "l0gc.collect.vacuum"])
 
 
 def points_of(requests: list[Request]) -> list[tuple[int, str]]:
@@ -49,8 +56,20 @@ def points_of(requests: list[Request]) -> list[tuple[int, str]]:
     return [(r.number, when) for r in requests for when in WHEN]
 
 
+def _command(args: Sequence[str], environment: dict[str, str], errors: Path) -> None:
+    """What such a process does: the command, as its user would start it."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with Path(os.devnull).open() as nothing, errors.open("w") as err:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(err.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+    sys.argv = ["l0gc", *args]
+    main()
+
+
 class Bench:
-    """A bucket, where one point after another is tried; and Spark, from when it is first needed."""
+    """A bucket, where one point after another is tried, each in its own prefix; and Spark, once it is needed."""
 
     def __init__(self, server: SeaweedFS, scratch: Path) -> None:
         self._server = server
@@ -58,17 +77,23 @@ class Bench:
         self._stack = contextlib.ExitStack()
         self._scenes: dict[str, Scene] = {}
         self._spark: SparkSession | None = None
-        self._config = StoreConfig(_BUCKET, _PREFIX, server.endpoint_url, server.region)
+        self._tried = 0
+        self._begin_anew()
+        self._input = scratch / "input"
+
+    def _begin_anew(self) -> None:
+        """Take a prefix in which nothing ever was: a listing takes this server longer with all that was deleted there."""
+        server, self._tried = self._server, self._tried + 1
+        self._config = StoreConfig(_BUCKET, f"cluster-{self._tried}/", server.endpoint_url, server.region)
         self._bulk = Obstore(
             _BUCKET,
-            prefix=_PREFIX,
+            prefix=self._config.prefix,
             config={"aws_endpoint_url_s3": server.endpoint_url},
             region=server.region,
             access_key_id=server.access_key,
             secret_access_key=server.secret_key,
             client_options={"allow_http": True},
         )
-        self._input = scratch / "input"
 
     def __enter__(self) -> Self:
         self._input.write_bytes(b"".join(line + b"\n" for line in INPUT))
@@ -95,6 +120,7 @@ class Bench:
 
     def requests_of(self, case: Case) -> list[Request]:
         """What an undisturbed run asks for; it is checked like any other."""
+        self._begin_anew()
         with self._environment():
             scene, before = self._prepare(case)
             with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
@@ -115,6 +141,7 @@ class Bench:
         Raises:
             BrokenError: something does not hold that must.
         """
+        self._begin_anew()
         with self._environment():
             return self._try_point(case, n, after=when == "after", verify=verify)
 
@@ -145,13 +172,10 @@ class Bench:
         return died_at
 
     def _prepare(self, case: Case) -> tuple[Scene, int]:
-        """The case's scene in the bucket, and nothing else; and the M that is published in it."""
+        """Put the case's scene there; returns it, and the M that is published in it."""
         if case.name not in self._scenes:
             self._scenes[case.name] = case.build(self._scratch)
         scene = self._scenes[case.name]
-        there = [o["path"] for page in obstore.list(self._bulk) for o in page]
-        if there:
-            obstore.delete(self._bulk, there)
         for key, body in scene.objects.items():
             obstore.put(self._bulk, key, body, use_multipart=False)
         return scene, look(self._mirror()).watermark
@@ -168,21 +192,24 @@ class Bench:
         return [str(self._input) if a == FILE else a for a in case.args]
 
     def _kill(self, case: Case, n: int, *, after: bool) -> Request | None:
-        pids: list[int] = []
-        behaviour = KillAt(n, after=after, pid=lambda: pids[0])
+        behaviour = KillAt(n, after=after, pid=lambda: process.pid or 0)
+        errors = self._scratch / "errors"
         with Proxy(self._server.endpoint_url, behaviour, clock_ahead_s=case.clock_ahead_s) as proxy:
-            process = start(self._args(case), {"AWS_ENDPOINT_URL_S3": proxy.endpoint_url})
-            pids.append(process.pid)
+            environment = {**os.environ, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
+            process: ForkServerProcess = _PROCESSES.Process(
+                target=_command, args=(self._args(case), environment, errors)
+            )
+            process.start()
             try:
-                _, err = process.communicate(timeout=_PROCESS_S)
+                process.join(_PROCESS_S)
             finally:
                 process.kill()
-                process.wait()
+                process.join()
             proxy.settle()
         expected = 0 if behaviour.fired is None else -9
-        if process.returncode != expected:
+        if process.exitcode != expected:
             raise BrokenError(
-                f"{case.name} at request {n} ({behaviour.fired}) ended with {process.returncode}: {err.decode()}"
+                f"{case.name} at request {n} ({behaviour.fired}) ended with {process.exitcode}: {errors.read_text()}"
             )
         return behaviour.fired
 

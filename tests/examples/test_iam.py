@@ -65,8 +65,7 @@ NOT_TRIED = {
     ("collector", "s3:DeleteObject", "l0gc/journal/*"): "the same",
     ("computer", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
     ("collector", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "the same",
-    ("reconciler", "s3:DeleteObject", "level_one/data/*"): "for objects of a run that another one overtook",
-    ("collector", "s3:DeleteObject", "level_one/*"): "the same, and a vacuum is not due",
+    ("collector", "s3:DeleteObject", "level_one/*"): "a vacuum is not due",
     ("collector", "s3:DeleteObject", "l0gc/attempts/*"): "the same",
     ("vacuumer", "s3:GetObject", "level_one/index/*"): "the deleted topic has no index objects",
     ("vacuumer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint after 200 entries",
@@ -201,13 +200,16 @@ def test_the_files_are_the_table() -> None:
     assert {p.stem: p.read_text() for p in FOLDER.glob("*.json")} == expected, "run: python -m tests.examples.iam"
 
 
-def test_by_its_policy_only_the_sweeper_and_the_collector_can_delete_l0_and_nobody_can_delete_versions() -> None:
+def test_by_its_policy_only_a_role_that_collects_can_delete_data_and_nobody_can_delete_versions() -> None:
     def may(policy: dict[str, Any], action: str, path: str) -> bool:
         answer = IAMPolicy(json.dumps(policy)).is_action_permitted(action, f"arn:aws:s3:::BUCKET/PREFIX/{path}")
         return answer is PermissionResult.PERMITTED
 
     key = "level_zero/data/000/000000000000000001/x"
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", key)} == {"sweeper", "collector"}
+    l1 = ("level_one/data/events-1/00000/000000000000000001/x", "level_one/index/events-1/00000/000000000000000001/x")
+    for path in l1:
+        assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", path)} == {"vacuumer", "collector"}
     assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", key)} == {"uploader", "writer"}
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObjectVersion", key)} == set()
     published = {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")}

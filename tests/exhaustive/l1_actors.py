@@ -56,6 +56,8 @@ class Actor:
     """A process and its program; `patient` ones must not find gone within the grace what the journal named."""
 
     patient = True
+    prepared = False
+    """Whether its first step is done when the search begins."""
     options: tuple[int, ...] = ()
     """Of which it takes any, when it begins."""
 
@@ -94,11 +96,13 @@ class Reconciler(Actor):
 
     Args:
         again: whether it commits a second time, as Spark does a task whose answer was lost.
+        prepared: whether it has written its objects, and committed nothing, when the search begins.
     """
 
-    def __init__(self, name: str, *, again: bool = False) -> None:
+    def __init__(self, name: str, *, again: bool = False, prepared: bool = False) -> None:
         super().__init__(name)
         self._again = again
+        self.prepared = prepared
 
     def act(self, cluster: Cluster, local: Local) -> Local:
         if local.step == "begin":
@@ -107,13 +111,19 @@ class Reconciler(Actor):
             rows = [_row(cluster, e.base_offset, e.last_offset, 1, epoch) for e in extents]
             plan = (epoch, extents[-1].log_offset, np.concatenate(rows).tobytes()) if extents else ()
             return Local("commit" if extents else "", plan=plan)
-        epoch, cut, packed = local.plan
+        epoch, cut, packed, *before = local.plan
         window = Window(0, _window().topics, upto=cut)
         commit = Commit(cluster.store, cluster.journal(0), cluster.runtime, cluster.parallel, window, epoch)
-        done = commit.run({TOPIC.revision: np.frombuffer(packed, L1_ROW)})
-        if any("fenced off" not in e for e in done.errors):
+        files = np.frombuffer(packed, L1_ROW)
+        done = commit.run({TOPIC.revision: files})
+        if any("fenced off" not in e for e in done.errors) or (done.errors and any(before)):
             raise BrokenError(str(done.errors))
-        return local._replace(step="again" if self._again and local.step == "commit" else "")
+        if any(before) and done.records != before[0]:
+            known = cluster.journal(0).state.names(TOPIC.revision)
+            if done.records or any(bytes(name) in known for name in files["name"]):
+                raise BrokenError(f"{before[0]} records landed, and its second try counts {done.records}")
+        again = self._again and local.step == "commit"
+        return local._replace(step="again" if again else "", plan=(*local.plan, done.records) if again else local.plan)
 
 
 class Merger(Actor):

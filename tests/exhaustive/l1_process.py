@@ -24,7 +24,9 @@ from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, EpochTime, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.state import JournalState
+from tests.exhaustive.process import RightTime
 from tests.exhaustive.store import LocalClock
+from tests.support.memory_store import MemoryStore
 
 TOPIC: Final = Topic("events", 1, 1, (0,), "t")
 START_MS: Final = 1_700_000_000_000
@@ -190,6 +192,7 @@ class FakeController:
     def __init__(self, view: View) -> None:
         self._view = view
         self.kept: ControllerState | None = None
+        self.store_time = RightTime(MemoryStore())
 
     def snapshot(self) -> ControllerState:
         kept, self.kept = self.kept, None
@@ -217,6 +220,9 @@ class FakeCluster:
 
     def journal(self, number: int) -> JournalHandle:
         return self._handle
+
+    def now_ms(self) -> int:
+        return self.store.now_ms()
 
     def identity(self) -> Any:
         """What a vacuum compares with what is published; its first read of the controller is the same one here."""

@@ -97,6 +97,50 @@ def listed_and_read(ticks: int = 2) -> L1Scope:
     return L1Scope("listed-and-read", (Reader("read"), R), lifted=2, state_rows=1, ticks=ticks)
 
 
+A = Reconciler("r", again=True, prepared=True)
+"""A reconciler that has written several L1 objects, and commits them twice, the second time at any later moment."""
+E1, D = Expirer("e", 1), Deleter("d")
+"""An expiry up to the second record, a deletion of the topic."""
+
+
+def repeated_and_expired(ticks: int = 2) -> L1Scope:
+    """Some of what a commit named has expired, and is purged, when it runs again."""
+    return L1Scope("repeated-and-expired", (A, E1, V), lifted=0, waiting=2, ticks=ticks)
+
+
+def repeated_and_merged(ticks: int = 2) -> L1Scope:
+    """It is merged, and purged."""
+    return L1Scope("repeated-and-merged", (A, M, V), waiting=2, lifted=1, ticks=ticks)
+
+
+def repeated_and_deleted(ticks: int = 1) -> L1Scope:
+    """The topic is deleted in between."""
+    return L1Scope("repeated-and-deleted", (A, D, V), lifted=0, waiting=2, ticks=ticks)
+
+
+def listed_and_repeated(ticks: int = 2) -> L1Scope:
+    """An index object lists some of what a commit named, and is cut by an expiry before it runs again."""
+    return L1Scope("listed-and-repeated", (A, E), lifted=0, waiting=3, state_rows=1, ticks=ticks)
+
+
+def listed_repeated_and_vacuumed(ticks: int = 2) -> L1Scope:
+    return L1Scope("listed-repeated-and-vacuumed", (A, E1, V), lifted=0, waiting=2, state_rows=1, ticks=ticks)
+
+
+def listed_repeated_and_merged(ticks: int = 1) -> L1Scope:
+    return L1Scope("listed-repeated-and-merged", (A, M, V), lifted=0, waiting=3, state_rows=1, ticks=ticks)
+
+
+def listed_repeated_and_deleted(ticks: int = 1) -> L1Scope:
+    return L1Scope("listed-repeated-and-deleted", (A, D, V), lifted=0, waiting=3, state_rows=1, ticks=ticks)
+
+
+def repeated_by_two(ticks: int = 2) -> L1Scope:
+    """Two reconcilers of the same records, each of which commits twice; one is a loser both times."""
+    other = Reconciler("s", again=True, prepared=True)
+    return L1Scope("repeated-by-two", (A, other, E1), lifted=0, waiting=2, ticks=ticks)
+
+
 L1_WHOLE = {
     s.name: s
     for s in (
@@ -120,6 +164,14 @@ L1_WHOLE = {
         listed_and_expired(),
         listed_lifted_and_merged(),
         listed_and_read(),
+        repeated_and_expired(),
+        repeated_and_merged(),
+        repeated_and_deleted(),
+        repeated_by_two(),
+        listed_and_repeated(),
+        listed_repeated_and_vacuumed(),
+        listed_repeated_and_merged(),
+        listed_repeated_and_deleted(),
     )
 }
 """All of them; each is searched to its end."""

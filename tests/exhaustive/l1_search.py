@@ -142,13 +142,18 @@ class L1Search:
             assert not wrong, wrong
             state = state._replace(log=log)
             if n < self._scope.lifted:
-                state = self._at_once(state, Reconciler(f"first-{n}"))
-        return state._replace(
-            nodes=tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(self._scope.actors))
-        )
+                state, _ = self._at_once(state, Reconciler(f"first-{n}"))
+        nodes = []
+        for i, actor in enumerate(self._scope.actors):
+            local = actor.begin()
+            if actor.prepared:
+                state, local = self._at_once(state, actor, steps=1)
+            nodes.append(self._nodes.of(_Node(i, local, ())))
+        return state._replace(nodes=tuple(nodes))
 
-    def _at_once(self, state: State, actor: Actor) -> State:
-        """The state when a process has done all that it does, and nobody else anything. Raises `BrokenError`."""
+    def _at_once(self, state: State, actor: Actor, steps: int = 1 << 30) -> tuple[State, Local]:
+        """The state when a process has done all that it does, or its first steps, and nobody else anything; and the process.
+        Raises `BrokenError`."""
         now = [state]
 
         def answer(call: Call) -> Answer:
@@ -158,9 +163,9 @@ class L1Search:
             return given
 
         local = actor.begin()
-        while local.step:
-            local = actor.run(View(self, answer=answer), local)
-        return now[0]
+        while local.step and steps:
+            local, steps = actor.run(View(self, answer=answer), local), steps - 1
+        return now[0], local
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
@@ -252,9 +257,9 @@ class L1Search:
 
     def _wrongly_deleted(self, state: State, keys: tuple[str, ...]) -> str:
         log = self._logs[state.log]
+        if named := sorted(log.shadow.l1.named.intersection(keys)):
+            return f"{named[0]} is deleted, and the journal names it"
         for key in keys:
-            if key in log.shadow.l1.named:
-                return f"{key} is deleted, and the journal names it"
             at = log.dropped.get(key)
             if at is not None and state.epoch - at < GRACE_EPOCHS and not state.deleted:
                 return f"{key} is deleted at epoch {state.epoch}, and was dropped at {at}"
@@ -301,9 +306,9 @@ class L1Search:
         now = state
         try:
             if state.deleted:
-                now = self._at_once(now, _Closer("closer"))
+                now, _ = self._at_once(now, _Closer("closer"))
             for n in range(2):
-                now = self._at_once(now._replace(epoch=now.epoch + GRACE_EPOCHS + 1), Vacuumer(f"last-{n}"))
+                now, _ = self._at_once(now._replace(epoch=now.epoch + GRACE_EPOCHS + 1), Vacuumer(f"last-{n}"))
         except (BrokenError, L0gcError) as e:
             return f"a last vacuum: {e}"
         there = self._bucket(now).keys()

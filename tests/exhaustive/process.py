@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from l0gc.errors import L0gcError
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
+from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -46,6 +47,7 @@ class Replica(NamedTuple):
     offset: int
     time_ms: int
     as_of_ms: int | None
+    whole: bool
     checkpoint_offset: int
     checkpoint_weight: int
     charges: tuple[int, ...]
@@ -105,8 +107,18 @@ class Seen(NamedTuple):
     views: tuple[View, ...]
 
 
+class RightTime(StoreTime):
+    """No date is wrong here; it is the simulation that has such replies."""
+
+    def settle(self, date_ms: int) -> int:
+        return date_ms
+
+
 class _Controller:
     """The cluster epoch, as the newest that anybody knows; admission is decided by the journal's own window."""
+
+    def __init__(self, store: AnsweredStore) -> None:
+        self.store_time = RightTime(store)
 
     def epoch(self, at_least: int = -1) -> int:
         return EPOCHS[-1]
@@ -124,7 +136,7 @@ class Handles:
 
     def __call__(self, journal: int) -> JournalHandle:
         if journal not in self._made:
-            controller = cast(Controller, _Controller())
+            controller = cast(Controller, _Controller(self._store))
             handle = JournalHandle(
                 journal, self._store, controller, self._runtime, truncate_min_age_ms=self._min_age_ms
             )
@@ -151,6 +163,7 @@ def _restore(handle: JournalHandle, kept: Replica) -> None:
     replica: Any = handle.replica
     replica._state = MACHINES[handle.journal].decode(kept.state, "the replica")
     replica.offset, replica.time_ms, replica.as_of_ms = kept.offset, kept.time_ms, kept.as_of_ms
+    replica._whole = kept.whole
     replica._charges, replica._behind = list(kept.charges), kept.behind
     replica.checkpoint_offset, replica.checkpoint_weight = kept.checkpoint_offset, kept.checkpoint_weight
     listing = kept.folder
@@ -167,6 +180,7 @@ def _keep(handle: JournalHandle, *, truncates: bool) -> Replica:
         replica.offset,
         replica.time_ms,
         replica.as_of_ms,
+        replica._whole,
         replica.checkpoint_offset,
         replica.checkpoint_weight,
         tuple(replica._charges),

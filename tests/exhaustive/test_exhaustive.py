@@ -17,7 +17,8 @@ from l0gc.errors import (
     StoreError,
 )
 from l0gc.storage.boundary import Boundary
-from l0gc.storage.log import Landed, SharedLog
+from l0gc.storage.entry import Landed
+from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.journal import l1_handle as journal_l1_handle
@@ -256,12 +257,20 @@ def test_between_two_steps_a_process_keeps_all_that_its_handle_does() -> None:
     """A field that is new has to be kept, too, or the search would leave something out."""
     handle = memory_cluster().journal(0)
     fixed = {"lock", "log", "_machine", "_runtime", "_turns"}
-    kept = {"_state", "_folder", "_charges", "_behind"} | set(Replicated._fields) - {"state", "seen"}
-    kept -= {"folder", "charges", "behind"}
+    kept = {"_state", "_whole", "_folder", "_charges", "_behind"} | set(Replicated._fields) - {"state", "seen"}
+    kept -= {"folder", "charges", "behind", "whole"}
     assert set(vars(handle.replica)) - fixed == {*kept, "_read_at"}
-    assert set(vars(handle.fence)) == {"_applied", "_counters", "_holders", "_journal", "_seen", "_sliding", "_turn"}
+    assert set(vars(handle.fence)) == {"_applied", "_counters", "_holders", "_journal", "_lock", "_seen", "_turn"}
     paced = {"_runtime", "_appended_at"}  # when an append is made, and not what it does
-    assert set(vars(handle)) - paced == {"journal", "_controller", "replica", "fence", "_appending", "_queue"}
+    set_back = {"judged", "unread"}  # no process of the search asks whether a journal was set back
+    assert set(vars(handle)) - paced - set_back == {
+        "journal",
+        "_controller",
+        "replica",
+        "fence",
+        "_appending",
+        "_queue",
+    }
 
 
 def test_the_processes_of_a_scope_have_names_of_their_own() -> None:

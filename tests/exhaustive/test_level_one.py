@@ -12,7 +12,6 @@ import pytest
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart
 from l0gc.streamlog.journal.l1_handle import L1Handle
-from l0gc.streamlog.level_one.commit import Commit
 from tests.exhaustive import l1_scopes as scopes
 from tests.exhaustive.__main__ import summary
 from tests.exhaustive.breadth import Found
@@ -26,6 +25,8 @@ QUICK = [
     (scopes.two_expiries(0), 200),
     (scopes.read_while_expired(1), 200),
     (scopes.listed_and_read(1), 100),
+    (scopes.listed_and_repeated(0), 100),
+    (scopes.repeated_by_two(0), 200),
 ]
 
 
@@ -84,17 +85,6 @@ def dropped_as_of_the_stamp() -> AbstractContextManager[Any]:
     return method(L1Handle, "_as_of_now", lambda self, entry: entry)
 
 
-def dropped_is_not_landed() -> AbstractContextManager[Any]:
-    """A commit that is repeated takes what a merge has replaced since for what never landed, and removes it."""
-    real = Commit._has_landed
-
-    def has_landed(self: Commit, revision: int, partition: int, rows: Any, *others: Any) -> bool | None:
-        names = {bytes(n) for n in self._handle.state.topics[revision].l1_of(partition)["name"]}
-        return real(self, revision, partition, rows, *others) and {bytes(n) for n in rows["name"]} <= names
-
-    return method(Commit, "_has_landed", has_landed)
-
-
 CASES: list[tuple[str, Mutant, L1Scope, str]] = [
     ("any-merge", simulated["any-merge"], scopes.two_merges(0), "which it does not name"),
     ("any-commit", any_commit, scopes.two_reconcilers(0), "as reconciled after"),
@@ -110,7 +100,7 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
     ("no-grace", simulated["no-grace"], scopes.merged_and_vacuumed(1), "and was dropped at"),
     ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, scopes.merged_and_vacuumed(2), "and was dropped at"),
     ("dropped-as-of-the-window", dropped_as_of_the_stamp, scopes.expired_and_vacuumed(1), "and was dropped at"),
-    ("dropped-is-not-landed", dropped_is_not_landed, scopes.lifted_and_merged(0), "and was dropped at"),
+    ("losers-removed", simulated["losers-removed"], scopes.listed_and_repeated(0), "the journal names it"),
     ("index-not-asked", simulated["index-not-asked"], scopes.listed_and_lifted(1), "the journal names it"),
     ("replaced-index-removed", simulated["replaced-index-removed"], scopes.listed_and_read(0), "the journal names it"),
 ]
@@ -124,6 +114,15 @@ def test_a_rule_that_is_taken_out_is_missed(mutant: Mutant, scope: L1Scope, wron
     shown = summary(found).splitlines()
     assert shown[1].startswith(f"VIOLATION after {len(found.trace)} steps: ")
     assert len(shown) == len(found.trace) + 2
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_a_commit_that_deletes_what_it_takes_for_lost_is_missed_where_some_of_it_is_purged() -> None:
+    """No index object is needed for that."""
+    with simulated["losers-removed"]():
+        found = searched(scopes.repeated_and_expired())
+    assert "the journal names it" in found.wrong, summary(found)
 
 
 def test_a_search_finds_the_same_again() -> None:

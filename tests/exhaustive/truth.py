@@ -13,8 +13,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import journal_log
-from l0gc.storage.entry import decode_entry
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed, decode_entry
 from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +165,18 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
         """A part of the input for each round, so that every round meets uploads."""
         assert upload.stdin is not None
         share = -(-len(lines) // rounds)
-        for i, event in enumerate(begun):
-            event.wait()
-            upload.stdin.writelines(line + b"\n" for line in lines[i * share : (i + 1) * share])
-            upload.stdin.flush()
-        upload.stdin.close()
+        with suppress(BrokenPipeError):  # of an upload that has failed, its exit code says so
+            for i, event in enumerate(begun):
+                event.wait()
+                upload.stdin.writelines(line + b"\n" for line in lines[i * share : (i + 1) * share])
+                upload.stdin.flush()
+            upload.stdin.close()
+
+    def has_landed_since(before: Iterable[str]) -> None:
+        """Wait for an object of this round's input: a process may take as long to start as a round takes."""
+        while l0_objects(store).keys() <= set(before):
+            assert not any(u.poll() for u in uploads)
+            time.sleep(0.05)
 
     feeders = [
         threading.Thread(target=feed, args=(u, lines_of(p)), daemon=True) for u, p in zip(uploads, paths, strict=True)
@@ -178,7 +186,9 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
             feeder.start()
         swept = 0
         for event in begun:
+            before = l0_objects(store)
             event.set()
+            has_landed_since(before)
             l0gc("epoch", "advance")
             l0gc("housekeep")
             l0gc("reconcile")

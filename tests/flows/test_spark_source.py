@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,6 +224,48 @@ def test_each_batch_of_a_stream_is_written_once_with_for_each_batch(
     query = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "cp"))
     query.trigger(availableNow=True).start().awaitTermination()
     assert sorted(r.value for r in cluster.read("copy")) == sorted(lines(0, 300))
+
+
+def test_a_checkpoint_that_went_back_stops_the_query_and_a_new_one_goes_on_after_what_landed(
+    spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
+) -> None:
+    """Its newest files are removed, or an older copy is restored, and the source has more by then."""
+    cluster.topics.create("events", partitions=2)
+    cluster.topics.create("copy", partitions=2)
+    place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
+
+    def copy(checkpoint: Path, starting: str = "earliest") -> None:
+        stream = spark.readStream.format("l0gc").options(topic="events", startingOffsets=starting, **place).load()
+        sink = stream.select("key", "value", "partition").writeStream.format("l0gc").options(topic="copy", **place)
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    checkpoint, older = tmp_path / "checkpoint", tmp_path / "older"
+    for n in range(3):
+        cluster.upload("events", lines(100 * n, 100 * n + 100), key_field="n")
+        copy(checkpoint)
+        if n == 0:
+            shutil.copytree(checkpoint, older)
+    cluster.upload("events", lines(300, 400), key_field="n")
+    newest = recorded(checkpoint, "offsets") - 1
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder / f"{newest}").unlink()
+        (checkpoint / folder / f".{newest}.crc").unlink(missing_ok=True)
+    for place_of_one, message in (
+        (checkpoint, f"batch {newest} .* with 100 rows .* comes again with 200 rows"),
+        (older, f"batch 1 .* with 300 rows .* is older than batch {newest}, which landed .* with 100 rows"),
+    ):
+        with pytest.raises(Exception, match=message):
+            copy(place_of_one)
+        assert sorted(r.value for r in cluster.read("copy")) == sorted(lines(0, 300))
+    landed = Counter(r.partition for r in cluster.read("copy"))
+    copy(tmp_path / "new", json.dumps({"events": {str(p): n for p, n in landed.items()}}))
+    copied, original = ([(r.partition, r.key, r.value) for r in cluster.read(name)] for name in ("copy", "events"))
+    assert copied == original
+    assert len(original) == 400
 
 
 # -- a driver that is killed ----------------------------------------------------------------------------------------------

@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.parallel import Inline
-from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, pack
+from l0gc.streamlog.ingest.extents import STORED, decode_block, pack
 from l0gc.streamlog.journal.rows import EXTENT, Rows
 from l0gc.streamlog.journal.topic import Block
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead
 from l0gc.streamlog.level_one.read import read_rows
 from tests.fuzz.mutations import changed, fuzzing, hostile
-from tests.fuzz.worker import FEWER, KEY, READ, RECORDS, REFUSED, Worker, chunk
+from tests.fuzz.worker import FEWER, KEY, MOST_BYTES, READ, RECORDS, REFUSED, TIME_MS, Worker, chunk
 from tests.support.memory_store import MemoryStore
 
 
 def block_of(first: int) -> bytes:
     """A block with the records of two partitions."""
-    return pack([[chunk(first), chunk(first, 1, FEWER)]], 1_700_000_000_000 + first).body
+    return pack([[chunk(first), chunk(first, 1, FEWER)]]).body
 
 
 BODY, OTHER = block_of(0), block_of(1000)
@@ -65,7 +65,7 @@ def test_a_block_that_was_changed_is_refused(body: bytes) -> None:
     if body == BODY:
         return
     with pytest.raises(CorruptObjectError, match=KEY):
-        decode_block(body, KEY, Block(0, len(BODY), crc32c(BODY)))
+        decode_block(body, KEY, Block(0, len(BODY), crc32c(BODY), MOST_BYTES, TIME_MS))
 
 
 @fuzzing(150)
@@ -73,7 +73,7 @@ def test_a_block_that_was_changed_is_refused(body: bytes) -> None:
 def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, before: int) -> None:
     store = MemoryStore()
     store.put(KEY, bytes(before) + body)
-    block = Block(before, len(BODY), crc32c(BODY))
+    block = Block(before, len(BODY), crc32c(BODY), MOST_BYTES, TIME_MS)
     read = ObjectRead(0, 3, KEY, 1, [block], EXTENTS)
 
     def needed(journal: int, revision: int, extents: Rows) -> Rows:
@@ -104,11 +104,17 @@ def test_a_buffer_that_says_it_is_huge_takes_no_memory(worker: Worker, declared:
     """A compressed buffer begins with the number of bytes that it unpacks to."""
     n = RECORDS + FEWER
     values = pa.array([b"v" * 10] * n, pa.binary())
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([5] * n, SCHEMA.field("timestamp").type), pa.nulls(n, pa.binary()), values], schema=SCHEMA
-    )
+    batch = pa.RecordBatch.from_arrays([pa.nulls(n, pa.binary()), values], schema=STORED)
     body = stream(batch)
     size = struct.pack("<q", 10 * n)
     assert body.count(size) == 1
     assert worker.answer(body) == READ
     assert worker.answer(body.replace(size, struct.pack("<q", declared))) == REFUSED
+
+
+def test_a_small_block_that_unpacks_to_far_more_than_the_log_says_takes_no_memory(worker: Worker) -> None:
+    n = RECORDS + FEWER
+    batch = pa.RecordBatch.from_arrays([pa.nulls(n, pa.binary()), pa.array([bytes(16 << 20)] * n)], schema=STORED)
+    body = stream(batch)
+    assert len(body) < 1 << 20
+    assert worker.answer(body) == REFUSED

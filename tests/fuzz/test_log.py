@@ -42,7 +42,7 @@ def a_store() -> MemoryStore:
         store.clock.sleep(1 if i > 1 else 1000)
     store.clock.sleep(15 * 60 - 10)
     log.truncate()
-    assert log.boundary_key in store.objects
+    assert log.boundary.key in store.objects
     return store
 
 
@@ -92,20 +92,20 @@ def test_a_checkpoint_is_as_it_was_or_refused(body: bytes) -> None:
 
 
 @fuzzing(200)
-@given(hostile(body_of(LOG.boundary_key), b'{"boundary":3}\n{"crc32":0}\n'))
+@given(hostile(body_of(LOG.boundary.key), b'{"boundary":3}\n{"crc32":0}\n'))
 def test_a_boundary_is_as_it_was_or_stops_the_truncation(body: bytes) -> None:
     store = a_store()
-    store.put(LOG.boundary_key, body)
+    store.put(LOG.boundary.key, body)
     before = set(store.objects)
     log = a_log(store)
     log.write_checkpoint(4, STATES[4], 1004)
     store.clock.sleep(15 * 60)
     refused = refusal(log.truncate)
     if refused:
-        assert LOG.boundary_key in refused
+        assert LOG.boundary.key in refused
         assert before <= set(store.objects)
     else:
-        assert body == body_of(LOG.boundary_key)
+        assert body == body_of(LOG.boundary.key)
 
 
 def test_a_key_that_is_no_offset_is_left_alone() -> None:
@@ -141,9 +141,9 @@ def sealed(key: str, kind: bytes, content: bytes) -> bytes:
 @given(hostile(b'{"boundary":3}', b"{}", JSON))
 def test_whatever_is_sealed_is_a_boundary_or_refused(content: bytes) -> None:
     store = a_store()
-    store.put(LOG.boundary_key, seal(LOG.boundary_key, content))
+    store.put(LOG.boundary.key, seal(LOG.boundary.key, content))
     refused = refusal(a_log(store).boundary.read)
-    assert LOG.boundary_key in refused if refused else a_log(store).boundary.read()[0] >= 0
+    assert LOG.boundary.key in refused if refused else a_log(store).boundary.read()[0] >= 0
 
 
 ENTRY = msgspec.msgpack.encode(Entry("id", 1, PAYLOADS[0]))

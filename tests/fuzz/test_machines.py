@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.storage.replica import StateMachine
 from l0gc.streamlog.controller.entries import (
     AlterDefaults,
@@ -32,6 +32,7 @@ from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
+    ClosedTopic,
     Expired,
     ExpiredTopic,
     FenceL1,
@@ -42,6 +43,7 @@ from l0gc.streamlog.journal.entries import (
     ObjectExtents,
     Objects,
     Purged,
+    SetBack,
 )
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
 from l0gc.streamlog.journal.state import JournalState
@@ -54,7 +56,7 @@ PARTITIONS = 4
 
 
 def an_object(epoch: int, records: dict[int, int], sequence: int, revision: int = REVISION) -> ObjectExtents:
-    span = InputSpan("in", sequence * 10, sequence * 10 + 10)
+    span = InputSpan("in", sequence * 10, sequence * 10 + 10, 25, "0664c673bc62e0b6")
     producer = batch(sequence, producer_id=revision, inputs=[span])
     return extents_of(epoch, records, revision=revision, topic_id=f"id-{revision}", producer=producer)
 
@@ -86,7 +88,8 @@ def history() -> list[Landed]:
     land(Expired([ExpiredTopic(REVISION, f"id-{REVISION}", *starts)]))
     land(FenceL1(2))
     land(Purged(pack(state.dropped["name"][:2])))
-    land(Closed(REVISION))
+    land(Closed([ClosedTopic(REVISION)]))
+    land(SetBack(9, 1))
     return entries
 
 
@@ -147,7 +150,7 @@ def use(state: JournalState) -> None:
             reconciled(state, {0: 3}, 50, revision=revision),
             Merged(9, [MergedTopic(revision, pack(rows), pack(merged))]),
             expired,
-            Closed(revision),
+            Closed([ClosedTopic(revision)]),
         ):
             try:
                 JournalMachine(0).apply(copy.deepcopy(state), landed(50, entry))

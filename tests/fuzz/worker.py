@@ -32,6 +32,9 @@ RECORDS: Final = 40
 FEWER: Final = 7
 """So many records of another partition follow the first one's in a block."""
 KEY: Final = "the/key"
+TIME_MS: Final = 1_700_000_000_000
+MOST_BYTES: Final = 64 << 10
+"""As much as the log says that a block unpacks to, or less."""
 READ, REFUSED = "read", "refused"
 _ADDRESSES: Final = 4 << 30
 _TAKEN: Final = 512 << 20
@@ -49,7 +52,7 @@ def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
 
 def read_block(body: bytes) -> None:
     """As both readers of blocks do, with a checksum in the log that fits: what is left when that has let it through."""
-    block = Block(0, len(body), crc32c(body))
+    block = Block(0, len(body), crc32c(body), MOST_BYTES, TIME_MS)
     batch = decode_block(body, KEY, block)
     for row, records in ((0, RECORDS), (RECORDS, FEWER)):
         rows = rows_of(batch, Extent(KEY, 1, 0, 0, block, row, records, 0))
@@ -58,9 +61,11 @@ def read_block(body: bytes) -> None:
         assert all(k is None or isinstance(k, bytes) for k in rows.column("key").to_pylist())
     store = StrictStore()
     store.put(KEY, body)
-    blocks = np.array([(len(body), crc32c(body), 2)], BLOCK)
+    blocks = np.array([(len(body), crc32c(body), 2, MOST_BYTES)], BLOCK)
     extents = np.array([(0, 0, 0, RECORDS, 0), (1, 0, RECORDS, FEWER, 0)], EXTENT)
-    _check_slices(store, ObjectPart(UnreconciledObject(KEY, 1, 0, 0, blocks, extents), extents), RECORDS + FEWER)
+    _check_slices(
+        store, ObjectPart(UnreconciledObject(KEY, 1, 0, TIME_MS, 0, blocks, extents), extents), RECORDS + FEWER
+    )
 
 
 def read_l1_object(body: bytes) -> None:

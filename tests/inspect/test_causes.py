@@ -86,6 +86,7 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
         ("damaged_watermark", facts(watermark=-1, watermark_error=("damaged", "unreadable"))),
         ("old_controller", facts(highest=(12, "journal 3"))),
         ("old_controller", facts(forgotten="journal 3 holds a topic that the controller log does not know")),
+        ("set_back_journal", facts(set_back="journal 3 ended at offset 5, and ended at offset 9 when it was read before")),
         ("poisoned_key", facts(attempts=failed("compute-watermark", f"object {POISONED} is at epoch 99, above", 4))),
         ("damaged_journal", facts(damaged_journals=["journal 3 cannot be read: key x is damaged"])),
         ("unreadable_journal", facts(unreadable_journals=["journal 3 cannot be read: access denied"])),
@@ -115,9 +116,10 @@ def test_every_code_is_in_the_operators_table_and_no_other() -> None:
 
 
 CODES_IN_ORDER = [
-    "foreign_watermark", "damaged_watermark", "old_controller", "poisoned_key", "damaged_journal", "unreadable_journal",
-    "damaged_object", "store_clock", "housekeep_overdue", "housekeep_failed", "unreconciled", "reconcile_failed",
-    "idle_window", "not_computed", "compute_failed", "paused", "sweep_failed", "damaged_record", "local_clock",
+    "foreign_watermark", "damaged_watermark", "old_controller", "set_back_journal", "poisoned_key",
+    "damaged_journal", "unreadable_journal", "damaged_object", "store_clock", "housekeep_overdue",
+    "housekeep_failed", "unreconciled", "reconcile_failed", "idle_window", "not_computed", "compute_failed",
+    "paused", "sweep_failed", "damaged_record", "unclosed_topic", "local_clock",
 ]  # fmt: skip
 
 
@@ -209,6 +211,13 @@ def test_without_a_cause_the_loop_goes_on(expected: str, f: Facts) -> None:
 def test_a_record_of_a_sweep_that_cannot_be_read_is_a_warning() -> None:
     f = facts(damaged_record="l0gc/runs/r/run.json cannot be read")
     assert (codes(f), [w.cause for w in find_warnings(f)]) == ([], ["damaged_record"])
+
+
+def test_a_deleted_topic_that_no_journal_closes_is_a_warning() -> None:
+    f = facts(unclosed=["topic 'a' is not closed in journal 3", "topic 'b' is not closed in journal 3"])
+    (warning,) = find_warnings(f)
+    assert (codes(f), warning.cause) == ([], "unclosed_topic")
+    assert warning.detail == "topic 'a' is not closed in journal 3 (and 1 more)"
 
 
 @pytest.mark.parametrize("minutes", [2, -2])

@@ -61,7 +61,9 @@ def busy() -> tuple[Cluster, Topic]:
     cluster, topic, handle = journal_of(5)
     gone, _ = cluster.controller.create_topic("gone", 1, 1)
     producer = cluster.controller.init_producer("job")
-    batch = ProducerBatch(producer.producer_id, producer.epoch, producer.run, 0, [InputSpan("in", 0, 7)])
+    batch = ProducerBatch(
+        producer.producer_id, producer.epoch, producer.run, 0, [InputSpan("in", 0, 7, 9, "00ff00ff00ff00ff")]
+    )
     assert handle.append([of_topic(topic, 2, {0: 3, 1: 4, 4: 1}, producer=batch)]).error is None
     assert handle.append([of_topic(topic, 3, {2: 2}, key="k")]).error is None
     assert handle.commit_reconciled(reconciled(handle.state, {0: 2}, 1, revision=topic.revision, epoch=3)) == {}
@@ -90,6 +92,7 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     cluster.controller.forget_topics([later.revision])
     cluster.controller.alter_topic("events", RetentionSettings(ms=5))
     cluster.controller.alter_defaults(RetentionSettings(bytes=7))
+    assert handle.accept_set_back(cluster.controller.advance(), 1)
     return cluster
 
 
@@ -121,12 +124,14 @@ def test_packed_rows_are_unpacked(busy: tuple[Cluster, Topic]) -> None:
         {"partition": 1, "records": 4, "block": 0},
         {"partition": 4, "records": 1, "block": 1},
     ]
-    assert o["producer"]["inputs"] == [{"input_id": "in", "start": 0, "end": 7}]
+    span = {"input_id": "in", "start": 0, "end": 7, "rows": 9, "digest": "00ff00ff00ff00ff"}
+    assert o["producer"]["inputs"] == [span]
     (lifted,) = rows[2]["topics"]
     assert lifted["ranges"] == [{"partition": 0, "base_offset": 0, "last_offset": 2}]
     (file,) = lifted["files"]
     assert (file["name"], file["base_offset"], file["last_offset"], file["bytes"]) == (name_of(2), 0, 2, 30)
-    assert rows[-1] | {"topic": "gone"} == rows[-1]
+    (closed,) = rows[-1]["topics"]
+    assert closed["topic"] == "gone"
     assert rows[0]["time"] == "2023-11-14T22:13:20.000Z"
 
 
@@ -186,6 +191,7 @@ def test_a_checkpoint_is_shown_if_it_is_requested(busy: tuple[Cluster, Topic]) -
     assert held == [(2, 1, 0), (2, 4, 0), (3, 2, 0)]
     assert [p["l1"][0]["last_offset"] for p in parts if "l1" in p] == [2]
     assert [p["inputs"]["in"]["landed"] for p in parts if "producer" in p] == [7]
+    assert [p["inputs"]["in"]["digest"] for p in parts if "producer" in p] == ["00ff00ff00ff00ff"]
 
 
 def test_a_checkpoint_is_shown_where_older_entries_are_gone(busy: tuple[Cluster, Topic]) -> None:

@@ -148,6 +148,22 @@ def test_a_deleted_topic_holds_nothing() -> None:
     assert (s.computable, s.records, s.held, s.errors) == (2, 0, [], [])
 
 
+def test_a_topic_that_was_deleted_a_day_ago_and_is_not_closed_in_a_journal_is_a_warning() -> None:
+    """Its deleter died before it reached the journals, and nobody housekeeps."""
+    cluster = new_cluster()
+    cluster.controller.delete_topic("events")
+    store_of(cluster).clock.sleep(23 * 3600)
+    assert status(cluster).warnings == []
+    store_of(cluster).clock.sleep(2 * 3600)
+    (warning,) = status(cluster).warnings
+    assert warning.cause == "unclosed_topic"
+    assert (
+        "topic 'events' (revision 1) was deleted more than a day ago and is not closed in journal 0" in warning.detail
+    )
+    housekeep(cluster)
+    assert status(cluster).warnings == []
+
+
 def test_the_age_of_m_is_that_of_the_epoch_after_it() -> None:
     cluster = new_cluster()
     store = store_of(cluster)

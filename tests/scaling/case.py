@@ -144,7 +144,8 @@ def compute_watermark(*, scan: bool) -> Requests:
 
 def sweep(garbage: int) -> Requests:
     """A sweep of the bucket of 10^9 objects."""
-    return model.sweep(CONTROLLER, garbage=garbage, lists=model.sweep_lists_bound(OBJECTS, garbage, SHARDS))
+    lists = model.sweep_lists_bound(OBJECTS, garbage, SHARDS)
+    return model.sweep(CONTROLLER, journal_log(), journals=JOURNALS, garbage=garbage, lists=lists)
 
 
 def prefixes(writes_per_s: float) -> int:

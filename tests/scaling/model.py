@@ -252,11 +252,12 @@ def sweep_lists(keys: int, garbage: int, shards: int) -> int:
     return shards * of_shard + 1
 
 
-def sweep(controller: Log, *, garbage: float, lists: float) -> Requests:
-    """A sweep that deletes `garbage` objects, and finds them with `lists` LIST requests."""
+def sweep(controller: Log, journal: Log, *, journals: int, garbage: float, lists: float) -> Requests:
+    """A sweep that deletes `garbage` objects, and finds them with `lists` LIST requests; it reads each journal before."""
     segments = ceil(garbage / SEGMENT_OBJECTS)
     return (
         ONCE["sweep"]
         + read_log(controller)
+        + journals * read_log(journal)
         + Requests(lists=lists, gets=segments, puts=2 * segments, deletes=batches(garbage))
     )

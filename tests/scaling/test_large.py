@@ -75,7 +75,8 @@ def test_a_sweep(case: SweepCase) -> None:
     if case.dry_run:
         assert found.puts == found.deletes == 0
     else:
-        assert found == model.sweep(CONTROLLER, garbage=case.garbage, lists=lists)
+        journals = cluster.controller.snapshot().journals
+        assert found == model.sweep(CONTROLLER, Log(0), journals=journals, garbage=case.garbage, lists=lists)
         assert (store.gone, store.wronged) == (case.garbage, [])
 
 

@@ -1,4 +1,7 @@
-"""`python -m tests.simulation [--seeds N] [--first S] [--jobs J]`: many seeds, or one (`--seeds 1 --first S` replays S)."""
+"""`python -m tests.simulation [--seeds N] [--first S] [--jobs J] [--set-back]`: many seeds, or one.
+
+`--seeds 1 --first S` replays S; `--set-back` runs the seeds in which parts of the bucket are set back (`set_back.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,33 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.simulation.run import Outcome, simulate
+from tests.simulation.set_back import set_back
 from tests.simulation.watch import Violation
 
 PROGRESS_S = 60.0
 
 
-def attempt(seed: int) -> Outcome | str:
+def attempt(seed: int, *, goes_back: bool = False) -> Outcome | str:
     """The seed's outcome, or what is wrong with it."""
     try:
-        return simulate(seed)
+        return (set_back if goes_back else simulate)(seed)
     except Violation as violation:
         return str(violation)
     except Exception:  # noqa: BLE001 - a bug in the simulation itself ends its seed, not the run
         return f"seed {seed}: {traceback.format_exc()}"
 
 
-def outcomes(first: int, seeds: int, jobs: int) -> Iterator[tuple[int, Outcome | str]]:
+def outcomes(first: int, seeds: int, jobs: int, *, goes_back: bool = False) -> Iterator[tuple[int, Outcome | str]]:
     """Each seed with its outcome, in order."""
-    todo = range(first, first + seeds)
+    todo, run = range(first, first + seeds), partial(attempt, goes_back=goes_back)
     if jobs == 1:
-        yield from ((seed, attempt(seed)) for seed in todo)
+        yield from ((seed, run(seed)) for seed in todo)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from zip(todo, pool.map(attempt, todo, chunksize=4), strict=True)
+        yield from zip(todo, pool.map(run, todo, chunksize=4), strict=True)
 
 
 def main() -> int:
@@ -42,16 +47,18 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; what a seed does is the same")
+    parser.add_argument("--set-back", action="store_true", help="parts of the bucket are set back to an older copy")
     options = parser.parse_args()
     started = last_shown = time.monotonic()
     steps = violations = 0
     happened: Counter[str] = Counter()
     states: set[int] = set()
-    attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds))
+    attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds), goes_back=options.set_back)
     for done, (seed, outcome) in enumerate(attempts, 1):
         if isinstance(outcome, str):
             violations += 1
-            sys.stdout.write(f"{outcome}\nreplay: python -m tests.simulation --seeds 1 --first {seed}\n")
+            mode = " --set-back" if options.set_back else ""
+            sys.stdout.write(f"{outcome}\nreplay: python -m tests.simulation{mode} --seeds 1 --first {seed}\n")
             sys.stdout.flush()
         else:
             steps += outcome.steps

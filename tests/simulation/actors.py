@@ -21,6 +21,7 @@ from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import RoundRobin
 from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader
 from l0gc.streamlog.topics import create_topic
+from l0gc.watermark.publication import refuse_if_set_back
 from tests.simulation.weather import Shape
 from tests.simulation.world import Process, World
 
@@ -131,6 +132,7 @@ def upload(
 ) -> Topic:
     """Upload the lines, and report to the watch what was acknowledged, also by an upload that then failed."""
     target = cluster.controller.snapshot().topic(topic)
+    refuse_if_set_back(cluster, target.journals)
     spread = RoundRobin(target.partitions)
     committer = Batched(world.random.randrange(1, 5))
     uploader = Uploader(

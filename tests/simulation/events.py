@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
+from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.set_back import accept_set_back
 from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from tests.simulation import actors, files, jobs, readers, strangers
 from tests.simulation.actors import Finished, Job
 from tests.simulation.external import Theirs
+from tests.simulation.jobs import Rounds
+from tests.simulation.sinks import Query, sink
 from tests.simulation.strangers import Session
 from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP, TEN_DAYS
@@ -41,11 +46,13 @@ PRODUCERS = ("p", "q")
 
 @dataclass
 class Work:
-    """What outlives the processes that do it: producers' jobs, and sessions that zombies go on with."""
+    """What outlives the processes that do it: producers' jobs, sessions that zombies go on with, reconcilers' rounds."""
 
     finished: Finished = field(default_factory=Finished)
     jobs: dict[str, list[Job]] = field(default_factory=lambda: {name: [] for name in PRODUCERS})
     zombies: list[Session] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
+    rounds: Rounds = field(default_factory=list)
     numbers: int = 0
 
     def more_jobs(self, world: World) -> None:
@@ -102,9 +109,12 @@ def usual(world: World, work: Work, phase: str) -> None:
     for name in PRODUCERS:
         for n in (1, 2):  # two runs of the same jobs
             world.spawn(f"producer-{phase}{name}{n}", files.producer(world, work.jobs[name], work.finished))
+    for n in (1, 2):  # two drivers of one query
+        world.spawn(f"sink-{phase}{n}", sink(world, 6, work.queries))
     world.spawn(f"duo-{phase}", actors.duo(world, 2), actors.duo(world, 2))
-    world.spawn(f"reconciler-{phase}1", jobs.reconciler(world, 5))
-    world.spawn(f"reconciler-{phase}2", jobs.reconciler(world, 5))
+    world.spawn(f"reconciler-{phase}1", jobs.reconciler(world, 5, work.rounds))
+    world.spawn(f"reconciler-{phase}2", jobs.reconciler(world, 5, work.rounds))
+    world.spawn(f"straggler-{phase}", jobs.straggler(world, 5, work.rounds))
     world.spawn(f"merger-{phase}1", jobs.merger(world, 5))
     world.spawn(f"merger-{phase}2", jobs.merger(world, 5))
     world.spawn(f"vacuumer-{phase}1", jobs.vacuumer(world, 4))
@@ -144,6 +154,8 @@ def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> 
         world.clock.ms += 22 * DAY_MS
         for jobs in work.jobs.values():  # nobody may count on a journal to know by then how far they got
             jobs.clear()
+        for query in work.queries:
+            query.stopped = True
     elif event == OLD_BACKUP:
         _restored_for_a_while(world, steps, backup)
     elif event in (FOR_GOOD, NOTICED):
@@ -193,7 +205,12 @@ def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
     world.watch.newest = None
     world.note("the newest controller log is back")
     with world.quietly():
-        world.cluster().controller.advance_above(world.watch.epoch)
+        cluster = world.cluster()
+        cluster.controller.advance_above(world.watch.epoch)
+        for journal in sorted(cluster.controller.snapshot().journals_in_use()):
+            with contextlib.suppress(UsageError):  # that there is nothing to accept
+                accept_set_back(cluster, journal)
+                world.note(f"journal {journal} may take what M has released, and is accepted")
 
 
 def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, noticed: bool) -> None:
@@ -201,6 +218,7 @@ def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, 
     newest = _set_back(world, backup)
     for process in world.processes:  # nobody may go on with what he knows of the newer log
         process.crash()
+    work.rounds.clear()
     watch = world.watch
     lost = [t for name, t in newest.state.topics.items() if backup.state.topics.get(name) != t]
     watch.forget([*lost, *(d.topic for d in newest.state.deleted)])
@@ -211,11 +229,11 @@ def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, 
         world.clock.ms += LATEST_MS + 1
         world.land_late(world.clock.ms)
     with world.quietly():
-        _recover(world)
+        recover(world)
     world.note("somebody has noticed, and the epoch is above all that there ever were")
 
 
-def _recover(world: World) -> None:
+def recover(world: World) -> None:
     """What the documents say an operator does where the newer controller log is gone for good."""
     cluster, watch = world.cluster(), world.watch
     cluster.controller.advance_above(watch.epoch)

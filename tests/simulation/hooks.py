@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import l0gc.streamlog.epoch_source
 import l0gc.streamlog.ingest.job
-from l0gc.errors import AppendOutcomeUnknownError, L0gcError
+import l0gc.streamlog.journal.summary
+from l0gc.errors import AppendOutcomeUnknownError, CorruptObjectError, L0gcError
 from l0gc.runtime import Runtime
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
@@ -46,7 +46,15 @@ def installed(world: World) -> Iterator[None]:
                 watch.reported_refused(journal, [o for o in objects[landed:] if o.key not in before])
 
     def watched_apply(self: Replica[Any], entry: Landed) -> None:
-        apply(self, entry)
+        with world.interrupts.strike(self, entry) as struck:
+            try:
+                apply(self, entry)
+            except CorruptObjectError as e:
+                if struck is None:
+                    raise world.violation(
+                        f"a process cannot apply entry {entry.offset} of {self.log.folder}: {e}"
+                    ) from e
+                raise
         state = self._state
         if isinstance(state, JournalState):
             journal = int(self.log.folder.rstrip("/").rsplit("/", 1)[1])
@@ -57,7 +65,7 @@ def installed(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Replica, "_apply", watched_apply))
         # A task of compute-watermark has a clock of its own; here it is the world's.
         task = mock.Mock(side_effect=lambda: Runtime(world.task_clock(), random.Random(0)))
-        stack.enter_context(mock.patch.object(l0gc.streamlog.epoch_source, "Runtime", task))
+        stack.enter_context(mock.patch.object(l0gc.streamlog.journal.summary, "Runtime", task))
         pool = mock.Mock(side_effect=lambda workers, name: executor(world, workers, name))
-        stack.enter_context(mock.patch.object(l0gc.streamlog.ingest.job, "ThreadPoolExecutor", pool))
+        stack.enter_context(mock.patch.object(l0gc.streamlog.ingest.job, "WorkerThreads", pool))
         yield

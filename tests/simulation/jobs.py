@@ -21,14 +21,18 @@ from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
-from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.level_one.plan import Round
+from l0gc.streamlog.level_one.reconcile import Local, reconcile, run_rounds
+from l0gc.streamlog.level_one.write import Written
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
 from tests.simulation.actors import TOPICS, Body, found_topic, new_lines, repeat, upload
+from tests.simulation.shadow_l1 import spans_of_files
 from tests.simulation.weather import HOUR_MS
 from tests.simulation.world import Process, World
 
@@ -36,11 +40,73 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def reconciler(world: World, times: int) -> Body:
+Rounds = list[tuple[Round, Written]]
+"""Rounds of reconcilers whose L1 objects are durable; each may be committed any number of times, by whomever."""
+
+
+class _Repeating(Local):
+    """Some commits are done a second time, as Spark does a task whose answer was lost; others may do each of them, too."""
+
+    def __init__(self, world: World, cluster: Cluster, rounds: Rounds) -> None:
+        super().__init__(cluster)
+        self.cluster = cluster
+        self._world, self._rounds = world, rounds
+
+    def commit(self, r: Round, written: Written) -> list[Committed]:
+        self._rounds.append((r, written))
+        done = super().commit(r, written)
+        if self._world.random.random() < 0.3:
+            self._world.sleep(self._world.random.choice([1.0, 10.0, 60.0]))
+            done = commit_again(self._world, self.cluster, r, written)
+        return done
+
+
+def commit_again(world: World, cluster: Cluster, r: Round, written: Written) -> list[Committed]:
+    """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
+    before = _what_landed(world, r, written)
+    done = Local(cluster).commit(r, written)
+    after = _what_landed(world, r, written)
+    counted = {(c.journal, revision, p) for c in done for revision, rows in c.partitions.items() for p in rows.tolist()}
+    unsure = {c.journal for c in done if c.errors}
+    shown = {place for place in before if after[place] and place[0] not in unsure}
+    world.happened["commits done again"] += 1
+    world.happened["partitions of these that had landed before"] += len(before)
+    if wrong := (counted - after.keys()) | (shown - counted):
+        raise world.violation(f"a commit that is done again counts {sorted(counted)}; wrong is {sorted(wrong)}")
+    return done
+
+
+def _what_landed(world: World, r: Round, written: Written) -> dict[tuple[int, int, int], bool]:
+    """The partitions of a round, as (journal, revision, partition), that a commit has landed of; whether its journal still
+    names one of the objects, or has dropped it by itself."""
+    landed: dict[tuple[int, int, int], bool] = {}
+    for (journal, revision), rows in written.files.items():
+        l1 = world.watch.shadow(journal).l1
+        for key, (partition, _) in spans_of_files(r.topics()[revision], revision, rows):
+            if key in l1.ever:
+                place = journal, revision, partition
+                shows = key in l1.named or (key in l1.dropped and l1.dropped[key].alone)
+                landed[place] = landed.get(place, False) or shows
+    return landed
+
+
+def reconciler(world: World, times: int, rounds: Rounds) -> Body:
     """Lifts everything, in rounds that are large or tiny."""
 
     def once(process: Process) -> None:
-        reconcile(world.cluster(process), round_bytes=world.random.choice([1, 2_000, 1 << 20]))
+        engine = _Repeating(world, world.cluster(process), rounds)
+        run_rounds(engine.cluster, engine, round_bytes=world.random.choice([1, 2_000, 1 << 20]))
+
+    return repeat(world, times, once)
+
+
+def straggler(world: World, times: int, rounds: Rounds) -> Body:
+    """Commits rounds of others once more, at any later time."""
+
+    def once(process: Process) -> None:
+        world.sleep(world.random.choice([1.0, 10.0, 60.0]))
+        if rounds:
+            commit_again(world, world.cluster(process), *world.random.choice(rounds))
 
     return repeat(world, times, once)
 

@@ -17,13 +17,11 @@ from greenlet import getcurrent, greenlet
 
 import l0gc.storage.replica
 import l0gc.streamlog.cluster
-import l0gc.streamlog.ingest.uploader
 import l0gc.streamlog.journal.fence
 import l0gc.streamlog.journal.handle
 
 _SHARED: tuple[ModuleType, ...] = (
     l0gc.streamlog.cluster,
-    l0gc.streamlog.ingest.uploader,
     l0gc.streamlog.journal.fence,
     l0gc.streamlog.journal.handle,
     l0gc.storage.replica,
@@ -47,13 +45,17 @@ class Lock:
         self._depth = 0
         self._reentrant = reentrant
 
-    def acquire(self) -> bool:
+    def acquire(self, timeout: float = -1) -> bool:
+        """Take it. Nobody has to wait until `timeout`: whoever would is a violation."""
         me = getcurrent()
         if self._owner is not me or not self._reentrant:
             _wait_until(lambda: self._owner is None)
         self._owner = me
         self._depth += 1
         return True
+
+    def locked(self) -> bool:
+        return self._owner is not None
 
     def release(self) -> None:
         if self._owner is not getcurrent():

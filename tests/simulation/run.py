@@ -15,12 +15,11 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.topics import delete_topic
-from tests.simulation import actors, events, hooks, jobs, readers, refusing, retention
-from tests.simulation.actors import Finished
+from tests.simulation import actors, events, holds, hooks, jobs, readers, refusing, retention, sinks
 from tests.simulation.locks import instead_of_threads
 from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import Faults, Weather
-from tests.simulation.world import DATE_JUMPS_MS, LATEST_MS, Process, World
+from tests.simulation.world import LATEST_MS, Process, World
 
 CRASHES = "processes crashed"
 RECORDS = "records acknowledged"
@@ -53,17 +52,23 @@ def simulate(seed: int) -> Outcome:
     with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
         world = World(seed, chance, weather, Faults().times(weather.trouble))
         world.scratch = scratch
-        with hooks.installed(world):
-            try:
-                return _run(world)
-            except L0gcError as e:  # of the operator's own doings, which never fail
-                raise world.violation(f"{type(e).__name__}: {e}") from e
-            finally:
-                if world.failed is not None:
-                    world.threads = []
+        with hooks.installed(world), world.holds.applied():
+            return to_the_end(world, _run)
 
 
-def _run(world: World) -> Outcome:
+def to_the_end(world: World, run: Callable[[World], Outcome]) -> Outcome:
+    """Run a seed in its world, once that is set up. Raises `Violation`."""
+    try:
+        return run(world)
+    except L0gcError as e:  # of the operator's own doings, which never fail
+        raise world.violation(f"{type(e).__name__}: {e}") from e
+    finally:
+        if world.failed is not None:
+            world.threads = []
+
+
+def found(world: World) -> None:
+    """A cluster with its first topics, and some foreign keys beside it."""
     cluster = world.cluster()
     cluster.controller.bootstrap(shards=LAYOUT.shards, journals=world.weather.journals)
     for name in actors.TOPICS[:-1]:
@@ -71,8 +76,11 @@ def _run(world: World) -> Outcome:
     for name in events.PRODUCERS:  # so that every backup knows them
         cluster.controller.init_producer(name)
     events.plant_foreign_keys(world)
-    work = events.Work()
 
+
+def _run(world: World) -> Outcome:
+    found(world)
+    work = events.Work()
     events.usual(world, work, "a")
     world.run(world.random.randrange(MAX_STEPS))
     backup = events.Backup(world)
@@ -86,12 +94,16 @@ def _run(world: World) -> Outcome:
     if world.weather.no_writes:
         refusing.nothing_is_written(world)
         refusing.full(world)
-    survivors = _survivors(world)
+    world.happened[world.weather.event] += 1
+    return come_to_rest(world, work)
 
+
+def come_to_rest(world: World, work: events.Work) -> Outcome:
+    """Faults stop, and all that nobody needs goes; then everything is looked at."""
+    survivors = _survivors(world)
     world.faults = Faults.none()
     swept = _drain(world, survivors)
-    _check_all(world, work.finished)
-    world.happened[world.weather.event] += 1
+    _check_all(world, work)
     world.happened[CRASHES] += world.crashes
     world.happened[RECORDS] += sum(map(len, world.watch.acknowledged.values()))
     world.happened[SWEPT] += swept
@@ -114,6 +126,7 @@ def _drain(world: World, survivors: list[Process]) -> int:
     cluster = world.cluster()
     world.clock.ms += LATEST_MS + 1
     world.land_late(world.clock.ms)
+    world.holds.lifted = True
     for process in survivors:
         assert process.kept is not None
         for topic in actors.TOPICS:
@@ -121,8 +134,8 @@ def _drain(world: World, survivors: list[Process]) -> int:
     if world.weather.all_topics_go:
         for name in sorted(world.watch.controller.topics):
             delete_topic(cluster, name)
-    if world.date_jumped:
-        world.clock.ms += DATE_JUMPS_MS  # until then no tick is due
+    holds.a_deleter_dies(world, cluster)
+    holds.a_topic_with_indexes_goes(world, cluster)
     _later(world, lambda: housekeep(cluster))
     reconcile(cluster)
     _later(world, lambda: housekeep(cluster))
@@ -131,22 +144,18 @@ def _drain(world: World, survivors: list[Process]) -> int:
         for name in sorted(world.watch.controller.topics):
             actors.upload(world, cluster, name, actors.new_lines(world, "late"))
     needed = set(world.store.objects) - needed
-    if not world.date_jumped:
-        while expire(cluster).partitions:
-            pass  # what leaves by size may have kept what comes after it from leaving by time, as in Kafka
-        if left := retention.left_over(world.watch, world.clock.ms):
-            raise world.violation(left)
+    while expire(cluster).partitions:
+        pass  # what leaves by size may have kept what comes after it from leaving by time, as in Kafka
+    if left := retention.left_over(world.watch, world.clock.ms):
+        raise world.violation(left)
     m = jobs.compute_watermark(world, cluster)
     swept = jobs.sweep(cluster)
     for _ in range(3):  # epochs of grace
         _later(world, cluster.controller.advance)
-    jobs.vacuum(cluster, 0, 0)
-    named = world.watch.named()
+    holds.vacuum(world, lambda: jobs.vacuum(cluster, 0, 0))
     for key in sorted(world.store.objects):
-        if key.startswith("level_one/") and key not in named:
-            raise world.violation(f"{key}, which no journal names, is left over")
-    for key in sorted(world.store.objects):
-        if key.startswith(LAYOUT.data_prefix) and key not in world.watch.foreign and key not in needed:
+        kept = key in world.watch.foreign or key in needed or world.holds.for_good(key)
+        if key.startswith(LAYOUT.data_prefix) and not kept:
             raise world.violation(f"{key}, which nothing needs, is left over at M = {m}")
     for key in sorted(world.watch.foreign.keys() | world.watch.live.keys() | world.watch.named()):
         if key not in world.store.objects:
@@ -172,12 +181,15 @@ def _later(world: World, do: Callable[[], object]) -> None:
     do()
 
 
-def _check_all(world: World, finished: Finished) -> None:
-    """Every acknowledged record can be read; every finished job's records are there once, in order."""
+def _check_all(world: World, work: events.Work) -> None:
+    """Every acknowledged record can be read; what jobs and queries have written is there once, that of jobs in order."""
     cluster = world.cluster()
     for topic in sorted(cluster.controller.snapshot().topics.values(), key=lambda t: t.name):
         there = readers.check_topic(world, cluster, topic, complete=True)
-        jobs = [job for topic_id, job in finished.jobs if topic_id == topic.topic_id]
+        jobs = [job for topic_id, job in work.finished.jobs if topic_id == topic.topic_id]
+        begun_later = any(world.watch.log_start(topic, p) > 0 for p in there)
+        for query in (q for q in work.queries if q.topic.topic_id == topic.topic_id):
+            sinks.check(world, query, there, begun_later)
         for job in sorted(jobs, key=lambda j: (j.producer, j.number)):
             for p, values in there.items():
                 want = job.lines[p :: topic.partitions]

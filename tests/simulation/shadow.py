@@ -14,8 +14,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import journal_log
-from l0gc.storage.entry import decode_entry
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed, decode_entry
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
@@ -31,6 +30,7 @@ from l0gc.streamlog.journal.entries import (
     ProducerBatch,
     Purged,
     Reconciled,
+    SetBack,
 )
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, RANGE, unpack
 from l0gc.streamlog.journal.state import JournalState
@@ -100,7 +100,7 @@ def fingerprint(state: JournalState) -> int:
     ]
     producers = tuple((p, s.epoch, s.run, s.next_sequence) for p, s in state.producers.items())
     window = (state.previous_applied_epoch, state.max_applied_epoch, state.window_offset)
-    l1 = (state.closed_revisions.tobytes(), state.l1_fence, state.dropped.tobytes())
+    l1 = (state.closed_revisions.tobytes(), state.l1_fence, state.dropped.tobytes(), state.set_backs, state.kept_below)
     return hash((window, tuple(topics), producers, state.time_ms, l1))
 
 
@@ -118,6 +118,7 @@ class Shadow:
     producers: dict[int, Run] = field(default_factory=dict)
     landed: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     prints: list[int] = field(default_factory=list)
+    kept_below: int = 0
     l1: L1Shadow = field(default_factory=L1Shadow)
 
     # -- what may still be needed ---------------------------------------------------------------------------------------
@@ -185,10 +186,15 @@ class Shadow:
                 self.l1.fence = entry.epoch
             case Purged():
                 self.l1.purged(entry.names, world.objects)
+            case SetBack():
+                if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
+                    raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
+                self.previous = self.newest = self.l1.fence = self.kept_below = entry.epoch
             case Closed():
-                topic = self.topics.setdefault(entry.revision, TopicShadow(entry.revision, ""))
-                topic.closed, topic.parts = True, {}
-                self.l1.closed(entry.revision, (self.time_ms, self.newest))
+                for t in entry.topics:
+                    topic = self.topics.setdefault(t.revision, TopicShadow(t.revision, ""))
+                    topic.closed, topic.parts = True, {}
+                    self.l1.closed(t.revision, (self.time_ms, max(self.newest, entry.epoch)))
         try:
             JournalMachine(self.journal).apply(self.state, Landed(offset, e.time_ms, e.payload, 0, len(body)))
         except L0gcError as error:

@@ -194,7 +194,7 @@ class L1Shadow:
 
     @staticmethod
     def _files(name: str, revision: int, rows: bytes) -> dict[str, tuple[int, Span]]:
-        return dict(_spans_of_files(name, revision, unpack(rows, L1_ROW)))
+        return dict(spans_of_files(name, revision, unpack(rows, L1_ROW)))
 
     @staticmethod
     def _indexes(name: str, revision: int, rows: bytes) -> dict[str, tuple[int, Span]]:
@@ -206,7 +206,8 @@ class L1Shadow:
         return found
 
 
-def _spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str, tuple[int, Span]]]:
+def spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str, tuple[int, Span]]]:
+    """The L1 objects in rows of `L1_ROW`: the key, the partition, and what it holds."""
     for row in rows:
         f = l1_file(row)
         key = level_one(PartitionId(name, revision, f.partition), f.epoch, f.base_offset, f.last_offset, f.name)

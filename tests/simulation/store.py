@@ -13,7 +13,7 @@ from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, S
 from tests.support.memory_store import Call, FakeClock, MemoryStore, _Object
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Thread, World
+    from tests.simulation.world import World
 
 ORDERED = "in order"
 SKIPS_FOLDER = "skips the folder that StartAfter names"
@@ -90,12 +90,11 @@ class SimulatedStore(MemoryStore):
         return self._dated(super().put_if_match(key, body, etag))
 
     def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
-        by = self._world.thread
-        self._sending(lambda: self._delete(keys, by))
+        self._sending(lambda: self._delete(keys))
         self._enter("delete", keys[0] if keys else "")
-        self._delete(keys, by)
+        failures = self._delete(keys)
         self._leave("delete", keys[0] if keys else "")
-        return []
+        return failures
 
     def _sending(self, effect: Callable[[], object]) -> None:
         if self._world.thread is not None:
@@ -112,11 +111,14 @@ class SimulatedStore(MemoryStore):
         self._world.watch.written(key, body)
         return Written(etag, self.clock.ms)
 
-    def _delete(self, keys: Sequence[str], by: Thread | None) -> None:
-        for key in keys:
+    def _delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+        failures = self._world.holds.refuse(self._world, keys)
+        held = {f.key for f in failures}
+        for key in [k for k in keys if k not in held]:
             gone = self.objects.pop(key, None)
             if gone is not None:
-                self._world.watch.deleted(key, gone.modified_ms, by)
+                self._world.watch.deleted(key, gone.modified_ms)
+        return failures
 
     # -- scans -------------------------------------------------------------------------------------------------------
 

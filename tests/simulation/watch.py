@@ -15,8 +15,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
-from l0gc.storage.entry import decode_checkpoint, decode_entry
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed, decode_checkpoint, decode_entry
 from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer, Tick
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState, Topic
@@ -28,10 +27,9 @@ from l0gc.watermark.publication import PublishedWatermark, decode_published
 from tests.simulation.retention import Retentions, check_expiry
 from tests.simulation.shadow import LandingWorld, Shadow, fingerprint
 from tests.simulation.shadow_l1 import Wrong
-from tests.simulation.weather import HOUR_MS
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Thread, World
+    from tests.simulation.world import World
 
 LAYOUT = KeyLayout(shards=4)
 L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -59,13 +57,16 @@ class Violation(AssertionError):
 
 
 class Watch:
-    """The invariants of one world."""
+    """The invariants of one world.
+
+    Where a log was set back, `protected` are the objects that the newest logs need; `strays` those of L1 whose topic only a
+    lost controller log had; `went_back` the journals whose newest log is gone for good, until all that they need is in L1.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.shadows: dict[int, Shadow] = {}
         self.live: Counter[str] = Counter()
-        self.writers: dict[str, Thread | None] = {}
         self.topics_ever: dict[tuple[str, int], list[Topic]] = {}
         self.controller: ControllerState = ControllerMachine().initial()
         self.newest: ControllerState | None = None
@@ -81,6 +82,9 @@ class Watch:
         self.refused: set[tuple[int, str]] = set()
         self.acknowledged: dict[Place, dict[int, bytes]] = {}
         self.states: set[int] = set()
+        self.protected: frozenset[str] = frozenset()
+        self.strays: frozenset[str] = frozenset()
+        self.went_back: frozenset[int] = frozenset()
 
     # -- what there is --------------------------------------------------------------------------------------------------
 
@@ -105,6 +109,14 @@ class Watch:
         part = shadow.parts.get(partition) if shadow is not None else None
         return part.start if part is not None else 0
 
+    def is_kept(self, key: str) -> bool:
+        """Whether the lost part of a log that was set back, and accepted, may have named an L1 or index object."""
+        m = _L1_KEY.fullmatch(key)
+        topics = self.topics_ever.get((m[1], int(m[2])), []) if m is not None else []
+        return m is not None and any(
+            self.is_live(t) and int(m[4]) < self.shadow(t.journal_of(int(m[3]))).kept_below for t in topics
+        )
+
     def named(self) -> set[str]:
         """The L1 and index objects that journals name."""
         return {key for s in self.shadows.values() for key in s.l1.named}
@@ -125,14 +137,13 @@ class Watch:
 
     def written(self, key: str, body: bytes) -> None:
         if key.startswith("level_"):
-            self.writers[key] = self._world.thread
             return
         if (m := _JOURNAL.fullmatch(key)) is not None:
             (self._landed if m[2] == "log" else self._checkpoint)(int(m[1]), int(m[3]), body)
         elif (m := _CONTROLLER.fullmatch(key)) is not None:
             if m[1] == "log":
                 self._controller(int(m[2]), body)
-            elif int(m[2]) > self.controller.epoch:
+            elif self.controller.epoch_at(int(m[2])) > self.controller.epoch:
                 self._fail(f"{key} was written, though the log ends at {self.controller.epoch}")
         elif key == PUBLISHED_WATERMARK:
             self._published(decode_published(body))
@@ -141,6 +152,8 @@ class Watch:
         shadow = self.shadow(journal)
         if offset <= shadow.offset:
             return  # re-created below the boundary: no reader may take it for an entry, which `agrees` checks
+        if decode_entry(f"{journal_log(journal)}log/{offset:020}", body).time_ms > self._world.clock.ms:
+            self._fail(f"journal {journal} has an entry at {offset} of a time that is to come")
         known = set(shadow.producers)
         before = self._references(shadow)
         try:
@@ -170,8 +183,7 @@ class Watch:
         if thread is None or thread.retains is None:
             return
         payload = decode_entry(f"{journal_log(journal)}log/{offset:020}", body).payload
-        now_ms = self._world.clock.ms + (HOUR_MS if self._world.date_jumped else 0)
-        check_expiry(shadow, payload, thread.retains, now_ms)
+        check_expiry(shadow, payload, thread.retains, self._world.clock.ms)
 
     def retentions(self) -> Retentions:
         """The retention of each topic as it is now, by id."""
@@ -207,14 +219,14 @@ class Watch:
 
     def _controller(self, offset: int, body: bytes) -> None:
         state = self.controller
-        if offset <= state.epoch:
+        if state.epoch_at(offset) <= state.epoch:
             return
         e = decode_entry(f"{CONTROLLER_LOG}log/{offset:020}", body)
         entry = _CONTROLLER_ENTRY.decode(e.payload)
         before = {name: (p.producer_id, p.epoch, p.run) for name, p in state.producers.items()}
         topics = dict(state.topics)
-        if e.time_ms < state.time_ms:
-            self._fail(f"the controller log has an entry at {offset} that is older than the one before")
+        if not state.time_ms <= e.time_ms <= self._world.clock.ms:
+            self._fail(f"the controller log has an entry at {offset} that is older than the one before, or not of now")
         thread, published = self._world.thread, max(self.watermark, self.published_epoch)
         if published > state.epoch and thread is not None and not (isinstance(entry, Tick) and thread.process.recovers):
             self._fail(f"the controller log took {entry} at {offset}, though {published} is published")
@@ -256,6 +268,8 @@ class Watch:
             if topic.name not in self.controller.topics and not heard_of:
                 continue  # only the newest log knows it, and nothing has landed there: nobody could know
             for run in topic.runs():
+                if m == self.watermark and run.journal in self.went_back:
+                    continue  # an operator accepts it with what it needs below M, and M stays
                 for p in range(run.first, run.first + run.count):
                     needs = self.shadow(run.journal).needs(topic.revision, p)
                     if m >= needs:
@@ -281,16 +295,18 @@ class Watch:
 
     # -- deletions ------------------------------------------------------------------------------------------------------
 
-    def deleted(self, key: str, modified_ms: int, by: Thread | None) -> None:
-        """It is gone; `by` requested it, perhaps some time ago."""
+    def deleted(self, key: str, modified_ms: int) -> None:
+        """It is gone."""
         if key in self.live:
             self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
+        if key in self.protected:
+            self._fail(f"{key} was deleted, which the newest log needs, though that log was set back")
         if key in self.foreign:
             self._fail(f"{key} was deleted, which is not l0gc's")
         if key.startswith(LAYOUT.data_prefix):
             self._swept(key, modified_ms)
         elif key.startswith("level_one/"):
-            self._vacuumed(key, by)
+            self._vacuumed(key)
         elif (m := _JOURNAL.fullmatch(key)) is not None and m[2] == "log":
             self._truncated(journal_log(int(m[1])), key, int(m[3]))
         elif (m := _CONTROLLER.fullmatch(key)) is not None and m[1] == "log":
@@ -306,12 +322,12 @@ class Watch:
         if self.foreign_watermark:
             self._fail(f"{key} was deleted, though what is published is another cluster's")
         thread = self._world.thread
-        if thread is None or self._world.date_jumped:  # a clock that jumped makes what is young old
+        if thread is None:
             return
         if self._world.clock.ms - modified_ms < thread.min_age_ms:
             self._fail(f"{key} was deleted at an age of {self._world.clock.ms - modified_ms} ms, below --min-age")
 
-    def _vacuumed(self, key: str, by: Thread | None) -> None:
+    def _vacuumed(self, key: str) -> None:
         """L1 goes when a journal has dropped it long enough ago, or after the fence of a journal that never named it."""
         shadows = self.shadows.values()
         if any(key in s.l1.named for s in shadows):
@@ -319,18 +335,18 @@ class Watch:
         thread = self._world.thread
         for dropped in (s.l1.dropped[key] for s in shadows if key in s.l1.dropped):
             age_ms = self._world.clock.ms - dropped.time_ms
-            if thread is not None and age_ms < thread.min_age_ms and not self._world.date_jumped:
+            if thread is not None and age_ms < thread.min_age_ms:
                 self._fail(f"{key} was deleted {age_ms} ms after it was dropped, within the time of grace")
             self._world.happened["dropped L1 and index objects deleted"] += 1
             if dropped.epoch > self.controller.epoch - GRACE_EPOCHS:
                 self._fail(f"{key} was deleted at epoch {self.controller.epoch}, and dropped at {dropped.epoch}")
             return
-        if by is not None and self.writers.get(key) is by:
-            return  # the thread that wrote it knows best that it was refused
         m = _L1_KEY.fullmatch(key)
         if m is None:
             self._fail(f"{key} was deleted, which is no L1 key")
             return
+        if self.is_kept(key):
+            self._fail(f"{key} was deleted, though the lost part of a log that was set back may have named it")
         self._world.happened["orphaned L1 and index objects deleted"] += 1
         for topic in self.topics_ever[m[1], int(m[2])]:
             fence = self.shadow(topic.journal_of(int(m[3]))).l1.fence

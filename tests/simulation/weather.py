@@ -10,15 +10,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from unittest import mock
 
+import pyarrow as pa
+
 import l0gc.collect.plan
 import l0gc.collect.scan
 import l0gc.storage.replica
 import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge_plan
+import l0gc.streamlog.level_one.write
 import l0gc.streamlog.reader
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.level_one.write import L1Writer
 from tests.simulation.store import HABITS
 from tests.support.memory_store import FakeClock
 
@@ -54,6 +58,7 @@ class Faults:
         late: a write that nobody answered takes effect up to 20 minutes later.
         twice: a conditional write that a proxy sends twice: it lands, and the repeat's refusal is the answer.
         nap: who has appended to a journal sleeps before it hears of it, while others truncate what it appended.
+        interrupt: an exception comes between two bytecodes of `apply`; for each apply, not for each call.
     """
 
     before: float = 0.008
@@ -64,6 +69,7 @@ class Faults:
     late: float = 0.01
     twice: float = 0.02
     nap: float = 0.03
+    interrupt: float = 0.05
 
     @cached_property
     def any(self) -> float:
@@ -72,7 +78,7 @@ class Faults:
 
     @classmethod
     def none(cls) -> Faults:
-        return cls(0, 0, 0, 0, 0, 0, 0, 0)
+        return cls(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
     def times(self, factor: float) -> Faults:
         return Faults(*(factor * f for f in astuple(self)))
@@ -101,6 +107,7 @@ class Weather:
     expires: bool
     no_writes: bool
     external_log: bool
+    l1_records: int
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
@@ -125,11 +132,16 @@ class Weather:
             expires=chance.random() < 0.4,
             no_writes=chance.random() < 0.5,
             external_log=chance.random() < 0.4,
+            l1_records=chance.choice([0, 0, 1, 2]),
         )
 
     def skew(self, chance: random.Random) -> int:
         """By how much a process's clock is ahead of the store's, in milliseconds."""
-        return chance.choice([-7 * HOUR_MS, -HOUR_MS, 0, HOUR_MS, 7 * HOUR_MS]) if self.wrong_clocks else 0
+        return (
+            chance.choice([-365 * DAY_MS, -7 * HOUR_MS, -HOUR_MS, 0, HOUR_MS, 7 * HOUR_MS, 365 * DAY_MS])
+            if self.wrong_clocks
+            else 0
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -150,10 +162,29 @@ class Weather:
             for module, name, value in constants:
                 stack.enter_context(mock.patch.object(module, name, value))
             # Tasks and merges take the default; all processes of a cluster agree on it.
+            if self.l1_records:
+                stack.enter_context(small_l1(self.l1_records))
             ages = {"truncate_min_age_ms": self.truncate_min_age_ms}
             for kind in (SharedLog, JournalHandle):
                 stack.enter_context(mock.patch.dict(kind.__init__.__kwdefaults__, ages))
             yield
+
+
+@contextmanager
+def small_l1(records: int) -> Iterator[None]:
+    """While this holds, a reconciler writes L1 objects of so many records: several of a partition are committed together."""
+    write = L1Writer.write
+
+    def in_pieces(self: L1Writer, batch: pa.RecordBatch, width: float) -> None:
+        for at in range(0, batch.num_rows, records):
+            write(self, batch.slice(at, records), width)
+
+    with (
+        mock.patch.object(L1Writer, "write", in_pieces),
+        mock.patch.object(l0gc.streamlog.level_one.write, "FILE_BYTES", 1),
+        mock.patch.object(l0gc.streamlog.level_one.write, "_ROW_GROUP_BYTES", 1),
+    ):
+        yield
 
 
 class ProcessClock(FakeClock):

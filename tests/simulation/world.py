@@ -19,10 +19,13 @@ from greenlet import getcurrent, greenlet
 from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError, ThrottledError
 from l0gc.runtime import Clock, Runtime
 from l0gc.streamlog.cluster import Cluster
+from tests.simulation.holds import Holds
+from tests.simulation.interrupting import INTERRUPTED, Interrupts
 from tests.simulation.retention import Retentions
 from tests.simulation.store import SimulatedStore
 from tests.simulation.watch import Violation, Watch
-from tests.simulation.weather import HOUR_MS, Faults, ProcessClock, Weather
+from tests.simulation.weather import DAY_MS, HOUR_MS, Faults, ProcessClock, Weather
+from tests.support.interrupting import KINDS
 from tests.support.memory_store import Call, FakeClock
 
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
@@ -33,7 +36,8 @@ LANDED_LATE = "writes landed late"
 LATE_MS = 10 * 60_000
 LATEST_MS = 2 * LATE_MS
 """How long after its caller has given it up a write may still take effect."""
-DATE_JUMPS_MS = HOUR_MS
+DATES_AHEAD_MS = (HOUR_MS, 30 * DAY_MS, 400 * DAY_MS, -2 * HOUR_MS, -3 * DAY_MS, -30 * DAY_MS)
+"""By how much the date of a reply may be ahead. In a seed no two are wrong by the same: another reply shows that one is."""
 LIFE_GOES_ON = 0.15
 """How often a process begins because another one sleeps for long, so that much happens to what that one is at."""
 TOO_MANY_STEPS = 50_000
@@ -49,6 +53,7 @@ class Process:
     """What one crash kills: its threads, and the handles that they share.
 
     `recovers`: it does what only an operator may. `suspended_ms`: so long its machine slept, which it did not count.
+    `interrupted`: its next job goes on with the handles of the last one, which an exception has ended.
     """
 
     name: str
@@ -58,11 +63,14 @@ class Process:
     kept: Cluster | None = None
     recovers: bool = False
     suspended_ms: int = 0
+    last: Cluster | None = None
+    interrupted: bool = False
 
     def crash(self) -> None:
         self.generation += 1
         self.in_flight = 0
-        self.kept = None
+        self.kept = self.last = None
+        self.interrupted = False
 
 
 class Thread(greenlet):
@@ -95,6 +103,10 @@ class Thread(greenlet):
                     return
             except Violation:
                 raise
+            except KINDS:
+                self.world.happened[INTERRUPTED] += 1
+                self.world.note("is interrupted while it applies an entry")
+                self.process.interrupted = True
             except Exception as e:  # no command of l0gc's may end like that
                 raise self.world.violation(f"{self.process.name} died of {type(e).__name__}: {e}") from e
 
@@ -129,15 +141,17 @@ class World:
 
     def __post_init__(self) -> None:
         self.watch = Watch(self)
+        self.holds = Holds.draw(self.seed)
         self.store = SimulatedStore(self.clock, self, habit=self.weather.habit, page_size=self.weather.page_size)
         self.main = getcurrent()
         self.steps = 0
         self.crashes = 0
         self.happened: Counter[str] = Counter()
+        self.interrupts = Interrupts(self)
         self.late: list[tuple[int, int, int, Callable[[], object]]] = []
-        self.date_jumped = False
         jumps = self.weather.date_jumps * self.random.randrange(1, 6)
         self.date_jumps_at = sorted(self.random.randrange(3_000) for _ in range(jumps))
+        self.dates_ahead_ms = self.random.sample(DATES_AHEAD_MS, jumps)
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
         self.stopping = False
@@ -339,22 +353,25 @@ class World:
         self.trace.append(f"{self.steps} {thread.process.name if thread else 'world'}: {what}")
 
     def date_ahead_ms(self, end: str = "") -> int:
-        """By how much the store's clock is ahead in the reply to this call: up to five times, in some seeds, by an hour.
+        """By how much the store's clock is ahead in the reply to this call: in some seeds, up to five times.
+
+        What the operator does has right dates, since it never fails.
 
         Args:
             end: what was looked for at the end of a log.
         """
-        if not self.date_jumps_at or self.steps < self.date_jumps_at[0]:
+        if self.thread is None or not self.date_jumps_at or self.steps < self.date_jumps_at[0]:
             return 0
-        appends = self.thread is not None and self.thread.process.kept is not None  # soon, by what it learns now
+        appends = self.thread.process.kept is not None  # soon, by what it learns now
         if not (appends and _ENTRY_KEY.match(end)) and self.random.random() < 0.98:
             return 0
         del self.date_jumps_at[0]
-        self.date_jumped = True
-        self.note("a reply's date is an hour ahead")
-        if self.thread is not None:
+        ahead_ms = self.dates_ahead_ms.pop()
+        self.happened["replies with a wrong date"] += 1
+        self.note(f"a reply's date is {ahead_ms / HOUR_MS:g} hours ahead")
+        if ahead_ms > 0:
             self.thread.misled_at = end
-        return DATE_JUMPS_MS
+        return ahead_ms
 
     def boundary_read(self) -> None:
         """A thread that learned a log's end with a date that was ahead has read the boundary, and may be suspended now."""
@@ -370,8 +387,11 @@ class World:
         self, process: Process | None = None, *, epoch_cache_s: float = 10.0, cluster_id: str | None = None
     ) -> Cluster:
         """The handles of a new process, or of the operator's."""
+        if process is not None and process.interrupted and process.last is not None and cluster_id is None:
+            process.interrupted = False
+            return process.last
         runtime = Runtime(ProcessClock(self, process or self._quiet), random.Random(self.random.getrandbits(64)))
-        return Cluster(
+        made = Cluster(
             self.store,
             runtime,
             expected_cluster_id=cluster_id,
@@ -379,6 +399,9 @@ class World:
             epoch_interval_s=self.weather.epoch_interval_s,
             truncate_min_age_ms=self.weather.truncate_min_age_ms,
         )
+        if process is not None:
+            process.last = made
+        return made
 
     @contextmanager
     def quietly(self) -> Iterator[None]:

@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 
 from l0gc.runtime import Runtime
-from l0gc.storage.log import Landed, SharedLog
+from l0gc.storage.entry import Landed
+from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from tests.support.memory_store import FakeClock, MemoryStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.local import LocalSweep
+from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions
 from l0gc.collect.record import DELETED, FAILED, PLANNED, RunRecord
 from l0gc.collect.runs import show_run, undelete
@@ -353,6 +353,36 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
     LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
     back = undelete(cluster, swept.plan.run_id)
     assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])
+
+
+def swept_and_taken_back(store: S3Store) -> tuple[Cluster, SweepResult]:
+    """A versioned bucket whose garbage is back; the run is named so that later ones sort after it."""
+    store.create_bucket()
+    set_versioning(store, "Enabled")
+    cluster = a_cluster(store)
+    first = LocalSweep(cluster, SweepOptions(run_id="20260101T000000Z-0123abcd")).run(Inline(), 1)
+    undelete(cluster, first.plan.run_id)
+    return cluster, first
+
+
+def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3Store) -> None:
+    cluster, first = swept_and_taken_back(any_store)
+    some = LocalSweep(cluster, SweepOptions(max_objects=3)).run(Inline(), 1)
+    rest = LocalSweep(cluster, SweepOptions(run_id="20990101T000000Z-0123abcd")).run(Inline(), 1)
+    back = undelete(cluster, first.plan.run_id)
+    assert (back.restored, back.already, back.gone, back.failures) == (0, 0, 0, [])
+    assert back.again == {some.plan.run_id: some.deleted, rest.plan.run_id: rest.deleted}
+    assert some.deleted + rest.deleted == first.deleted
+    assert undelete(cluster, some.plan.run_id).restored == some.deleted
+    assert undelete(cluster, first.plan.run_id).again == {rest.plan.run_id: rest.deleted}
+
+
+def test_what_a_later_run_removed_for_good_is_gone(any_store: S3Store) -> None:
+    cluster, first = swept_and_taken_back(any_store)
+    LocalSweep(cluster).run(Inline(), 1)
+    LocalSweep(cluster, SweepOptions(run_id="20990101T000000Z-0123abcd", purge_versions=True)).run(Inline(), 1)
+    back = undelete(cluster, first.plan.run_id)
+    assert (back.restored, back.gone, back.again) == (0, first.deleted, {})
 
 
 def test_what_is_gone_is_reported_though_its_marker_was_never_known(moto_store: S3Store) -> None:

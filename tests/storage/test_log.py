@@ -18,6 +18,7 @@ from l0gc.errors import (
     LogOvertakenError,
     PreconditionFailedError,
     StoreError,
+    StoreFullError,
     StoreUnreachableError,
     ThrottledError,
 )
@@ -149,6 +150,73 @@ def test_a_late_first_try_that_beats_the_second_is_recognised_as_the_same_entry(
     late_store = LateStore()
     assert append(a_log(late_store), late_store, 0, "mine") == 0
     assert entries(a_log(late_store)) == [(0, "mine")]
+
+
+REFUSALS = [StoreFullError("507"), AccessDeniedError("denied"), StoreError("400 EntityTooLarge")]
+"""After none of them has a write landed, as far as the store's answer can be believed."""
+
+
+def refusing(store: MemoryStore, error: StoreError, when: str, then: Callable[[Call], None]) -> None:
+    """The store's next append is refused; `then` is its fault from there on."""
+
+    def refuse() -> None:
+        store.fault = then
+        raise error
+
+    store.fault = on_nth(1, "put_if_absent", refuse, when)
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_refused_append_is_reported_as_refused_after_one_try(
+    store: MemoryStore, error: StoreError, *, taken: bool
+) -> None:
+    log, began = a_log(store), store.clock.monotonic()
+    if taken:
+        append(a_log(store, seed=1), store, 0, "another's")
+    refusing(store, error, "before", lambda call: None)
+    with pytest.raises(type(error)) as e:
+        append(log, store, 0, "mine")
+    assert e.value is error
+    assert store.requests["put_if_absent"] == 1 + taken
+    assert store.clock.monotonic() - began < 1
+    assert entries(log) == [(0, "another's")][:taken]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed(
+    store: MemoryStore, error: StoreError
+) -> None:
+    """The store took it, and a proxy in between answered for itself."""
+    log = a_log(store)
+    refusing(store, error, "after", lambda call: None)
+    assert append(log, store, 0, "mine") == 0
+    assert entries(log) == [(0, "mine")]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("then", [StoreError("500"), AccessDeniedError("not you"), ThrottledError("slow down")])
+def test_a_refused_append_whose_offset_cannot_be_read_is_not_reported_as_lost(
+    store: MemoryStore, error: StoreError, then: StoreError
+) -> None:
+    """But for credentials that are refused as they write and as they read: those are the cause of both."""
+
+    def unreadable(call: Call) -> None:
+        raise then
+
+    refusing(store, error, "before", unreadable)
+    denied = isinstance(error, AccessDeniedError) and isinstance(then, AccessDeniedError)
+    with pytest.raises(AccessDeniedError if denied else AppendOutcomeUnknownError, match=str(error)):
+        append(a_log(store), store, 0, "mine")
+
+
+def test_a_refused_append_whose_writer_slept_may_have_landed_and_been_truncated(store: MemoryStore) -> None:
+    def slow(call: Call) -> None:
+        store.clock.sleep(2 * APPEND_DEADLINE_S)
+
+    refusing(store, StoreFullError("507"), "before", slow)
+    with pytest.raises(AppendOutcomeUnknownError):
+        append(a_log(store), store, 0, "mine")
 
 
 def test_an_outcome_that_cannot_be_learned_by_the_deadline_is_reported_as_unknown(store: MemoryStore) -> None:
@@ -335,11 +403,11 @@ def test_truncation_raises_the_boundary_before_it_deletes(store: MemoryStore) ->
 
     def fault(call: Call) -> None:
         if call.kind == "delete" and call.when == "before":
-            boundaries.append(store.objects[log.boundary_key].body)
+            boundaries.append(store.objects[log.boundary.key].body)
 
     store.fault = fault
     log.truncate()
-    assert unseal(log.boundary_key, boundaries[0]) == b'{"boundary":2}'
+    assert unseal(log.boundary.key, boundaries[0]) == b'{"boundary":2}'
 
 
 def test_nothing_is_truncated_without_a_checkpoint(store: MemoryStore) -> None:
@@ -370,17 +438,17 @@ def test_an_old_entry_after_a_young_one_stays(store: MemoryStore) -> None:
 
 def test_the_boundary_is_never_lowered(store: MemoryStore) -> None:
     log = aged_log(store, 5)
-    sealed = seal(log.boundary_key, b'{"boundary":9}')
-    store.put(log.boundary_key, sealed)
+    sealed = seal(log.boundary.key, b'{"boundary":9}')
+    store.put(log.boundary.key, sealed)
     log.truncate()
-    assert store.objects[log.boundary_key].body == sealed
+    assert store.objects[log.boundary.key].body == sealed
 
 
 def test_a_boundary_whose_write_was_ambiguous_is_read_before_anything_is_deleted(store: MemoryStore) -> None:
     log = aged_log(store, 5)
     store.fault = lose_reply("boundary.json")
     assert log.truncate() == 4
-    assert unseal(log.boundary_key, store.objects[log.boundary_key].body) == b'{"boundary":4}'
+    assert unseal(log.boundary.key, store.objects[log.boundary.key].body) == b'{"boundary":4}'
 
 
 def test_two_checkpoints_stay_for_readers_on_their_way(store: MemoryStore) -> None:
@@ -477,7 +545,7 @@ def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_
     def fault(call: Call) -> None:
         if call.key == writer.entry_key(0) and call.when == "before":
             store.clock.sleep(AGE_S)
-        elif call.key == writer.boundary_key:
+        elif call.key == writer.boundary.key:
             store.fault = lambda call: None
             append(other, store, 1, "e1")
             store.clock.sleep(AGE_S)
@@ -502,7 +570,7 @@ def test_neither_is_one_whose_landing_was_reported_with_a_date_that_was_ahead() 
     writer, other = a_log(store), a_log(store, seed=1)
 
     def fault(call: Call) -> None:
-        if call.key == writer.boundary_key:
+        if call.key == writer.boundary.key:
             store.fault = lambda call: None
             append(other, store, 1, "e1")
             store.clock.sleep(3600)
@@ -674,7 +742,7 @@ def test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation(store: 
 
     def fault(call: Call) -> None:
         nonlocal puts
-        if call.key == log.boundary_key and call.kind.startswith("put"):
+        if call.key == log.boundary.key and call.kind.startswith("put"):
             puts += 1
             assert puts < 1000, "the truncation never gives up"
             raise error
@@ -806,8 +874,8 @@ def test_an_entry_that_cannot_be_read_is_named(store: MemoryStore, body: bytes) 
 @pytest.mark.parametrize("body", [b"", b"\xff", b'{"boundary":2}', seal("other/boundary.json", b'{"boundary":2}')])
 def test_a_boundary_that_cannot_be_read_is_named_and_nothing_is_deleted(store: MemoryStore, body: bytes) -> None:
     log = aged_log(store, 3)
-    store.put(log.boundary_key, body)
-    with pytest.raises(CorruptObjectError, match=log.boundary_key):
+    store.put(log.boundary.key, body)
+    with pytest.raises(CorruptObjectError, match=log.boundary.key):
         log.truncate()
     assert len(log.replay().entries) + len([k for k in store.objects if "/log/" in k]) == 3
 

@@ -17,14 +17,16 @@ from l0gc.errors import (
     CorruptObjectError,
     L0gcError,
     ProtocolError,
+    StoreClockError,
     StoreError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import Entry, decode_checkpoint, encode_entry
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Landed, SharedLog
+from l0gc.storage.entry import Entry, Landed, decode_checkpoint, encode_entry
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import Written
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
 from tests.support.memory_store import Call, MemoryStore, lose_reply
+from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 FOLDER = "l0gc/x/"
 AGE_S = TRUNCATE_MIN_AGE_MS / 1000
@@ -592,3 +594,55 @@ def test_an_entry_of_a_writer_that_was_idle_gets_the_time_of_its_append_and_not_
     before_ms = store.clock.ms
     propose(replica, "b")
     assert replica.time_ms >= before_ms
+
+
+# -- the time of entries -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("days", [30, -3])
+@pytest.mark.parametrize("method", ["get", "put_if_absent"])
+def test_no_entry_gets_a_time_that_another_reply_does_not_confirm(method: str, days: int) -> None:
+    store = MisdatedStore(days * DAY_MS)
+    replica = a_replica(store)
+    propose(replica, "first")
+    if method == "get":  # the reply by which the process learns where the log ends
+        store.wrong = ["get"]
+        replica.catch_up()
+    else:
+        store.wrong = ["put_if_absent"]
+        propose(replica, "second")
+    with pytest.raises(StoreClockError):
+        propose(replica, "third")
+    assert propose(replica, "fourth") == replica.offset  # a new reading, and dates that agree
+    reader = a_replica(store, 1)
+    assert "third" not in reader.state
+    assert reader.time_ms == store.clock.ms
+
+
+def test_a_log_that_nobody_wrote_to_for_weeks_goes_on() -> None:
+    store = MemoryStore()
+    propose(a_replica(store), "first")
+    store.clock.ms += 30 * DAY_MS
+    replica = a_replica(store, 1)
+    before = store.requests.copy()
+    propose(replica, "second")
+    assert store.requests["head"] == before["head"]  # the replies to its replay confirm each other
+    store.clock.ms += 30 * DAY_MS
+    propose(replica, "third")
+    assert store.requests["head"] == before["head"] + 1
+    assert a_replica(store).state == ["first", "second", "third"]
+    assert replica.time_ms == store.clock.ms
+
+
+def test_entries_are_not_truncated_by_a_date_that_another_reply_does_not_confirm() -> None:
+    store = MisdatedStore(30 * DAY_MS)
+    replica = a_replica(store)
+    for n in range(8):
+        propose(replica, str(n))
+    replica.write_checkpoint()
+    replica = a_replica(store)
+    store.wrong = ["list"]
+    assert len(replica.state) == 8
+    with pytest.raises(StoreClockError):
+        replica.truncate()
+    assert len(a_replica(store).log.list_folder().entries) == 8

@@ -23,6 +23,7 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreFullError,
     StoreUnfitError,
     StoreUnreachableError,
     ThrottledError,
@@ -412,6 +413,38 @@ def test_a_conditional_write_is_sent_once_and_its_failure_is_ambiguous(status: i
         with pytest.raises(AmbiguousWriteError):
             server.store.put_if_match("k", b"x", '"e"')
         assert server.requests == ["PUT", "PUT"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (507, "InsufficientStorage", StoreFullError),
+        (507, "XMinioStorageFull", StoreFullError),
+        (403, "QuotaExceeded", StoreFullError),
+        (403, "AccessDenied", AccessDeniedError),
+        (400, "EntityTooLarge", StoreError),
+        (501, "NotImplemented", StoreError),
+    ],
+)
+def test_a_conditional_write_that_is_refused_for_good_is_not_ambiguous(
+    status: int, code: str, error: type[StoreError]
+) -> None:
+    with Scripted(status, code) as server:
+        with pytest.raises(error, match=code) as created:
+            server.store.put_if_absent("k", b"x")
+        with pytest.raises(error, match=code) as replaced:
+            server.store.put_if_match("k", b"x", '"e"')
+        assert {type(created.value), type(replaced.value)} == {error}
+        assert server.requests == ["PUT", "PUT"]
+
+
+def test_a_full_store_is_named_with_the_way_out() -> None:
+    with Scripted(507, "InsufficientStorage") as server, pytest.raises(StoreFullError) as e:
+        server.store.put("k", b"x")
+    assert str(e.value) == (
+        "the store is full (507 InsufficientStorage) and does not take s3://bucket/p/k; add space, or delete what may go: "
+        "l0gc sweep --record-dir DIR"
+    )
 
 
 def test_a_conditional_write_whose_connection_is_cut_is_ambiguous_and_sent_once() -> None:

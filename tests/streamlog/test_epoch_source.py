@@ -11,8 +11,9 @@ from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.epoch_source import JournalSource, JournalTask, TopicRun, read_journal
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.summary import JournalTask, TopicRun, read_journal
 from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED
@@ -119,6 +120,15 @@ def test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them() -> None:
     cluster.controller.delete_topic("b")
     result = m_of(cluster)
     assert (result.watermark, result.partitions) == (result.cluster_epoch, 0)
+
+
+def test_a_topic_that_its_journal_has_closed_holds_nothing_where_it_is_still_listed() -> None:
+    cluster = memory_cluster()
+    closed, _ = cluster.controller.create_topic("closed", 1)
+    land(cluster, closed, {0: 1})
+    assert cluster.journal(closed.journals[0]).close(closed.revision, closed.topic_id)
+    epoch = tick(cluster, 3)
+    assert m_of(cluster).watermark == epoch
 
 
 def test_a_topic_created_again_under_its_old_name_needs_its_own_revision() -> None:

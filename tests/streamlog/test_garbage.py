@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest import mock
 
 import pytest
 
@@ -13,14 +14,18 @@ from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index
 from l0gc.storage.fan_out import LocalFanOut
+from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart, look_at, parse_key
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal import state as journal_state
+from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
+from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.reconcile import begin, lifted, named, put, reconcile
 
@@ -32,8 +37,8 @@ HOUR_MS = 3_600_000
 class World:
     """A cluster with a topic, whose uploads, reconciles and merges go step by step."""
 
-    def __init__(self, partitions: int = 2, journals: int = 1) -> None:
-        self.store = MemoryStore()
+    def __init__(self, partitions: int = 2, journals: int = 1, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
         self.cluster = memory_cluster(self.store)
         self.values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
         self.create(partitions, journals)
@@ -131,6 +136,23 @@ def test_without_the_fence_in_the_log_a_look_is_refused() -> None:
         look_at(w.store, other)
 
 
+def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_it_replaces() -> None:
+    """Hazard 29: in the middle of the entry these objects are neither in the lists nor among the dropped ones."""
+    w = World()
+    w.lift(4)
+    w.tick()
+    before = sorted(w.l1("level_one/data/"))
+    source = JournalGarbage(w.cluster)
+    source.look()
+    source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
+    merge(memory_cluster(w.store, seed=1, bootstrap=False), None, MergeRule(fan_in=2))
+    with pytest.raises(Interrupt), mock.patch.object(journal_state, "_drop", side_effect=Interrupt):
+        w.cluster.journal(0).catch_up()
+    (part,) = source.parts("level_one/data/", 1)
+    facts = source.looker(remote=False)(w.store, part).facts(before)
+    assert [f.needed for f in facts] == [True] * len(before)
+
+
 def test_the_age_of_orphans_is_that_of_their_epoch() -> None:
     w = World()
     w.upload()
@@ -187,8 +209,8 @@ def test_keys_say_what_they_were_made_of(partition: int) -> None:
     assert parse_key(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
 
 
-def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_nothing() -> None:
-    w = World()
+def closed_as_unknown(w: World) -> tuple[Cluster, int, int, set[str]]:
+    """A controller log that was set back, and a topic that it does not know, closed: its journal, revision and objects."""
     w.lift()
     backup = {k: o.body for k, o in w.store.objects.items() if k.startswith(CONTROLLER_LOG)}
     topics.create_topic(w.cluster, "lost", 1)
@@ -203,7 +225,15 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
     restored.controller.advance_above(w.cluster.controller.epoch())
     ((journal, revision, _),) = topics.close_unknown_topics(restored)
     assert restored.journal(journal).catch_up().has_dropped(revision)
-    restored.controller.advance()
+    return restored, journal, revision, lost
+
+
+def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_nothing() -> None:
+    w = World()
+    restored, journal, revision, lost = closed_as_unknown(w)
+    assert counts(w.vacuum(cluster=restored)) == {}  # two epochs have to pass
+    for _ in range(2):
+        restored.controller.advance()
     assert counts(w.vacuum(VacuumOptions(l1_grace_ms=HOUR_MS), cluster=restored)) == {}
     assert lost <= w.l1()  # the grace holds for them, too
     done = w.vacuum(cluster=restored)
@@ -324,6 +354,96 @@ def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it(monkey
     assert counts(w.vacuum()) == {}
 
 
+@pytest.mark.parametrize("way_out", ["restored", "removed"])
+def test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else(
+    way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hazard 40: the search for orphans and the forgetting of other topics in its journal go on."""
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
+    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
+    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    w = World(2)
+    topics.create_topic(w.cluster, "other", 16, 16)
+    w.lift(6)
+    known = w.cluster.journal(0).state.topics[1]
+    row = known.index_of(0)[-1]
+    bad = index_key(w.cluster.controller.snapshot().topic("events").id(0), row)
+    whole = w.store.objects[bad]
+    listed = int(row["rows"])
+    for name in ("events", "other"):
+        topics.delete_topic(w.cluster, name)
+    w.create()
+    w.tick(3)
+    orphan = level_one(w.cluster.controller.snapshot().topic("events").id(0), 2, 0, 1, UUID)
+    w.store.put(orphan, b"x")
+    w.store.put(bad, b"damaged")
+    done = w.vacuum()
+    assert len(w.l1("level_one/data/")) == listed
+    assert w.l1("level_one/index/") == {bad}
+    assert counts(done)[ORPHANED_L1] == 1
+    assert [d.topic.name for d in w.cluster.controller.snapshot().deleted] == ["events"]
+    assert (done.broken, len(done.damaged)) == ([], 1)
+    assert isinstance(done.problem, PartialFailureError)
+    sentence = f"1 dropped index object could not be read: index object {bad} and the {listed} L1 objects of events/0"
+    assert sentence in str(done.problem)
+    assert "Restore it from a version or a backup, or remove it" in str(done.problem)
+    if way_out == "restored":
+        w.store.objects[bad] = whole
+    else:
+        del w.store.objects[bad]
+    assert w.vacuum().problem is None
+    assert w.l1() == set()
+    assert w.cluster.controller.snapshot().deleted == []
+
+
+class Held(MemoryStore):
+    """Legal holds on some objects."""
+
+    held: frozenset[str] = frozenset()
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        super().delete([k for k in keys if k not in self.held])
+        return [DeleteFailure(k, "AccessDenied", "legal hold") for k in keys if k in self.held]
+
+
+def test_an_object_under_a_legal_hold_keeps_its_own_topic_from_being_forgotten_and_no_other() -> None:
+    """Hazard 40."""
+    store = Held()
+    w = World(store=store)
+    topics.create_topic(w.cluster, "other", 2)
+    put(w.cluster, "other", {0: [b"x"], 1: [b"y"]})
+    w.lift(2)
+    for name in ("events", "other"):
+        topics.delete_topic(w.cluster, name)
+    w.tick(3)
+    held = min(k for k in w.l1() if "/events-" in k)
+    store.held = frozenset({held})
+    done = w.vacuum()
+    assert w.l1() == {held}
+    assert f"1 object could not be deleted; the first is {held}: AccessDenied legal hold" in str(done.problem)
+    assert [d.topic.name for d in w.cluster.controller.snapshot().deleted] == ["events"]
+    assert len(w.cluster.journal(0).state.dropped) == 1
+    store.held = frozenset()
+    assert w.vacuum().problem is None
+    assert (w.l1(), w.cluster.controller.snapshot().deleted) == (set(), [])
+
+
+def test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is_not_purged() -> None:
+    """Only what is gone is purged."""
+    store = Held()
+    w = World(store=store)
+    restored, journal, revision, lost = closed_as_unknown(w)
+    for _ in range(2):
+        restored.controller.advance()
+    store.held = frozenset(lost)
+    assert isinstance(w.vacuum(cluster=restored).problem, PartialFailureError)
+    assert restored.journal(journal).catch_up().has_dropped(revision)
+    store.held = frozenset()
+    assert w.vacuum(cluster=restored).problem is None
+    assert not restored.journal(journal).catch_up().has_dropped(revision)
+    assert not lost & w.l1()
+
+
 def test_what_comes_after_a_forgotten_topic_is_still_an_orphan() -> None:
     w = World()
     w.lift()
@@ -335,15 +455,51 @@ def test_what_comes_after_a_forgotten_topic_is_still_an_orphan() -> None:
     assert counts(w.vacuum()) == {ORPHANED_L1: 1}
 
 
-def test_a_topic_that_nobody_knows_ends_the_run() -> None:
+def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done() -> None:
     w = World()
     w.lift()
+    w.tick(2)
+    p = w.cluster.controller.snapshot().topic("events").id(0)
+    strange = {level_one(PartitionId(name, 0, 0), 0, 0, 1, UUID) for name in ("another", "stranger")} | {
+        level_one_index(PartitionId("stranger", 0, 0), 0, UUID)
+    }
+    orphan = level_one(p, p.revision, 0, 1, UUID)
+    for key in (*strange, orphan):
+        w.store.put(key, b"x")
+    done = w.vacuum()
+    assert counts(done) == {ORPHANED_L1: 1}
+    assert orphan not in w.l1()
+    assert strange <= w.l1()
+    folders = ["level_one/data/another-0/", "level_one/data/stranger-0/", "level_one/index/stranger-0/"]
+    assert (done.scanned.unknown, done.scanned.unknown_folders) == (3, folders)
+    problem = done.problem
+    assert isinstance(problem, EpochRegressionError)
+    assert problem.exit_code == 4
+    assert str(problem).startswith(
+        f"3 objects in {', '.join(folders)} stay, since neither the controller nor a journal"
+    )
+
+
+def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1() -> None:
+    """Hazard 10: the logs are older than the bucket, and their epoch has passed the lost topic's revision since."""
+    w = World()
+    w.lift()
+    logs = {k: o for k, o in w.store.objects.items() if k.startswith("l0gc/")}
+    lost, _ = topics.create_topic(w.cluster, "lost", 1)
+    put(w.cluster, "lost", {0: [b"x"]})
     w.tick()
-    key = level_one(PartitionId("stranger", 0, 0), 0, 0, 1, UUID)
-    w.store.put(key, b"x")
-    with pytest.raises(EpochRegressionError, match="neither the controller nor a journal"):
-        w.vacuum()
-    assert key in w.store.objects
+    reconcile(w.cluster)
+    there = named(w.cluster, "lost")
+    for key in [k for k in w.store.objects if k.startswith("l0gc/")]:
+        del w.store.objects[key]
+    w.store.objects |= logs
+    w.cluster = memory_cluster(w.store, seed=5, bootstrap=False)
+    assert w.vacuum().problem is None  # the revision is above the epoch, as of a topic that was created since
+    w.tick(5)
+    done = w.vacuum()
+    assert there <= w.l1()
+    assert done.scanned.unknown_folders == [f"level_one/data/lost-{lost.revision}/"]
+    assert isinstance(done.problem, EpochRegressionError)
 
 
 def test_a_journal_with_a_topic_that_the_controller_lost_ends_the_run_before_anything_goes() -> None:

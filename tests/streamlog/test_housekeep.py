@@ -298,6 +298,33 @@ def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it() -> None:
     assert not process.journal(0).catch_up().closed(events(cluster).revision)  # its namesake
 
 
+def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed() -> None:
+    """Hazard 6."""
+    cluster = new_cluster()
+    put(cluster)
+    revision = events(cluster).revision
+    cluster.controller.delete_topic("events")  # and the deleter crashed
+    cluster.controller.advance_above(3000)
+    process = another_process(cluster)
+    assert housekeep(process).closed == 2
+    assert all(process.journal(j).catch_up().closed(revision) for j in (0, 1))
+
+
+def test_all_deleted_topics_of_a_journal_are_closed_by_one_entry() -> None:
+    """Requests go with journals, never with topics."""
+    cluster = memory_cluster()
+    gone = []
+    for n in range(300):
+        cluster.controller.create_topic(f"t{n}", 2, 2)
+        gone.append(cluster.controller.delete_topic(f"t{n}").revision)
+    process = another_process(cluster)
+    store_of(cluster).requests.clear()
+    assert housekeep(process).closed == 600
+    assert [process.journal(j).replica.offset for j in (0, 1)] == [0, 0]
+    assert process.journal(1).state.closed_revisions.tolist() == gone
+    assert store_of(cluster).requests.total() <= 12 * 2 + 20
+
+
 def test_a_damaged_journal_of_a_deleted_topic_stops_nobody() -> None:
     cluster = new_cluster()
     put(cluster)

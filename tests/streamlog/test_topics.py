@@ -10,6 +10,7 @@ from l0gc.errors import EpochRegressionError, PartitionClosedError, TopicNotFoun
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.entries import Barrier
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, publish, refuse_if_behind
@@ -24,7 +25,10 @@ def store_of(cluster: Cluster) -> MemoryStore:
 
 
 def went_back(cluster: Cluster, watermark: int, epoch: int) -> None:
-    """Publish what a cluster at a later epoch published."""
+    """Publish what a cluster at a later epoch published, whose journals need nothing up to that M."""
+    for topic in cluster.controller.snapshot().topics.values():
+        for journal in topic.journals:
+            cluster.journal(journal)._propose(lambda state: Barrier(watermark + 1))
     published = PublishedWatermark(cluster.controller.snapshot().cluster_id, watermark, epoch, 0)
     publish(cluster.store, cluster.runtime, published)
 
@@ -63,7 +67,7 @@ def test_a_journal_in_which_a_topic_cannot_be_closed_is_named_and_keeps_no_other
     assert [b.journal for b in broken] == [1]
     assert key in broken[0].error
     assert [deleter.journal(j).catch_up().closed(topic.revision) for j in (0, 2)] == [True, True]
-    assert deleter.controller.snapshot().to_be_closed() == {0: [topic], 1: [topic], 2: [topic]}
+    assert deleter.controller.snapshot().deleted_of() == {0: [topic], 1: [topic], 2: [topic]}
 
 
 def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the_other_one() -> None:

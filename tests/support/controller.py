@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, CreateTopic, InitProducer, encode_entry
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState

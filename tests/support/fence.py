@@ -7,6 +7,8 @@ decides is counted before it lets go of that, so the counters, read after that, 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from l0gc.errors import StaleClusterEpochError
@@ -46,7 +48,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            with self._fence.fence_epoch(self._epoch) as self.window:
+            with held(self._fence, self._epoch) as self.window:
                 self.admitted.set()
                 self._go_on.wait(PATIENCE_S)
         except StaleClusterEpochError as e:
@@ -82,5 +84,13 @@ def fence_on(oldest: int, newest: int) -> tuple[EpochFence, Applied]:
 
 def fenced(fence: EpochFence, epoch: int) -> EpochWindow:
     """Fence and let go."""
-    with fence.fence_epoch(epoch) as window:
+    with held(fence, epoch) as window:
         return window
+
+
+@contextmanager
+def held(fence: EpochFence, epoch: int) -> Iterator[EpochWindow]:
+    """Hold the fence, as a thread does that appends."""
+    hold = threading.Lock()
+    with hold:
+        yield fence.enter(epoch, hold)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1, Amounts, Fact, Look, LookAt, Lot, Part
@@ -48,9 +48,11 @@ class FakeGarbage:
     fence_at: int = 0
     cuts: tuple[str, ...] = ()
     broken: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     purged_keys: list[str] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
+    left: Collection[str] | None = ()
 
     @property
     def objects(self) -> int:
@@ -99,5 +101,6 @@ class FakeGarbage:
     def prefixes(self) -> dict[str, str]:
         return {ORPHANED_L1: DATA, ORPHANED_INDEX: INDEX}
 
-    def scanned(self, fence: int) -> None:
+    def scanned(self, fence: int, left: Collection[str] | None) -> None:
+        self.left = left
         self.events.append("scanned")

@@ -13,10 +13,10 @@ from l0gc.streamlog.ingest.inputs import open_inputs
 from l0gc.streamlog.ingest.partitioner import Partitioner, RoundRobin
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
-from l0gc.streamlog.journal.entries import Objects
+from l0gc.streamlog.journal.entries import Objects, decode_entry
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.state import decode_entry
 from l0gc.streamlog.reader import read_topic
+from l0gc.watermark.publication import refuse_if_set_back
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
 
 
@@ -39,6 +39,7 @@ def upload(
 ) -> UploadResult:
     """Upload the files as `l0gc upload` does; round robin over the partitions unless `partitioner` is given."""
     target = cluster.controller.snapshot().topic(topic)
+    refuse_if_set_back(cluster, target.journals)
     spread = partitioner or RoundRobin(target.partitions)
     with ExitStack() as stack:
         inputs = open_inputs([str(f) for f in files], spread.describe() if session is not None else None, stack)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import (
@@ -54,7 +54,7 @@ def extents_of(
     """An object at `epoch` with so many records for each partition; one record for partition 0 by default."""
     counts = dict(sorted((records if records is not None else {0: 1}).items()))
     sizes = [min(per_block, len(counts) - at) for at in range(0, len(counts), per_block)]
-    blocks = np.array([(100 + n, n, n) for n in sizes], BLOCK)
+    blocks = np.array([(100 + n, n, n, 1000) for n in sizes], BLOCK)
     return ObjectExtents(
         key or key_of(epoch),
         epoch,

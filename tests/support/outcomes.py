@@ -9,7 +9,9 @@ from __future__ import annotations
 import enum
 import os
 import random
+import re
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -18,11 +20,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An S3 request; `number` counts from 1. `key` is the prefix of a listing, and empty for the bucket itself."""
+    """An S3 request; `number` counts from 1. `key` is the prefix of a listing, and empty for the bucket itself.
+
+    `port` is the client's.
+    """
 
     number: int
     operation: str
     key: str
+    port: int
 
     def __str__(self) -> str:
         return f"{self.operation} {self.key}".rstrip()
@@ -64,21 +70,22 @@ REACHES_THE_SERVER: Final = {
     Outcome.REPEATED,
     Outcome.DENY_AFTER,
 }
+_JOURNAL_LOG: Final = re.compile(r"l0gc/journal/\d+/log/")
 LETS_THE_ANSWER_THROUGH: Final = {Outcome.PASS, Outcome.SLOW, Outcome.TRUNCATED, Outcome.REPEATED}
 
 
-def request_of(number: int, method: str, target: str, headers: dict[str, str]) -> Request:
+def request_of(number: int, method: str, target: str, headers: dict[str, str], port: int) -> Request:
     """What a request line and headers (their names in lower case) ask for."""
     url = urlsplit(target)
     query = parse_qs(url.query, keep_blank_values=True)
     _, _, key = unquote(url.path).lstrip("/").partition("/")
     if method == "GET" and "list-type" in query:
-        return Request(number, "ListObjectsV2", query.get("prefix", [""])[0])
+        return Request(number, "ListObjectsV2", query.get("prefix", [""])[0], port)
     if method == "POST" and "delete" in query:
-        return Request(number, "DeleteObjects", key)
+        return Request(number, "DeleteObjects", key, port)
     operation = f"{method.capitalize()}{'Object' if key else 'Bucket'}"
     conditions = [h for h in ("if-none-match", "if-match") if h in headers]
-    return Request(number, " ".join([operation, *conditions]), key)
+    return Request(number, " ".join([operation, *conditions]), key, port)
 
 
 class Behaviour(Protocol):
@@ -152,6 +159,41 @@ class DieAt:
 
     def answered(self, request: Request) -> None:
         pass
+
+
+class HoldAppend:
+    """Holds the reply to the n-th append to a journal's log, which has landed, and cuts the connection in the end.
+
+    The client does not learn that its append landed. Until `go_on` no other append reaches the server, and no request
+    of anybody passes, since the proxy decides one at a time.
+    """
+
+    WAIT_S: Final = 300.0
+
+    def __init__(self, n: int) -> None:
+        self._left = n
+        self._go_on = threading.Event()
+        self.landed = threading.Event()
+        self.held: Request | None = None
+
+    def decide(self, request: Request) -> Outcome:
+        if request.operation != "PutObject if-none-match" or not _JOURNAL_LOG.search(request.key):
+            return Outcome.PASS
+        if self.held is not None:  # the server may not have answered yet
+            return Outcome.PASS if self._go_on.is_set() else Outcome.CUT
+        self._left -= 1
+        if self._left:
+            return Outcome.PASS
+        self.held = request
+        return Outcome.CUT_AFTER
+
+    def answered(self, request: Request) -> None:
+        self.landed.set()
+        self._go_on.wait(self.WAIT_S)
+
+    def go_on(self) -> None:
+        """Let everybody go on."""
+        self._go_on.set()
 
 
 class Faults:

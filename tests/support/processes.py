@@ -1,9 +1,13 @@
-"""Which processes a command has started, and left: they inherit a mark in its environment, whatever else they change."""
+"""Processes of this machine (Linux): what a command has started, and left; who started whom; who holds a connection.
+
+What a command starts inherits a mark in its environment, whatever else it changes.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,3 +39,34 @@ def left_of(mark: dict[str, str]) -> list[str]:
     while (found := marked(mark)) and time.monotonic() < until:
         time.sleep(0.05)
     return found
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process that runs now."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit():
+                found[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    return found
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, parents first."""
+    found = [pid]
+    known = parents()
+    for one in found:
+        found += [child for child, parent in known.items() if parent == one]
+    return found
+
+
+def holder_of(port: int, server: int) -> int:
+    """The process that holds the connection from one port of 127.0.0.1 to another."""
+    ends = [f"0100007F:{number:04X}" for number in (port, server)]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    (inode,) = (row[9] for row in rows if row[1:3] == ends)
+    for pid in parents():
+        with suppress(OSError):
+            if any(str(fd.readlink()) == f"socket:[{inode}]" for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                return pid
+    raise AssertionError(f"nobody holds the connection from port {port} to port {server}")

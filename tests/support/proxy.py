@@ -95,10 +95,12 @@ class Proxy:
             assert self._idle.wait_for(lambda: self._active == 0, WAIT_S), "a request is still under way"
 
     @contextlib.contextmanager
-    def one_request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[tuple[Request, Outcome]]:
-        """Number a request and decide its outcome."""
+    def one_request(
+        self, method: str, path: str, headers: dict[str, str], port: int
+    ) -> Iterator[tuple[Request, Outcome]]:
+        """Number a request, which came from that port, and decide its outcome."""
         with self._lock:
-            request = request_of(len(self.requests) + 1, method, path, headers)
+            request = request_of(len(self.requests) + 1, method, path, headers, port)
             self.requests.append(request)
             outcome = self._behaviour.decide(request)
             self.outcomes[outcome] += 1
@@ -165,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         headers = {k.lower(): v for k, v in self.headers.items()}
         proxy = self.server.proxy
-        with proxy.one_request(self.command, self.path, headers) as (request, outcome):
+        with proxy.one_request(self.command, self.path, headers, self.client_address[1]) as (request, outcome):
             if outcome is Outcome.SLOW:
                 time.sleep(SLOW_S)
             if outcome is Outcome.CUT:

@@ -29,7 +29,7 @@ def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | Non
     for partition, values in sorted(records.items()):
         keys = [v.split(b":")[0] if b":" in v else None for v in values]
         groups.setdefault(topic.journal_of(partition), []).append(Chunk(partition, values, keys))
-    packed = pack(list(groups.values()), cluster.runtime.clock.now_ms())
+    packed = pack(list(groups.values()))
     layout, name = cluster.controller.layout(), cluster.runtime.new_id()
     at = cluster.controller.epoch() if epoch is None else epoch
     key = layout.format(layout.shard_of(name), at, name)

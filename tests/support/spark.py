@@ -37,9 +37,14 @@ def stop_session() -> None:
 @contextlib.contextmanager
 def shared_spark() -> Iterator[SparkSession]:
     """The session, which l0gc's commands use in this process until the block ends."""
-    from l0gc.cli.main import COMMANDS
+    with commands_use(the_session()) as spark:
+        yield spark
 
-    spark = the_session()
+
+@contextlib.contextmanager
+def commands_use(spark: SparkSession) -> Iterator[SparkSession]:
+    """Have l0gc's commands use that session in this process until the block ends."""
+    from l0gc.cli.main import COMMANDS
 
     @contextlib.contextmanager
     def shared(*args: object) -> Iterator[SparkSession]:

@@ -12,13 +12,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pyspark
+
+from tests.support.processes import parents
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
@@ -45,14 +47,11 @@ class SparkCluster:
     def executors(self) -> list[int]:
         """The process ids of the executors that are alive: children of the workers."""
         found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
+        for pid, parent in parents().items():
             with suppress(OSError):
-                line = (entry / "cmdline").read_bytes()
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
                 if parent in self._pids and b"CoarseGrainedExecutorBackend" in line:
-                    found.append(int(entry.name))
+                    found.append(pid)
         return sorted(found)
 
 
@@ -64,13 +63,20 @@ def _free_port() -> int:
 
 @contextmanager
 def spark_cluster(
-    folder: Path, workers: int = 2, memory_mb: int = 512, *, hosts: Sequence[str] = ("127.0.0.1",)
+    folder: Path,
+    workers: int = 2,
+    memory_mb: int = 512,
+    *,
+    cores: int = 1,
+    hosts: Sequence[str] = ("127.0.0.1",),
+    shuffle_service: bool = False,
 ) -> Iterator[SparkCluster]:
-    """Start a cluster with `workers` workers of one core each; everything is stopped in the end, by process id.
+    """Start a cluster with `workers` workers of `cores` cores each; everything is stopped in the end, by process id.
 
     Args:
         folder: where logs and work files go.
         hosts: the addresses of the workers, one after another: Spark takes them for as many machines.
+        shuffle_service: let the first worker serve what executors have written for each other, also after their death.
     """
     home = Path(pyspark.__file__).parent
     port = _free_port()
@@ -88,15 +94,19 @@ def spark_cluster(
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
+    service = {"spark.shuffle.service.enabled": "true", "spark.shuffle.service.port": str(_free_port())}
+    serving = {"SPARK_WORKER_OPTS": " ".join(f"-D{k}={v}" for k, v in service.items())}
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *args: str) -> None:
+    def start(name: str, *args: str, more: Mapping[str, str] | None = None) -> None:
         log = (folder / f"{name}.log").open("wb")
         command = [str(home / "bin" / "spark-class"), *args]
         # Its own session, so that what it starts can be stopped with it.
         started.append(
-            subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-        )  # fmt: skip
+            subprocess.Popen(
+                command, env={**environment, **(more or {})}, stdout=log, stderr=log, start_new_session=True
+            )
+        )
         log.close()
 
     try:
@@ -104,14 +114,17 @@ def spark_cluster(
         _until(lambda: _listens(port), folder)
         for n in range(workers):
             start(
-                f"worker{n}", _WORKER, "--host", hosts[n % len(hosts)], "--cores", "1", "--memory", f"{memory_mb + 128}m",
-                "--webui-port", str(_free_port()), url,
+                f"worker{n}", _WORKER, "--host", hosts[n % len(hosts)], "--cores", str(cores),
+                "--memory", f"{memory_mb + 128}m", "--webui-port", str(_free_port()), url,
+                more=serving if shuffle_service and n == 0 else None,
             )  # fmt: skip
         for n in range(workers):
             _until(lambda n=n: b"Successfully registered" in (folder / f"worker{n}.log").read_bytes(), folder)
         conf = {
             "spark.pyspark.python": str(_python_without_l0gc(folder)),
             "spark.executor.memory": f"{memory_mb}m",
+            "spark.executor.cores": str(cores),
+            **(service if shuffle_service else {}),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

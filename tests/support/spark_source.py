@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 from unittest import mock
 
@@ -116,7 +117,9 @@ def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options
         return writer.write(iter([arrow(rows)]))
 
 
-def commit(cluster: Cluster, messages: Sequence[Staged | None], batch: int, **options: str) -> Committed:
+def commit(
+    cluster: Cluster, messages: Sequence[Staged | None], batch: int, *, names_topics: bool = False, **options: str
+) -> Committed:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
-    producer = write_options({"url": URL, "topic": "any", **options}, streaming=True).producer
-    return writers.committed(cluster, producer, messages, batch)
+    chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
+    return writers.committed(cluster, replace(chosen, names_topics=names_topics), messages, batch)

@@ -50,7 +50,7 @@ def put(cluster: Cluster, records: Mapping[int, int], name: str = "events") -> s
         ]
         for journal in journals
     ]
-    packed = pack(groups, 1_700_000_000_000)
+    packed = pack(groups)
     epoch, object_id = cluster.controller.snapshot().epoch, cluster.runtime.new_id()
     layout = cluster.controller.layout()
     key = layout.format(layout.shard_of(object_id), epoch, object_id)

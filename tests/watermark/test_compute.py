@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
-from l0gc.streamlog.epoch_source import TopicRun, summary_of
-from l0gc.streamlog.journal.entries import Advance, Barrier, Closed
+from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.summary import TopicRun, summary_of
 from l0gc.watermark.compute import Holders, check_cluster_id, check_epochs, compute
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, REPORTED, UNREADABLE, Holder, UnitSummary
 from tests.support.journal import Journal, extents_of, name_of
@@ -144,7 +144,7 @@ class Model:
                 self.epoch += 1
                 self.topics.remove(topic)
                 for of in topic.runs if rng.random() < 0.7 else ():  # else the deleter crashed
-                    self.journals[of].apply(Closed(topic.revision))
+                    self.journals[of].apply(Closed([ClosedTopic(topic.revision)]))
             case 3 | 4 | 5 if topic is not None:
                 self.upload(topic, j)
             case 6 if topic is not None and topic.revision in journal.state.topics:
@@ -189,7 +189,7 @@ class Model:
             journal.reconcile(some, revision=topic.revision, epoch=self.epoch)
 
     def units(self, topics: list[ATopic], states: list[JournalState]) -> list[UnitSummary]:
-        return [summary_of(j, [t.run(j) for t in topics if j in t.runs], s) for j, s in enumerate(states)]
+        return [summary_of(j, [t.run(j) for t in topics if j in t.runs], s, 0) for j, s in enumerate(states)]
 
     @property
     def states(self) -> list[JournalState]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from l0gc.errors import (
     CorruptObjectError,
     EpochRegressionError,
     L0gcError,
+    SetBackError,
     StoreError,
     WatermarkRegressionError,
 )
@@ -26,6 +28,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
     PublishedWatermark,
+    check_set_back,
     decode_published,
     encode_published,
     publish,
@@ -33,6 +36,7 @@ from l0gc.watermark.publication import (
     refuse_if_behind,
     watermark_of,
 )
+from l0gc.watermark.source import UnitSummary
 from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
 
 BODY = encode_published(PublishedWatermark("c", 5, 100, 0))
@@ -282,3 +286,59 @@ def test_of_an_external_log_the_published_epoch_is_all_that_is_known() -> None:
     stored = PublishedWatermark(cluster.identity().cluster_id, 7, 9, 0)
     cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     assert refuse_if_behind(cluster)[0].cluster_epoch == 9
+
+
+# -- where logs ended (hazard 38) -----------------------------------------------------------------------------------------
+
+
+def ending(**ends: tuple[int, int]) -> PublishedWatermark:
+    return msgspec.structs.replace(a_watermark(5), ends=ends)
+
+
+def test_the_end_of_a_journal_never_goes_down() -> None:
+    """A slower run read one journal earlier than a faster one, and could not read another."""
+    store = MemoryStore()
+    put(store, ending(a=(0, 7), b=(1, 2), c=(0, 3)))
+    put(store, ending(a=(0, 6), b=(0, 90), d=(0, 0)))
+    found = read_published(store, "c")[0]
+    assert found is not None
+    assert found.ends == {"a": (0, 7), "b": (1, 2), "c": (0, 3), "d": (0, 0)}
+
+
+def unit(end: tuple[int, int] | None, *gc_epochs: int) -> UnitSummary:
+    return UnitSummary(unit="a", gc_epochs=dict.fromkeys(gc_epochs, 1), lowest=[], end=end)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [unit((0, 7), 5), unit((0, 8), 5, 9), unit((0, 7)), unit((1, 0), 5), unit((1, 0), 3), unit(None, 3)],
+)
+def test_a_unit_that_was_not_set_back_is_never_refused(found: UnitSummary) -> None:
+    """One that was set back and accepted may hold what M has released, until that is in L1."""
+    check_set_back(ending(a=(0, 7)), found)
+    check_set_back(None, found)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (unit((0, 6), 9), "a ended at offset 6, and ended at offset 7 when it was read before: "),
+        (unit((0, -1)), "a was empty, and ended at offset 7 when it was read before: "),
+        (unit((0, 8), 9, 4), "a may still need epoch 5, though M = 5 is published: "),
+    ],
+)
+def test_a_unit_that_was_set_back_is_refused(found: UnitSummary, said: str) -> None:
+    with pytest.raises(SetBackError) as e:
+        check_set_back(ending(a=(0, 7)), found)
+    assert str(e.value).startswith(said)
+
+
+def test_by_m_nothing_is_done_while_an_accepted_unit_needs_what_m_has_released() -> None:
+    with pytest.raises(SetBackError, match="run l0gc reconcile first"):
+        check_set_back(ending(a=(0, 7)), unit((1, 0), 4), by_m=True)
+    check_set_back(ending(a=(0, 7)), unit((1, 0), 5), by_m=True)
+
+
+def test_the_log_of_before_an_acceptance_is_refused() -> None:
+    with pytest.raises(SetBackError, match="a ended at offset 99, and ended at offset 2 after it was accepted 1 times"):
+        check_set_back(ending(a=(1, 2)), unit((0, 99), 9))

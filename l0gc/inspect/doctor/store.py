@@ -61,7 +61,8 @@ NEEDED: Final = {
     ("write", "level_one/index/"): "reconcile",
     ("delete", "l0gc/journal/"): "housekeep",
     ("delete", "level_zero/data/"): "sweep",
-    ("delete", "level_one/data/"): "reconcile",
+    ("delete", "level_one/data/"): "vacuum",
+    ("delete", "level_one/index/"): "vacuum",
 }
 """Which commands need which permission where."""
 

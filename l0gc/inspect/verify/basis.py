@@ -33,7 +33,8 @@ FOREIGN: Final = "foreign"
 class Basis(msgspec.Struct, frozen=True):
     """M, and the controller's snapshot taken after it.
 
-    L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal.
+    L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal. The deleted topics with
+    the revisions `to_be_closed` were deleted so long ago that each of their journals has closed them.
     """
 
     cluster_id: str
@@ -45,6 +46,7 @@ class Basis(msgspec.Struct, frozen=True):
     deleted: list[Topic]
     watermark: int
     young_after_ms: int
+    to_be_closed: list[int] = []
 
     @property
     def layout(self) -> KeyLayout:
@@ -60,8 +62,8 @@ def check_log_is_ours(state: ControllerState) -> None:
         )
 
 
-def basis_of(state: ControllerState, watermark: int, young_after_ms: int) -> Basis:
-    """The basis for a snapshot of the controller."""
+def basis_of(state: ControllerState, watermark: int, young_after_ms: int, now_ms: int = 0) -> Basis:
+    """The basis for a snapshot of the controller. `now_ms` is by the store's clock; 0 where topics may still be unclosed."""
     return Basis(
         state.cluster_id,
         state.epoch,
@@ -72,6 +74,7 @@ def basis_of(state: ControllerState, watermark: int, young_after_ms: int) -> Bas
         [d.topic for d in state.deleted],
         watermark,
         young_after_ms,
+        [t.revision for t in state.to_be_closed_by(now_ms)] if now_ms else [],
     )
 
 

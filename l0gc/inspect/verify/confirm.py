@@ -98,13 +98,20 @@ def confirm(
 
 
 def _still_there(state: ControllerState, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Those suspects whose topic still exists, and whose epoch still was not reached."""
+    """Those suspects whose topic still is what it was, live or deleted, and whose epoch still was not reached."""
     live = {t.revision for t in state.topics.values()}
-    return [
-        s
-        for s in suspects
-        if (not s.topic or s.revision in live) and (s.kind != kinds.EPOCH_AHEAD or s.expected > state.epoch)
-    ]
+    deleted = {d.topic.revision for d in state.deleted}
+
+    def is_left(s: Suspect) -> bool:
+        there = not s.topic or s.revision in (deleted if s.kind == kinds.TOPIC_UNCLOSED else live)
+        return there and (s.kind != kinds.EPOCH_AHEAD or s.expected > state.epoch)
+
+    return [s for s in suspects if is_left(s)]
+
+
+def _is_orphan(state: JournalState, key: L1Key) -> bool:
+    """Whether nobody has named the object: what was stamped before a log was set back may be named by what was lost."""
+    return key.epoch >= state.kept_below and not _is_dropped(state, key)
 
 
 def _is_dropped(state: JournalState, key: L1Key) -> bool:
@@ -211,7 +218,7 @@ class _Reader:
             if s.kind != kinds.L1_ORPHAN:
                 if s.key in named and (s.kind != kinds.L1_SIZE or named[s.key] == s.expected):
                     found.append(s)
-            elif s.key not in named and (key := parse_l1(s.key)) is not None and not _is_dropped(copy.state, key):
+            elif s.key not in named and (key := parse_l1(s.key)) is not None and _is_orphan(copy.state, key):
                 text = orphan_text(key.base_offset, key.last_offset, copy.state, p)
                 found.append(_with(s, text))
         return found

@@ -32,6 +32,7 @@ CHECKPOINT_DIFFERS: Final = "checkpoint_differs"
 BOUNDARY_BROKEN: Final = "boundary_broken"
 TOPIC_MISPLACED: Final = "topic_misplaced"
 TOPIC_UNKNOWN: Final = "topic_unknown"
+TOPIC_UNCLOSED: Final = "topic_unclosed"
 JOURNAL_UNKNOWN: Final = "journal_unknown"
 
 
@@ -72,6 +73,7 @@ KINDS: Final[dict[str, Kind]] = {
     BOUNDARY_BROKEN: Kind("danger", f"{_STOP}; {_RESTORE_LOG}, boundary.json included"),
     TOPIC_MISPLACED: Kind("danger", f"{_STOP}; {_NEWER}, or the journal that the controller names"),
     TOPIC_UNKNOWN: Kind("danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"),
+    TOPIC_UNCLOSED: Kind("waste", "run l0gc housekeep, which closes it, or says why it cannot"),
     JOURNAL_UNKNOWN: Kind("danger", f"{_NEWER}, or remove the journal if it is foreign"),
 }
 

@@ -214,6 +214,7 @@ def scan_between(store: ObjectStore, prefix: str, start: str, stop: str) -> Iter
 class _Ref(msgspec.Struct, array_like=True):
     epoch: int
     log_offset: int
+    time_ms: int
     start: int
     blocks: bytes
     extents: bytes
@@ -224,13 +225,14 @@ _REF: Final = msgpack_decoder(_Ref)
 
 def pack_object(o: UnreconciledObject) -> bytes:
     """What a journal needs of an object, without its key."""
-    return msgspec.msgpack.encode(_Ref(o.epoch, o.log_offset, o.start, pack(o.blocks), pack(o.extents)))
+    return msgspec.msgpack.encode(_Ref(o.epoch, o.log_offset, o.time_ms, o.start, pack(o.blocks), pack(o.extents)))
 
 
 def unpack_object(key: str, ref: bytes) -> UnreconciledObject:
     """What `pack_object` packed."""
     r = _REF.decode(ref)
-    return UnreconciledObject(key, r.epoch, r.log_offset, r.start, unpack(r.blocks, BLOCK), unpack(r.extents, EXTENT))
+    blocks, extents = unpack(r.blocks, BLOCK), unpack(r.extents, EXTENT)
+    return UnreconciledObject(key, r.epoch, r.log_offset, r.time_ms, r.start, blocks, extents)
 
 
 def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from l0gc.epoch import NO_WATERMARK
+from l0gc.inspect.journals import unclosed_text
 from l0gc.inspect.verify import findings as kinds
 from l0gc.inspect.verify.basis import DELETED, FOREIGN, LATER, LEVEL_ONE, Basis, Topics
 from l0gc.inspect.verify.findings import Suspect
@@ -87,6 +88,11 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
         suspects = list(_check_epochs(copy.journal, p, basis))
         live_below |= {s.revision for s in suspects if s.kind == kinds.LIVE_BELOW_WATERMARK}
         found += suspects
+    for topic in basis.deleted:
+        late = topic.revision in basis.to_be_closed and copy.journal in topic.journals
+        if late and not copy.state.closed(topic.revision):
+            where, text = (copy.journal, topic.name, topic.revision), unclosed_text(topic, copy.journal)
+            found.append(Suspect(kinds.TOPIC_UNCLOSED, *where, key=copy.folder, detail=text))
     for topic in topics.placed_in(copy.journal):
         if topic.revision not in live_below and not copy.state.closed(topic.revision):
             found += _check_bound(copy, topic, basis.watermark)

@@ -8,9 +8,10 @@ which concerns the one micro-batch that a tick cuts in two.
 **Once.** A query is a producer, and its input is its micro-batches, one after another: each object says where in them it
 begins and ends, and a journal takes it only where it has come to there, at the very offset where it lands. So two drivers
 of one query, a driver that was taken for dead, and a micro-batch that is replayed, perhaps in other objects, land a batch
-once, whichever comes first. A driver goes on with the producer's run and does not begin another: it needs no fence against
-the driver before it, and a run that begins is an entry of the controller, that is an epoch for everybody. The run is
-renewed once a day, so that it does not expire under a query.
+once, whichever comes first. A batch that comes again with other rows is an error (`landed.py`). A driver goes on with the
+producer's run and does not begin another: it needs no fence against the driver before it, and a run that begins is an
+entry of the controller, that is an epoch for everybody. The run is renewed once a day, so that it does not expire under a
+query, and where a journal refuses it because the controller's log was restored from an older copy.
 
 **Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
 refuses it; then it is written again at a fresh epoch, from what was staged, and offered again. If it was swept meanwhile,
@@ -43,13 +44,15 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
+from l0gc.spark.source.landed import PLACES, BatchId, BatchRows, has_landed, refuse_other_rows
 from l0gc.spark.source.stage import StagedObject, write_object
 from l0gc.storage.entry import ENTRY_LIMIT
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.streamlog.producers import run_ahead
+from l0gc.watermark.publication import refuse_if_set_back
 
 _log: Final = logging.getLogger(__name__)
 _RENEW_MS: Final = 24 * 3_600_000
@@ -58,19 +61,8 @@ _MAX_TRIES: Final = 50
 """How often a batch is offered to a journal: it came too late, or another driver of the query was there first."""
 _OBJECT_BYTES: Final = 256
 """What an object takes in an entry beside its extents."""
-_PLACES: Final = 24
-"""A position in a producer's input is a batch's number, and in so many bits below it an object's."""
 _RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerError)
 """What a journal says where another driver of the query was there first: the state is looked at again."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchId:
-    """Which batch this is: number `number` of what the producer `producer` writes as `name`."""
-
-    producer: str
-    name: str
-    number: int
 
 
 @dataclass(slots=True)
@@ -101,18 +93,22 @@ def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | No
         batch: without it nothing is recognised: what is committed twice lands twice.
 
     Raises:
+        BatchMismatchError: other rows have landed under the batch's number, or a later batch has; see `landed.py`.
         EpochRegressionError: what is published is above the cluster epoch; nothing was committed.
+        SetBackError: a journal that the batch has something for was set back; nothing was committed.
         PartitionClosedError: a topic was deleted.
         StagedObjectSweptError: an object was swept before it was committed.
         UsageError: the batch is too large for an entry.
         L0gcError: see `JournalHandle.append`. With a batch id, committing it again is safe.
     """
-    refuse_if_behind(cluster)
-    parts = _parts(staged)
+    objects = list(staged)
+    rows, parts = BatchRows.of(objects), _parts(objects)
+    refuse_if_set_back(cluster, {p.journal for p in parts})
     if batch is not None:
+        refuse_other_rows(cluster, batch, rows, {o.topic for o in objects})
         for part in parts:
             _check_size(part)
-    results = cluster.parallel.map(lambda part: _Commit(cluster, part, batch).run(), parts)
+    results = cluster.parallel.map(lambda part: _Commit(cluster, part, batch, rows).run(), parts)
     total = Committed()
     for r in results:
         total.records += r.records
@@ -144,7 +140,7 @@ def _parts(staged: Iterable[StagedObject]) -> list[_Part]:
 
 def _check_size(part: _Part) -> None:
     size = sum(_OBJECT_BYTES + len(o.blocks) + len(o.partitions) + len(o.records) for o in part.objects)
-    if size > ENTRY_LIMIT // 2 or sum(part.records) >= 2**31 - 1 or len(part.objects) >> _PLACES:
+    if size > ENTRY_LIMIT // 2 or sum(part.records) >= 2**31 - 1 or len(part.objects) >> PLACES:
         raise UsageError(
             f"a batch of {sum(part.records):,} records in {len(part.objects):,} objects for topic {part.topic!r} is "
             "too large to be committed with one entry: write smaller ones (maxOffsetsPerTrigger), or larger objects"
@@ -152,34 +148,34 @@ def _check_size(part: _Part) -> None:
 
 
 class _Commit:
-    """Lands one part of a batch."""
+    """Lands one part of a batch; `rows` are those of the whole batch."""
 
-    def __init__(self, cluster: Cluster, part: _Part, batch: BatchId | None) -> None:
-        self._cluster, self._part, self._batch = cluster, part, batch
+    def __init__(self, cluster: Cluster, part: _Part, batch: BatchId | None, rows: BatchRows) -> None:
+        self._cluster, self._part, self._batch, self._rows = cluster, part, batch, rows
         self._journal: JournalHandle = cluster.journal(part.journal)
         self._result = Committed()
+        self._refused: L0gcError | None = None
 
     def run(self) -> Committed:
         for _ in range(_MAX_TRIES):
             if self._try():
                 return self._result
         raise ProtocolError(
-            f"a batch for topic {self._part.topic!r} was offered to journal {self._part.journal} {_MAX_TRIES} times, and "
-            "always came too late"
-        )
+            f"a batch for topic {self._part.topic!r} was offered to journal {self._part.journal} {_MAX_TRIES} times and was "
+            f"refused each time, the last time since {self._refused or 'another batch of its producer came first'}"
+        ) from self._refused
 
     def _try(self) -> bool:
         """Offer what has not landed; whether all has."""
         part, batch = self._part, self._batch
         offered: Sequence[ObjectExtents] = part.objects
         if batch is not None:
-            producer = _producer(self._cluster, batch.producer)
-            if self._has_landed(producer, batch):
+            if self._has_landed(batch):
                 self._result.skipped += sum(part.records)
                 return True
             newest = max(o.epoch for o in part.objects)
             self._stamp([n for n, o in enumerate(part.objects) if o.epoch < newest], newest)
-            offered = self._identified(producer, batch)
+            offered = self._identified(self._producer(batch.producer), batch)
         outcome = self._journal.append(offered)
         landed = len(outcome.landed)
         if batch is None:
@@ -189,9 +185,10 @@ class _Commit:
             # A journal answers a sequence that it knows with where it landed. It may have been another query's of the same
             # producer: what counts is the input.
             answered = any(o.bases is None for o in outcome.landed)
-            if answered and not self._has_landed(_producer(self._cluster, batch.producer), batch):
+            if answered and not self._has_landed(batch):
                 return False
             self._note(part.records)
+        self._refused = outcome.error
         if isinstance(outcome.error, StaleClusterEpochError):
             self._stamp_late(outcome.error)
             return False
@@ -214,33 +211,38 @@ class _Commit:
 
     # -- who sends it ---------------------------------------------------------------------------------------------------
 
-    def _input(self, batch: BatchId) -> str:
-        return f"{batch.name}/{self._part.revision}"
-
-    def _has_landed(self, producer: Producer, batch: BatchId) -> bool:
-        """Whether the batch has landed here, as the journal has it now."""
+    def _has_landed(self, batch: BatchId) -> bool:
+        """Whether the batch has landed here, as the journal has it now; see `has_landed`."""
         self._journal.catch_up()
-        landed = self._journal.landed_of(producer.producer_id, self._input(batch))
-        if landed >> _PLACES == batch.number and landed & ((1 << _PLACES) - 1):
-            raise ProtocolError(
-                f"a part of batch {batch.number} of producer {batch.producer!r} has landed in journal {self._part.journal}, "
-                "which takes batches whole: something else writes under this producer's name"
-            )
-        return landed >> _PLACES > batch.number
+        there = self._journal.progress_of(batch.input_of(self._part.revision))
+        return has_landed(batch, self._rows, self._part.journal, there)
+
+    def _producer(self, name: str) -> Producer:
+        """The producer's run, which a driver continues. It begins anew if it is missing or old, or if the
+        journal, as of its last replay, refuses it."""
+        controller = self._cluster.controller
+        known, as_of_ms = controller.snapshot().producers.get(name), controller.replica.as_of_ms
+        if known is None or (as_of_ms is not None and as_of_ms - known.time_ms > _RENEW_MS):
+            known = controller.init_producer(name)
+        return run_ahead(self._cluster, name, known, [self._journal])
 
     def _identified(self, producer: Producer, batch: BatchId) -> list[ObjectExtents]:
         """The objects as the producer's, each with its place in the input; the last one's end is that of the batch."""
         known = self._journal.state.producers.get(producer.producer_id)
         same = known is not None and (known.epoch, known.run) == (producer.epoch, producer.run)
         first = known.next_sequence if known is not None and same else 0
-        begin, input_id = batch.number << _PLACES, self._input(batch)
-        ends = [begin + n for n in range(1, len(self._part.objects))] + [(batch.number + 1) << _PLACES]
+        begin, input_id = batch.number << PLACES, batch.input_of(self._part.revision)
+        ends = [begin + n for n in range(1, len(self._part.objects))] + [(batch.number + 1) << PLACES]
         starts = [self._journal.landed_of(producer.producer_id, input_id), *ends]
         return [
             msgspec.structs.replace(
                 o,
                 producer=ProducerBatch(
-                    producer.producer_id, producer.epoch, producer.run, sequence, [InputSpan(input_id, start, end)]
+                    producer.producer_id,
+                    producer.epoch,
+                    producer.run,
+                    sequence,
+                    [InputSpan(input_id, start, end, self._rows.count, self._rows.digest)],
                 ),
             )
             for sequence, (o, start, end) in enumerate(zip(self._part.objects, starts, ends, strict=False), first)
@@ -276,13 +278,3 @@ class _Commit:
         for number, o in zip(numbers, self._cluster.parallel.map(again, numbers), strict=True):
             self._part.objects[number] = o
         self._result.restamped += len(numbers)
-
-
-def _producer(cluster: Cluster, name: str) -> Producer:
-    """The producer's run, which a driver continues; begun where there is none, or it is old."""
-    state = cluster.controller.snapshot()
-    as_of_ms = cluster.controller.replica.as_of_ms
-    known = state.producers.get(name)
-    if known is None or (as_of_ms is not None and as_of_ms - known.time_ms > _RENEW_MS):
-        return cluster.controller.init_producer(name)
-    return known

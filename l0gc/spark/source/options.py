@@ -93,13 +93,16 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What is to be written where. `topic` is that of rows that name none; `batch_id` is set with a producer's name."""
+    """What is to be written where. `topic` is that of rows that name none; `batch_id` is set with a producer's name.
+    `names_topics` is whether there is a column with the topics of rows.
+    """
 
     place: Place
     topic: str | None
     producer: str | None
     batch_id: int | None
     object_bytes: int
+    names_topics: bool = False
 
 
 class _Options:

@@ -26,11 +26,10 @@ from l0gc.spark.source.options import EARLIEST, LATEST, Bound
 from l0gc.spark.source.split import Part, Weight
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.ingest.extents import decode_block, fetch
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
+from l0gc.streamlog.journal.topic import L1File, TopicState
 from l0gc.streamlog.level_one.index import files_of, l1_key
 
 Found = TypeVar("Found")
@@ -97,18 +96,12 @@ class Look:
             result.cuts[at] = cuts
 
     def at_time(self, timestamp_ms: int) -> Rows:
-        """For each partition the first record that is not older, as far as its objects are in the order of their times; the
-        next offset where there is none. Raises `ObjectNotFoundError`: look again."""
-        objects = self._known.objects
-        low, high = 0, len(objects)
-        while low < high:  # an object's records have one timestamp: when they came together
-            middle = (low + high) // 2
-            if self._time_of(objects[middle]) >= timestamp_ms:
-                high = middle
-            else:
-                low = middle + 1
+        """For each partition the first record that is not older; the next offset where there is none. Raises
+        `ObjectNotFoundError`: look again."""
         found = self.next.copy()
-        for o in reversed(objects[low:]):
+        for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
+            if o.time_ms < timestamp_ms:
+                break
             at = o.extents["partition"] - self.run.first
             inside = (at >= 0) & (at < self.run.count)
             found[at[inside]] = o.extents["base"][inside]
@@ -116,12 +109,6 @@ class Look:
             in_l1 = self._in_l1_at(self.run.first + n, int(self.log_start[n]), timestamp_ms)
             found[n] = found[n] if in_l1 is None else in_l1
         return np.maximum(found, self.log_start)
-
-    def _time_of(self, o: UnreconciledObject) -> int:
-        number = int(np.argmin(o.blocks["length"]))
-        block = o.block(number)
-        body = fetch(self._store, o.key, [(block.start, block.length)])[0]
-        return memoryview(columns.raw(decode_block(body, o.key, block).column(0))).cast("q")[0]
 
     def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> int | None:
         names = ("offset", "timestamp")

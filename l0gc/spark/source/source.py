@@ -7,6 +7,7 @@ only what is here, so what the others do (`readers.py`, `writers.py`) is importe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
@@ -98,7 +99,7 @@ class L0gcDataSource(DataSource):
             raise UsageError("column value is missing: it holds the records")
         if options.topic is None and "topic" not in columns:
             raise UsageError("name the topic to write to with option topic, or in a column topic")
-        return options
+        return replace(options, names_topics="topic" in columns)
 
 
 def _checked(schema: StructType) -> StructType:

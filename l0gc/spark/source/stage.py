@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc.errors import BadRecordError
+from l0gc.spark.source.digest import digest_of, lengths_of, numbers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
@@ -35,7 +36,7 @@ _PACKED_AHEAD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """An L0 object that is in the store, and the entry that each journal gets for it."""
+    """An L0 object that is in the store, the entry that each journal gets for it, and the digest of its rows."""
 
     key: str
     epoch: int
@@ -43,6 +44,7 @@ class StagedObject:
     records: int
     bytes: int
     parts: Mapping[int, ObjectExtents]
+    digest: int
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class _Held:
     keys: list[pa.Array] = field(default_factory=list)
     values: list[pa.Array] = field(default_factory=list)
     partitions: list[Rows] = field(default_factory=list)
+    named: list[Rows] = field(default_factory=list)
     size: int = 0
 
 
@@ -117,7 +120,7 @@ class Stager:
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(of == number)
             topic = self._topic(name if name is not None else self._default)
-            yield topic, batch if len(rows) == batch.num_rows else batch.take(_numbers(rows))
+            yield topic, batch if len(rows) == batch.num_rows else batch.take(numbers(rows))
 
     def _topic(self, name: str | None) -> Topic:
         if name is None:
@@ -131,13 +134,14 @@ class Stager:
         if value.null_count:
             raise BadRecordError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
-        sizes = _lengths(value)
+        sizes = lengths_of(value)
         if len(sizes) and sizes.max() > MAX_RECORD_BYTES:
             raise BadRecordError(
                 f"a value of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
             )
-        partitions = self._partitions(topic, batch, keys)
-        ends = np.cumsum(sizes + RECORD_OVERHEAD + _lengths(keys))
+        named = self._named(topic, batch)
+        partitions = self._partitions(topic, named, keys)
+        ends = np.cumsum(sizes + RECORD_OVERHEAD + lengths_of(keys))
         first, before = 0, 0
         while first < batch.num_rows:
             held = self._held.setdefault(topic.name, _Held(topic))
@@ -145,6 +149,7 @@ class Stager:
             held.keys.append(keys.slice(first, end - first))
             held.values.append(value.slice(first, end - first))
             held.partitions.append(partitions[first:end])
+            held.named.append(named[first:end])
             held.size += int(ends[end - 1]) - before
             first, before = end, int(ends[end - 1])
             if held.size >= self._object_bytes:
@@ -152,7 +157,8 @@ class Stager:
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
-    def _partitions(self, topic: Topic, batch: pa.RecordBatch, keys: pa.Array) -> Rows:
+    def _named(self, topic: Topic, batch: pa.RecordBatch) -> Rows:
+        """The partition that each row names, -1 where it names none."""
         n = batch.num_rows
         chosen, column = np.full(n, -1, np.int64), _column(batch, "partition")
         if column is not None and column.null_count < n:
@@ -164,6 +170,10 @@ class Stager:
                     f"a row names partition {chosen[wrong][0]} of topic {topic.name!r}, which has the partitions 0 to "
                     f"{topic.partitions - 1}"
                 )
+        return chosen
+
+    def _partitions(self, topic: Topic, named: Rows, keys: pa.Array) -> Rows:
+        chosen, n = named, len(named)
         open_ = chosen < 0
         if not open_.any():
             return chosen.astype(NUMBER)
@@ -180,6 +190,7 @@ class Stager:
                 first, count = run.first, run.count
             turns = self._next + np.arange(int(open_.sum()))
             self._next += len(turns)
+            chosen = chosen.copy()
             chosen[open_] = first + turns % count
         return chosen.astype(NUMBER)
 
@@ -187,13 +198,15 @@ class Stager:
 
     def _write(self, held: _Held) -> StagedObject:
         topic, partitions = held.topic, np.concatenate(held.partitions)
+        values, keys = pa.concat_arrays(held.values), pa.concat_arrays(held.keys)
+        digest = digest_of(topic.name, values, keys, np.concatenate(held.named))
         order = np.argsort(partitions, kind="stable")
-        values, keys = (pa.concat_arrays(c).take(_numbers(order)) for c in (held.values, held.keys))
-        records = Records(partitions[order], _lengths(values), values.to_pylist(), keys.to_pylist())
+        values, keys = (column.take(numbers(order)) for column in (values, keys))
+        records = Records(partitions[order], lengths_of(values), values.to_pylist(), keys.to_pylist())
         runs = topic.runs()
         behind: list[int] = records.partitions.searchsorted([r.first + r.count for r in runs]).tolist()
         used = [n for n, (first, end) in enumerate(zip([0, *behind], behind, strict=False)) if end > first]
-        packed = pack_records(records, [behind[n] for n in used], self._cluster.runtime.clock.now_ms())
+        packed = pack_records(records, [behind[n] for n in used])
         epoch = self._cluster.controller.epoch(at_least=topic.revision)
         key = write_object(self._cluster, packed.body, epoch)
         parts = {
@@ -202,7 +215,7 @@ class Stager:
             )
             for n, p in zip(used, packed.parts, strict=True)
         }
-        return StagedObject(key, epoch, topic.name, len(records.values), len(packed.body), parts)
+        return StagedObject(key, epoch, topic.name, len(records.values), len(packed.body), parts, digest)
 
 
 def write_object(cluster: Cluster, body: bytes, epoch: int) -> str:
@@ -223,14 +236,3 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 def _binary(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     column = _column(batch, name)
     return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
-
-
-def _lengths(column: pa.Array) -> Rows:
-    """The bytes of each value, none of a null."""
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    lengths: Rows = np.diff(offsets).astype(np.int64)
-    return lengths
-
-
-def _numbers(values: Rows) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])

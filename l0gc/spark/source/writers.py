@@ -15,7 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from l0gc.errors import UsageError
-from l0gc.spark.source.commit import BatchId, Committed, commit
+from l0gc.spark.source.commit import Committed, commit
+from l0gc.spark.source.landed import BatchId
 from l0gc.spark.source.options import WriteOptions
 from l0gc.spark.source.stage import StagedObject, Stager
 from l0gc.spark.source.tasks import cluster_at
@@ -93,7 +94,8 @@ class BatchWriter(DataSourceArrowWriter):
         o = self._options
         batch = None
         if o.producer is not None and o.batch_id is not None:
-            batch = BatchId(o.producer, o.producer, o.batch_id)
+            # Several writes may have one id, each for topics of its own: only one without rows is asked about the option's.
+            batch = BatchId(o.producer, o.producer, o.batch_id, None if _objects(messages) else o.topic)
         commit(cluster_at(o.place), _objects(messages), batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -110,23 +112,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(self._options, iterator, _Task.now())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        committed(cluster_at(self._options.place), self._options.producer, messages, batchId)
+        committed(cluster_at(self._options.place), self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _warn_of_abort(messages)
 
 
 def committed(
-    cluster: Cluster, producer: str | None, messages: Sequence[WriterCommitMessage | None], batch_id: int
+    cluster: Cluster, options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int
 ) -> Committed:
-    """Commit a micro-batch, of this producer or else of its query."""
+    """Commit a micro-batch, of the producer in the options or else of its query."""
     objects = _objects(messages)
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
-    if not objects:
+    if not ids:
         return Committed()
     if len(ids) != 1 or "" in ids:
         raise UsageError(
             "Spark did not tell the tasks which query they are of, so that a batch could not be known again"
         )
     query = ids.pop()
-    return commit(cluster, objects, BatchId(producer or f"spark-{query}", query, batch_id))
+    producer = options.producer or f"spark-{query}"
+    return commit(cluster, objects, BatchId(producer, query, batch_id, options.topic, options.names_topics))

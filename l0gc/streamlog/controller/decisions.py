@@ -13,6 +13,7 @@ from typing import Final
 from l0gc.errors import (
     ClusterMismatchError,
     EpochExpectationError,
+    EpochRegressionError,
     ExternalLogError,
     InvalidProducerEpochError,
     TopicExistsError,
@@ -228,6 +229,7 @@ def decide_init_producer(
     *,
     new_id: int,
     new_run: str,
+    above: int = -1,
 ) -> InitProducer | None:
     """Bump a producer's epoch; None if the bump was done by this instance before and its reply was lost (KIP-360).
 
@@ -237,8 +239,11 @@ def decide_init_producer(
             it. The run is compared, too: after a restore from a backup two instances may have the same epoch, and must
             not become one.
         new_id, new_run: random, for a new producer and for the new run.
+        above: an epoch of the producer that a journal has seen. A new instance goes above it, since a log that was restored
+            from a backup has forgotten who had it.
 
     Raises:
+        EpochRegressionError: `above` is an epoch that no log as long as this one can have given.
         InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
         UsageError: the name cannot be one.
     """
@@ -248,7 +253,12 @@ def decide_init_producer(
     if instance is None:
         if producer is None:
             return InitProducer(name, new_id, 0, -1, new_run)
-        return InitProducer(name, producer.producer_id, producer.epoch + 1, -1, new_run)
+        if above > state.epoch:
+            raise EpochRegressionError(
+                f"a journal has seen epoch {above} of producer {name!r}, and the controller log is only at epoch "
+                f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see docs/operations.md"
+            )
+        return InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
     producer_id, epoch, run = instance
     if producer is None or producer.producer_id != producer_id:
         raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it anew, without an epoch")

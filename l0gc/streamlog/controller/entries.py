@@ -87,10 +87,14 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """Advances the epoch. `expected` and `caller` make a retry recognisable; -1 and '' where nobody expects anything."""
+    """Advances the epoch by one, or to `to`, where that is not -1.
+
+    `expected` and `caller` make a retry recognisable; -1 and '' where nobody expects anything.
+    """
 
     expected: int = -1
     caller: str = ""
+    to: int = -1
 
 
 class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):

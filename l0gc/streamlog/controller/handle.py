@@ -15,7 +15,7 @@ import base64
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from l0gc.epoch import is_epoch
+from l0gc.epoch import HIGHEST_JUMP
 from l0gc.errors import NotInitialisedError, ObjectNotFoundError, TopicNotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
@@ -23,6 +23,7 @@ from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
+from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.decisions import (
     NOT_GIVEN,
     RetentionSettings,
@@ -69,8 +70,13 @@ class Controller:
         parallel: Parallel | None = None,
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
         guard: Callable[[], object] | None = None,
+        check_above: Callable[[int], object] | None = None,
     ) -> None:
-        """`guard` raises where nothing may be appended; it is called before an append, and only before one."""
+        """`guard` raises where nothing may be appended; it is called before an append, and only before one.
+
+        `check_above` raises where advancing above an epoch would not be far enough.
+        """
+        self._check_above = check_above
         self._runtime = runtime
         self._guard = guard
         self._expected = expected_cluster_id
@@ -79,7 +85,15 @@ class Controller:
         self._looked_at: float | None = None
         self._store = store
         self._format: Format | None = None
-        log = SharedLog(store, CONTROLLER_LOG, runtime, parallel=parallel, truncate_min_age_ms=truncate_min_age_ms)
+        self.store_time = StoreTime(store)
+        log = SharedLog(
+            store,
+            CONTROLLER_LOG,
+            runtime,
+            parallel=parallel,
+            truncate_min_age_ms=truncate_min_age_ms,
+            store_time=self.store_time,
+        )
         self.replica = Replica(log, ControllerMachine(), runtime)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -104,8 +118,9 @@ class Controller:
 
     def began_ms(self, epoch: int) -> int | None:
         """When an epoch began, by the store's clock: the time of its entry; None where that is no longer in the log."""
+        offset = self.replica.state.offset_of(epoch)
         try:
-            return self.replica.log.get(epoch).time_ms
+            return None if offset is None else self.replica.log.get(offset).time_ms
         except ObjectNotFoundError:
             return None
 
@@ -267,19 +282,22 @@ class Controller:
             return self.replica.state.epoch
 
     def advance_above(self, epoch: int) -> int:
-        """Advance the epoch until it is above `epoch`, and return it: an operator's recovery of a log that went back.
+        """Advance the epoch above `epoch`, by one entry, and return it: an operator's recovery of a log that went back.
 
-        It asks no guard. Each step is an entry of its own, so that who repeats it, or does it at the same time, goes no
-        further.
+        It asks no guard. Repeated, or done by two at the same time, it goes no further.
 
         Raises:
-            UsageError: there is no epoch above it.
+            UsageError: there is no epoch above it, or too few.
+            EpochRegressionError: it would leave the cluster behind what is published; nothing was written.
         """
-        if not is_epoch(epoch + 1):
-            raise UsageError(f"there is no cluster epoch above {epoch}")
+        if not 0 <= epoch + 1 <= HIGHEST_JUMP:
+            raise UsageError(
+                f"the cluster epoch cannot be advanced above {epoch}; give an epoch up to {HIGHEST_JUMP - 1}"
+            )
+        if self._check_above is not None:
+            self._check_above(epoch)
         with self.replica.lock:
-            while self._propose(lambda s: Tick() if s.epoch <= epoch else None, guarded=False):
-                pass
+            self._propose(lambda s: Tick(to=epoch + 1) if s.epoch <= epoch else None, guarded=False)
             return self.replica.state.epoch
 
     def tick_if_due(self) -> int:
@@ -295,7 +313,13 @@ class Controller:
             return self.replica.state.epoch
 
     def init_producer(
-        self, name: str, producer_id: int | None = None, epoch: int | None = None, run: str | None = None
+        self,
+        name: str,
+        producer_id: int | None = None,
+        epoch: int | None = None,
+        run: str | None = None,
+        *,
+        above: int = -1,
     ) -> Producer:
         """The producer with its new epoch and run; a retry after a lost reply gives all three and is answered alike.
 
@@ -316,7 +340,7 @@ class Controller:
             taken = {p.producer_id for p in state.producers.values()}
             while (new_id := self._runtime.random.randrange(MAX_PRODUCER_ID)) in taken:
                 pass
-            return decide_init_producer(state, name, instance, new_id=new_id, new_run=new_run)
+            return decide_init_producer(state, name, instance, new_id=new_id, new_run=new_run, above=above)
 
         with self.replica.lock:
             self._propose(decide)
@@ -331,4 +355,4 @@ class Controller:
             state = self._look()
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
-            return state.may_begin(producer_id, epoch, run, as_of_ms)
+            return state.may_begin(producer_id, epoch, run, self.store_time.settle(as_of_ms))

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from l0gc.decoding import UNDECODABLE, msgpack_decoder
-from l0gc.epoch import is_epoch
+from l0gc.epoch import HIGHEST_JUMP, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import KeyLayout, check_topic_name
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.entries import (
     MAX_JOURNALS,
     MAX_PARTITIONS,
@@ -42,6 +42,7 @@ from l0gc.streamlog.controller.state import (
     ControllerState,
     DeletedTopic,
     EpochTime,
+    Jump,
     LastTick,
     Producer,
     Topic,
@@ -73,7 +74,7 @@ class ControllerMachine:
         e = decode_entry(entry.offset, entry.payload)
         if (why := refusal(state, entry.offset, e)) is not None:
             raise CorruptObjectError(f"controller log entry {entry.offset} {why}")
-        now_ms = max(state.time_ms, entry.time_ms)
+        now_ms, epoch = max(state.time_ms, entry.time_ms), state.epoch_at(entry.offset)
         match e:
             case Bootstrap():
                 state.cluster_id, state.shards, state.key_template = e.cluster_id, e.shards, e.key_template
@@ -81,7 +82,7 @@ class ControllerMachine:
             case CreateTopic():
                 placed = state.place(e.journals)
                 kept = e.retention_ms, e.retention_bytes
-                state.topics[e.name] = Topic(e.name, entry.offset, e.partitions, placed, e.topic_id, *kept)
+                state.topics[e.name] = Topic(e.name, epoch, e.partitions, placed, e.topic_id, *kept)
             case AlterTopic():
                 state.topics[e.name] = msgspec.structs.replace(
                     state.topics[e.name], retention_ms=e.retention_ms, retention_bytes=e.retention_bytes
@@ -89,7 +90,7 @@ class ControllerMachine:
             case AlterDefaults():
                 state.retention_ms, state.retention_bytes = e.retention_ms, e.retention_bytes
             case DeleteTopic():
-                state.deleted.append(DeletedTopic(state.topics.pop(e.name), entry.offset))
+                state.deleted.append(DeletedTopic(state.topics.pop(e.name), epoch))
             case ForgetTopics():
                 state.deleted = [d for d in state.deleted if d.topic.revision not in e.revisions]
             case InitProducer():
@@ -97,9 +98,10 @@ class ControllerMachine:
                 last_run = known.run if known is not None and e.last_epoch >= 0 else ""
                 state.producers[e.name] = Producer(e.producer_id, e.epoch, e.last_epoch, now_ms, e.run, last_run)
             case Tick():
-                pass
+                if e.to >= 0:
+                    epoch, state.jump = e.to, Jump(entry.offset, e.to)
         state.last_tick = LastTick(e.expected, e.caller) if isinstance(e, Tick) else None
-        state.epoch = entry.offset
+        state.epoch = epoch
         state.time_ms = now_ms
         _note_time(state)
         # The producers whose newest runs began too long ago are the first ones.
@@ -129,7 +131,7 @@ def refusal(state: ControllerState, offset: int, e: ControllerEntry) -> str | No
     The only judge: `apply` asks it about what it reads, and a writer asks it before it appends, so that nothing lands
     that stops the log.
     """
-    if offset != state.epoch + 1 or not is_epoch(offset):
+    if state.epoch_at(offset) != state.epoch + 1 or not is_epoch(state.epoch + 1):
         return f"does not follow epoch {state.epoch}"
     if isinstance(e, Bootstrap) != (offset == 0):
         return "is wrong: a bootstrap belongs at offset 0 and only there"
@@ -163,7 +165,9 @@ def refusal(state: ControllerState, offset: int, e: ControllerEntry) -> str | No
         case InitProducer():
             return None if _is_bump(state, e) else f"bumps producer {e.name!r} wrongly"
         case Tick():
-            return None if e.caller == "" or is_text(e.caller) else "ticks for a caller that cannot be"
+            if e.caller != "" and not is_text(e.caller):
+                return "ticks for a caller that cannot be"
+            return None if e.to == -1 or state.epoch < e.to <= HIGHEST_JUMP else f"jumps to epoch {e.to}"
 
 
 def _is_bump(state: ControllerState, e: InitProducer) -> bool:
@@ -175,7 +179,9 @@ def _is_bump(state: ControllerState, e: InitProducer) -> bool:
     if not is_text(e.name) or not is_text(e.run) or not 0 <= e.producer_id < MAX_PRODUCER_ID:
         return False
     if known is not None and e.producer_id == known.producer_id:
-        return e.epoch == known.epoch + 1 and e.last_epoch in (-1, known.epoch) and e.run != known.run
+        if e.last_epoch == -1:  # it may go above what a journal has seen, which the log has forgotten
+            return known.epoch < e.epoch <= state.epoch + 1 and e.run != known.run
+        return e.epoch == known.epoch + 1 and e.last_epoch == known.epoch and e.run != known.run
     taken = any(p.producer_id == e.producer_id for p in state.producers.values())
     return not taken and (e.epoch, e.last_epoch) == (0, -1)
 
@@ -232,6 +238,8 @@ def _contradiction(state: ControllerState) -> str | None:
             return why
     if (why := _bad_retention(state.retention_ms, state.retention_bytes)) is not None:
         return why
+    if not 0 <= state.jump.offset <= state.jump.epoch <= state.epoch:
+        return "its epoch jumped to where it cannot be"
     epochs = [e.epoch for e in state.epoch_times]
     if epochs != sorted(set(epochs)) or not all(0 <= e <= state.epoch for e in epochs):
         return "the epochs whose times it has cannot be"

@@ -1,10 +1,10 @@
 """The controller's state, and what each entry does to it (pure).
 
-What makes it safe: the cluster epoch is the offset of the last entry, so creating a topic and advancing the epoch are
-the same act. A process that has read epoch E has read every topic with revision <= E, and a later topic admits nothing
-below its own revision, which is above E (hazard 5). A topic that is created again has another revision, hence other keys
-(hazard 6). Each bump of a producer's epoch is an entry, so a producer epoch stays below the cluster epoch and cannot run
-out before that does.
+What makes it safe: each entry begins an epoch, so creating a topic and advancing the epoch are the same act. The epoch is
+the offset of the last entry, until an operator makes it jump; from there on it counts on with each entry. A process that has
+read epoch E has read every topic with revision <= E, and a later topic admits nothing below its own revision, above E
+(hazard 5). A topic that is created again has another revision, hence other keys (hazard 6). Each bump of a producer's epoch
+is an entry, so a producer epoch stays below the cluster epoch and cannot run out before that does.
 
 Where a topic's partitions live is decided here, from nothing but the state and the entry, so that all agree; it never
 changes. A topic is a name and a few numbers, however many partitions it has.
@@ -34,8 +34,8 @@ run when that begins, so a run that takes as long as it may can be repeated for 
 PRODUCER_EXPIRY_MS: Final = NAME_EXPIRY_MS + RUN_LIMIT_MS
 """A journal forgets a producer, and an input, of which nothing landed for this long. A repeated run has taken the
 name before it expired, and may take as long as a run may until it reads from the journal how far the input got."""
-CLOSE_EPOCHS: Final = 1000
-"""For how many epochs a deleted topic is still closed in its journals by housekeeping, in case the deleter crashed."""
+CLOSED_AFTER_MS: Final = _DAY_MS
+"""So long after its deletion each journal of a topic has closed it, or that is reported. Less than `EPOCH_TIMES_KEPT_MS`."""
 EPOCH_TIME_STEP_MS: Final = 15 * 60_000
 """How far the epochs lie apart at least of which the state keeps the time."""
 EPOCH_TIMES_KEPT_MS: Final = 3 * _DAY_MS
@@ -128,6 +128,13 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     last_run: str = ""
 
 
+class Jump(msgspec.Struct, frozen=True, array_like=True):
+    """A log offset, and the epoch that began there. Each entry after it begins the next epoch."""
+
+    offset: int = 0
+    epoch: int = 0
+
+
 class LastTick(msgspec.Struct, frozen=True, array_like=True):
     expected: int
     caller: str
@@ -137,7 +144,8 @@ class ControllerState(msgspec.Struct, array_like=True):
     """The cluster as of one epoch.
 
     `producers` are in the order in which their newest runs began. `epoch_times` holds an epoch of every quarter of an hour
-    or so, oldest first. `retention_ms` and `retention_bytes` are for topics that have no settings of their own.
+    or so, oldest first. `retention_ms` and `retention_bytes` are for topics that have no settings of their own. `jump` is
+    where an operator advanced the epoch by more than one, at last.
     """
 
     cluster_id: str = ""
@@ -154,6 +162,15 @@ class ControllerState(msgspec.Struct, array_like=True):
     epoch_times: list[EpochTime] = []
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
+    jump: Jump = Jump()
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that the entry at an offset after the last jump begins."""
+        return self.jump.epoch + offset - self.jump.offset
+
+    def offset_of(self, epoch: int) -> int | None:
+        """The log offset at which an epoch began; None for one before the last jump, of which that is forgotten."""
+        return None if epoch < self.jump.epoch else self.jump.offset + epoch - self.jump.epoch
 
     def copy(self) -> ControllerState:
         """A state of its own; what it holds cannot change."""
@@ -224,14 +241,22 @@ class ControllerState(msgspec.Struct, array_like=True):
         topics = (*self.topics.values(), *(d.topic for d in self.deleted))
         return any((t.revision, t.topic_id) == (revision, topic_id) for t in topics)
 
-    def to_be_closed(self) -> dict[int, list[Topic]]:
-        """The topics that were deleted not long ago, for each journal that kept them."""
+    def deleted_of(self) -> dict[int, list[Topic]]:
+        """The topics that were deleted and are not forgotten, for each journal that kept them.
+
+        They are forgotten once each of these journals has closed them (`l0gc/streamlog/garbage.py`); until then every
+        housekeeping closes them where that is still to be done.
+        """
         found: dict[int, list[Topic]] = {}
         for d in self.deleted:
-            if d.deleted_epoch > self.epoch - CLOSE_EPOCHS:
-                for journal in d.topic.journals:
-                    found.setdefault(journal, []).append(d.topic)
+            for journal in d.topic.journals:
+                found.setdefault(journal, []).append(d.topic)
         return found
+
+    def to_be_closed_by(self, now_ms: int) -> list[Topic]:
+        """The topics that were deleted so long ago, by the store's clock, that each of their journals has closed them."""
+        epoch = self.epoch_before(now_ms - CLOSED_AFTER_MS)
+        return [d.topic for d in self.deleted if d.deleted_epoch <= epoch]
 
     def place(self, journals: int) -> tuple[int, ...]:
         """The `journals` journals that have the fewest partitions; of those with as many, the lowest numbers."""

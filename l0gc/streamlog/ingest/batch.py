@@ -85,7 +85,6 @@ class Batch:
     partitions: list[Rows] = field(default_factory=list)
     sizes: list[Rows] = field(default_factory=list)
     size: int = 0
-    timestamp_ms: int = 0
 
     def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
         """The records that are added next are these."""

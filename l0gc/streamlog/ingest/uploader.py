@@ -17,11 +17,11 @@ Order and safety:
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -44,7 +44,7 @@ from l0gc.streamlog.ingest.partitioner import Partitioner, Placed
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.streamlog.producers import run_ahead
 
 _log: Final = logging.getLogger(__name__)
 
@@ -72,9 +72,11 @@ class ProducerSession:
     sequences: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, cluster: Cluster, name: str) -> ProducerSession:
-        """A new run, which fences those before it."""
+    def begin(cls, cluster: Cluster, name: str, journals: Sequence[JournalHandle] = ()) -> ProducerSession:
+        """A new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
         p = cluster.controller.init_producer(name)
+        cluster.parallel.map(JournalHandle.catch_up, journals)
+        p = run_ahead(cluster, name, p, journals)
         return cls(name, p.producer_id, p.epoch, p.run)
 
 
@@ -101,10 +103,7 @@ class _Sent:
 
 
 class Uploader:
-    """Uploads inputs into one topic.
-
-    Raises:
-        EpochRegressionError: what is published is above the cluster epoch, so what is uploaded now could be swept.
+    """Uploads inputs into one topic, of whose journals the caller has found that none was set back (`job.open_upload`).
 
     Args:
         packers: where batches are encoded and written.
@@ -131,13 +130,12 @@ class Uploader:
         self._batch_bytes = batch_bytes
         self._producer = producer
         self._progress = progress
-        refuse_if_behind(cluster)
         self._layout: KeyLayout = cluster.controller.layout()
         runs = topic.runs()
         self._runs = Runs([r.first + r.count for r in runs])
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
-        self._raw = threading.BoundedSemaphore(_RAW)
-        self._packed = threading.BoundedSemaphore(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
+        self._raw = _places(_RAW)
+        self._packed = _places(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
         self._queue: deque[Future[_Sent]] = deque()
         self._pending: list[Future[None]] = []
         self._error: BaseException | None = None
@@ -211,9 +209,8 @@ class Uploader:
     def _send(self, batch: Batch) -> None:
         if self._error is not None:
             raise self._error
-        batch.timestamp_ms = self._cluster.runtime.clock.now_ms()
-        self._packed.acquire()
-        self._raw.acquire()
+        self._packed.get()
+        self._raw.get()
         self._queue.append(self._packers.submit(self._pack, batch))
         self._pending = [f for f in self._pending if not f.done()]
         self._pending.append(self._committer.submit(self._commit_packed))
@@ -225,9 +222,9 @@ class Uploader:
             records = batch.sorted()
             ends: list[int] = records.partitions.searchsorted(self._runs.ends).tolist()
             runs = [run for run, (first, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > first]
-            packed = pack_records(records, [ends[run] for run in runs], batch.timestamp_ms)
+            packed = pack_records(records, [ends[run] for run in runs])
         finally:
-            self._raw.release()
+            self._raw.put(None)
         l0 = self._write(packed.body)
         revision, topic_id = self._topic.revision, self._topic.topic_id
         parts = [
@@ -270,7 +267,7 @@ class Uploader:
             raise
         finally:
             for _ in range(taken):
-                self._packed.release()
+                self._packed.put(None)
 
     def _commit(self, group: Sequence[_Sent]) -> None:
         todo: dict[int, list[_Part]] = {}
@@ -362,3 +359,11 @@ class Uploader:
             for p in sent.parts:
                 if not p.landed:
                     p.extents = msgspec.structs.replace(p.extents, key=l0.key, epoch=l0.epoch)
+
+
+def _places(count: int) -> SimpleQueue[None]:
+    """A place is taken by `get`, and given back by `put`; a semaphore that is interrupted may stay locked (hazard 29)."""
+    places: SimpleQueue[None] = SimpleQueue()
+    for _ in range(count):
+        places.put(None)
+    return places

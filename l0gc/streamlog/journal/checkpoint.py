@@ -15,9 +15,10 @@ from l0gc.decoding import UNDECODABLE, msgpack_decoder
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.journal.commits import check_index_rows, check_l1_rows
 from l0gc.streamlog.journal.entries import Int62, ProducerState
+from l0gc.streamlog.journal.l1 import Lists, gaps
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     DROPPED,
@@ -43,6 +44,7 @@ class _Object(msgspec.Struct, array_like=True):
     key: str
     epoch: Int62
     log_offset: Int62
+    time_ms: Int62
     start: Int62
     blocks: Int62
     extents: Int62
@@ -75,6 +77,8 @@ class _Checkpoint(msgspec.Struct, array_like=True):
     closed_revisions: bytes
     l1_fence: Int62
     dropped: bytes
+    set_backs: Int62 = 0
+    kept_below: Int62 = 0
 
 
 _DECODER: Final = msgpack_decoder(_Checkpoint)
@@ -108,6 +112,8 @@ class JournalMachine:
                 pack(state.closed_revisions),
                 state.l1_fence,
                 pack(state.dropped),
+                state.set_backs,
+                state.kept_below,
             )
         )
 
@@ -126,6 +132,8 @@ class JournalMachine:
                 raise UsageError("the topics that it says were deleted are not in order, or are there")
             if not is_epoch(c.l1_fence):
                 raise UsageError(f"its L1 fence is at {c.l1_fence}")
+            if c.set_backs < 0 or not is_epoch(c.kept_below) or c.kept_below > c.l1_fence:
+                raise UsageError(f"it was set back {c.set_backs} times, and keeps what is stamped below {c.kept_below}")
             dropped = unpack(c.dropped, DROPPED)
             _check_dropped(dropped)
         except (*UNDECODABLE, UsageError, ValueError) as e:
@@ -142,6 +150,8 @@ class JournalMachine:
             closed,
             c.l1_fence,
             dropped,
+            c.set_backs,
+            c.kept_below,
         )
 
 
@@ -153,7 +163,7 @@ def _encode_topic(t: TopicState) -> _Topic:
         pack(t.next_offsets),
         pack(t.reconciled),
         pack(t.log_start),
-        [_Object(o.key, o.epoch, o.log_offset, o.start, len(o.blocks), len(o.extents)) for o in t.objects],
+        [_Object(o.key, o.epoch, o.log_offset, o.time_ms, o.start, len(o.blocks), len(o.extents)) for o in t.objects],
         b"".join(pack(o.blocks) for o in t.objects),
         b"".join(pack(o.extents) for o in t.objects),
         pack(t.l1),
@@ -181,9 +191,28 @@ def _decode_topic(t: _Topic) -> TopicState:
     check_index_rows(index)
     if not continues(l1) or not continues(index):
         raise UsageError(f"the L1 rows of revision {t.revision} leave a gap, or overlap")
+    _check_lists(t.revision, partitions, reconciled, log_start, Lists(index, l1))
     objects = _decode_objects(t, partitions, following)
     _check_no_gap(t, partitions, following, reconciled)
     return TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, l1, index)
+
+
+def _check_lists(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, lists: Lists) -> None:
+    """A partition's list of L1 objects holds every record from its log start to the last reconciled one, and ends there.
+
+    Readers would take what is missing for deleted, and vacuum what is not listed for garbage.
+    """
+    firsts = np.full(len(partitions), MAX_OFFSET + 1)
+    known = True
+    for rows in lists:
+        known = known and bool(np.isin(rows["partition"], partitions).all())
+        if known:
+            np.minimum.at(firsts, np.searchsorted(partitions, rows["partition"]), rows["base"])
+    # A partition of which nothing that is in L1 is kept has an empty list.
+    fits = np.where(reconciled < log_start, firsts > MAX_OFFSET, firsts <= log_start)
+    if known and fits.all() and not len(gaps(lists, partitions, None, reconciled)):
+        return
+    raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it says are in L1")
 
 
 def _check_dropped(dropped: Rows) -> None:
@@ -231,6 +260,7 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
             o.key,
             o.epoch,
             o.log_offset,
+            o.time_ms,
             o.start,
             blocks[end_of_blocks - o.blocks : end_of_blocks],
             extents[end - o.extents : end],

@@ -33,6 +33,7 @@ from l0gc.streamlog.journal.rows import (
     ascending,
     continues,
     pack,
+    the_same,
     unpack,
 )
 
@@ -147,7 +148,7 @@ def _joined(files: Rows, breaks: Rows) -> Rows:
 
 
 def _same_ranges(a: Rows, b: Rows) -> bool:
-    return len(a) == len(b) and bool((a == b).all())
+    return len(a) == len(b) and bool(the_same(a, b).all())
 
 
 def _indexes(*columns: bytes) -> tuple[Rows, Rows]:

@@ -6,6 +6,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE, msgpack_decoder
+from l0gc.errors import CorruptObjectError
+
 Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """What a row can hold, and a little less, so that what is one more or one less fits, too."""
 
@@ -14,11 +17,17 @@ ENTRY_BYTES: Final = 1 << 20
 
 
 class InputSpan(msgspec.Struct, frozen=True, array_like=True):
-    """The records `start` to `end` (end excluded) of those that input `input_id` has for this journal."""
+    """The records `start` to `end` (end excluded) of those that input `input_id` has for this journal.
+
+    `rows` and `digest` identify the batch of which the object is a part, if it is a sink's: how many rows the whole batch
+    has, and their digest. They are 0 and empty in an upload, whose `input_id` is a hash of the content.
+    """
 
     input_id: str
     start: Int62
     end: Int62
+    rows: Int62 = 0
+    digest: str = ""
 
 
 class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -153,8 +162,8 @@ class Purged(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     names: bytes
 
 
-class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """The topic with this revision is gone.
+class ClosedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic that was deleted.
 
     The id is the topic's, as in `ObjectExtents`: a deletion by a restored log must not end another topic (hazard 10). An
     empty one stands for whichever topic has the revision.
@@ -164,7 +173,37 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     topic_id: str = ""
 
 
-JournalEntry = Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed
+class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """These topics are gone. `epoch` is the cluster epoch when that was appended."""
+
+    topics: list[ClosedTopic]
+    epoch: Int62 = 0
+
+
+class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """The log was set back to an older copy, for the time of this number, and an operator has accepted it as it is.
+
+    `epoch` is a fresh tick. Nothing lands below it, and what is stamped below it is neither named any more nor an orphan:
+    the part that was lost may have named it (hazard 38).
+    """
+
+    epoch: Int62
+    times: Int62
+
+
+JournalEntry = Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack
+
+
+_ENTRY: Final = msgpack_decoder(JournalEntry)
+
+
+def decode_entry(payload: bytes, where: str) -> JournalEntry:
+    """The entry in a log entry's payload. Raises `CorruptObjectError`, naming `where`."""
+    try:
+        entry: JournalEntry = _ENTRY.decode(payload)
+        return entry
+    except UNDECODABLE as error:
+        raise CorruptObjectError(f"{where} cannot be read: {error}") from error
 
 
 class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
@@ -175,10 +214,12 @@ class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InputProgress(msgspec.Struct, array_like=True):
-    """How many of an input's records for this journal have landed, and when the last ones did."""
+    """How many of an input's records for this journal have landed, and when the last ones did, of which batch."""
 
     landed: Int62
     time_ms: Int62
+    rows: Int62 = 0
+    digest: str = ""
 
 
 class ProducerState(msgspec.Struct, array_like=True):

@@ -5,17 +5,24 @@ waits until it is alone, slides the seen window, and goes on together with other
 appended. The seen window is volatile: it is dropped whenever it may be ahead of the log (a lost append, a conflict, a
 recovery), and admission then falls back to the applied window, so that a bump that never landed shuts nobody out
 (hazards 3 and 4). Source: the epoch window fencing plan of Redpanda Cloud Topics.
+
+A thread may be interrupted anywhere, and what it held must not stay held (hazard 29). So each holder has its own lock,
+which `with` takes and gives back without a step in between; a condition of `threading`, or a count, would need several.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from l0gc.errors import StaleClusterEpochError
+from l0gc.storage.log import APPEND_DEADLINE_S
 from l0gc.streamlog.journal.window import EpochWindow
+
+MOST_HELD_S: Final = APPEND_DEADLINE_S
+"""How long a new epoch waits for a holder; after that the log alone decides about what the holder appends."""
 
 
 @dataclass(slots=True)
@@ -62,21 +69,21 @@ class EpochFence:
         self._journal = journal
         self._applied = applied
         self._seen: EpochWindow | None = None
-        self._turn = threading.Condition()
-        self._holders = 0
-        self._sliding = False
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._holders: list[threading.Lock] = []
         self._counters = FenceCounters()
 
     @property
     def counters(self) -> FenceCounters:
         """A copy, all of one moment."""
-        with self._turn:
+        with self._lock:
             return replace(self._counters, window_size=self._window().size)
 
     @property
     def window(self) -> EpochWindow:
         """The window that admission uses now."""
-        with self._turn:
+        with self._lock:
             return self._window()
 
     def _window(self) -> EpochWindow:
@@ -85,66 +92,55 @@ class EpochFence:
             return applied
         return self._seen
 
-    @contextmanager
-    def fence_epoch(self, epoch: int) -> Iterator[EpochWindow]:
-        """Hold the fence for `epoch` while its objects are appended; yields the window.
+    def enter(self, epoch: int, hold: threading.Lock) -> EpochWindow:
+        """Hold the fence for `epoch`; returns the window.
+
+        Args:
+            hold: a lock that the caller has taken, and gives back once the objects of `epoch` are appended.
 
         Raises:
             StaleClusterEpochError: the epoch lies below the window.
         """
-        window = self._acquire(epoch)
-        try:
-            yield window
-        finally:
-            with self._turn:
-                self._holders -= 1
-                self._turn.notify_all()
+        with self._lock:
+            window = self._admitting(epoch)
+            if epoch in window and not self._turn.locked():
+                return self._join(window, hold)
+        with self._turn:  # one new epoch after another; others wait while one waits to be alone
+            with self._lock:
+                window = self._admitting(epoch)
+                if epoch in window:
+                    return self._join(window, hold)
+                holders = self._holders
+            alone = all(_is_given_back(other) for other in holders)
+            with self._lock:
+                if not alone:
+                    self._seen, self._holders = None, []
+                window = self._admitting(epoch)  # only the log can have moved it: others were kept out
+                slid = window.slide(epoch)
+                if slid == window:  # the log has it by now
+                    return self._join(window, hold)
+                self._counters.window_slides += 1
+                self._counters.fences_new_epoch += 1
+                self._seen, self._holders = slid, [hold]
+                return slid
+
+    def _admitting(self, epoch: int) -> EpochWindow:
+        """The window, if it admits the epoch. Called with the lock held, as all that follows."""
+        window = self._window()
+        if not window.admits(epoch):
+            raise self._rejected(epoch, window)
+        return window
+
+    def _join(self, window: EpochWindow, hold: threading.Lock) -> EpochWindow:
+        self._counters.fences_known_epoch += 1
+        self._holders = [*(h for h in self._holders if h.locked()), hold]
+        return window
 
     def count_rejected_at_landing(self, error: StaleClusterEpochError) -> None:
         """The log has refused an epoch that this fence had admitted."""
-        with self._turn:
+        with self._lock:
             self._counters.rejected_at_landing += 1
             self._counters.last_rejected_gap = error.window[0] - error.epoch
-
-    def _acquire(self, epoch: int) -> EpochWindow:
-        with self._turn:
-            while True:
-                window = self._window()  # read again after every wait: it may have moved meanwhile
-                if not window.admits(epoch):
-                    raise self._rejected(epoch, window)
-                if epoch in window:
-                    if not self._sliding:
-                        self._counters.fences_known_epoch += 1
-                        self._holders += 1
-                        return window
-                    self._turn.wait()
-                    continue
-                if self._sliding:
-                    self._turn.wait()
-                    continue
-                return self._slide(epoch)
-
-    def _slide(self, epoch: int) -> EpochWindow:
-        """Wait to be alone, slide, and stay as one holder among others. Called with the lock held."""
-        self._sliding = True
-        try:
-            while self._holders:
-                self._turn.wait()
-            window = self._window()
-            if not window.admits(epoch):  # only the log can have moved it: others were kept out
-                raise self._rejected(epoch, window)
-            slid = window.slide(epoch)
-            if slid != window:
-                self._counters.window_slides += 1
-                self._counters.fences_new_epoch += 1
-            else:  # the log has it by now
-                self._counters.fences_known_epoch += 1
-            self._seen = slid
-            self._holders += 1
-            return slid
-        finally:
-            self._sliding = False
-            self._turn.notify_all()
 
     def _rejected(self, epoch: int, window: EpochWindow) -> StaleClusterEpochError:
         self._counters.rejected_below_window += 1
@@ -158,5 +154,13 @@ class EpochFence:
 
     def forget(self) -> None:
         """Drop the seen window: it may be ahead of the log."""
-        with self._turn:
+        with self._lock:
             self._seen = None
+
+
+def _is_given_back(hold: threading.Lock) -> bool:
+    """Wait for a holder; False if that takes too long."""
+    if not hold.acquire(timeout=MOST_HELD_S):
+        return False
+    hold.release()
+    return True

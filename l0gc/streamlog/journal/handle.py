@@ -12,8 +12,8 @@ its queue grows, so that objects per second hold where appends per second do not
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Final
@@ -28,7 +28,7 @@ from l0gc.errors import (
 )
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog, outcome_unknown
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
@@ -40,14 +40,18 @@ from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
+    ClosedTopic,
+    InputProgress,
     ObjectExtents,
     Objects,
+    SetBack,
 )
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.l1_handle import L1Handle
-from l0gc.streamlog.journal.producers import landed_of, needs_controller_check
+from l0gc.streamlog.journal.producers import landed_of, needs_controller_check, progress_of
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.streamlog.journal.window import EpochWindow
 
 APPEND_INTERVAL_S: Final = 0.1
@@ -59,7 +63,8 @@ _OBJECT_BYTES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LandedObject:
-    """Where an object landed. `bases` has the first offset of each of its extents; None if they are in L1 by now."""
+    """Where an object landed. `bases` has the first offset of each of its extents; None if they are in L1 by now, or
+    the journal cannot be read."""
 
     log_offset: int
     bases: Rows | None
@@ -73,14 +78,19 @@ class Appended:
     error: L0gcError | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
-    """Objects of one epoch that a thread waits for."""
+    """Objects of one epoch that a thread waits for.
+
+    `offered`: they may have landed. If they are not `done` when no append is under way, the thread that appended them was
+    interrupted.
+    """
 
     objects: Sequence[ObjectExtents]
     cluster_epoch: int
     offsets: list[int] = field(default_factory=list)
-    error: BaseException | None = None
+    error: L0gcError | None = None
+    offered: bool = False
     done: bool = False
 
     @property
@@ -104,14 +114,20 @@ class JournalHandle(L1Handle):
         self.journal = journal
         self._controller = controller
         log = SharedLog(
-            store, journal_log(journal), runtime, parallel=parallel, truncate_min_age_ms=truncate_min_age_ms
+            store,
+            journal_log(journal),
+            runtime,
+            parallel=parallel,
+            truncate_min_age_ms=truncate_min_age_ms,
+            store_time=controller.store_time,
         )
         self.replica = Replica(log, JournalMachine(journal), runtime)
+        self.unread, self.judged = "", False
         self.fence = EpochFence(journal, self._applied_window)
         self._runtime = runtime
         self._appending = threading.Lock()
         self._appended_at = float("-inf")
-        self._queue: deque[_Request] = deque()
+        self._queue: list[_Request] = []
 
     def _applied_window(self) -> EpochWindow:
         # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the
@@ -139,6 +155,9 @@ class JournalHandle(L1Handle):
             StoreError: the store refused the append.
         """
         appended = Appended()
+        if self.unread:
+            appended.error = self.not_judged()
+            return appended
         for epoch, group in groupby(objects, key=lambda o: o.epoch):
             try:
                 appended.landed += self._append_epoch(epoch, list(group), appended)
@@ -156,34 +175,37 @@ class JournalHandle(L1Handle):
         if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append that is under way
             _ = self.replica.state  # replayed, so that the fence has an applied window to admit by
         request = _Request(objects, cluster_epoch)
+        hold = threading.Lock()
         try:
-            with self.fence.fence_epoch(epoch):
-                self._queue.append(request)
-                with self._appending:
-                    self._append_until_done(request)
+            with hold:
+                self.fence.enter(epoch, hold)
+                self._append_until_done(request)
                 if isinstance(request.error, StaleClusterEpochError):
                     self.fence.count_rejected_at_landing(request.error)
-                elif request.error is not None and not isinstance(request.error, L0gcError):
-                    raise request.error
         except StaleClusterEpochError:
             raise
         except BaseException:
             self.fence.forget()
             raise
-        landed = self._landed(request)
         if request.error is not None:
-            assert isinstance(request.error, L0gcError)
             self.fence.forget()  # also of what came too late: an object older than its topic moves the fence, not the log
             appended.error = request.error
-        return landed
+        return self._landed(request)
 
     def _append_until_done(self, request: _Request) -> None:
+        """Have it appended, by this thread or by another. A thread may be interrupted anywhere (hazard 29)."""
         try:
-            while not request.done:
-                self._append_queued()
-        except BaseException:
-            self._queue.remove(request)  # nobody is to commit what its caller takes for failed
-            raise
+            self._queue.append(request)
+            with self._appending:
+                while not request.done:
+                    if request.offered:
+                        raise outcome_unknown(
+                            f"what was offered to journal {self.journal}", "the thread that appended it was interrupted"
+                        )
+                    self._append_queued()
+        finally:
+            if request in self._queue:
+                self._queue.remove(request)  # nobody is to commit what its caller takes for failed
 
     def _keep_pace(self) -> None:
         clock = self._runtime.clock
@@ -205,25 +227,31 @@ class JournalHandle(L1Handle):
             self._take(taken)
             admission = Admission(state.window, state.topics, state.producers, state.closed)
             entry = [o for request in taken for o in self._admit(admission, request, state, offset)]
+            for request in taken:
+                request.offered = True
             return msgspec.msgpack.encode(Objects(entry)) if entry else None
 
         try:
             self.replica.propose(decide)
-        except BaseException as e:
-            for request in taken:
-                request.error, request.offsets = e, []
+        except L0gcError as e:
             self.fence.forget()
             if not taken:
                 raise
-        finally:
             for request in taken:
-                request.done = True
+                request.error, request.offsets = e, []
+        for request in taken:
+            request.done = True
 
     def _take(self, taken: list[_Request]) -> None:
+        """Add what waits, as much as goes into an entry."""
         weight = sum(r.weight for r in taken)
-        while self._queue and (not taken or weight + self._queue[0].weight <= ENTRY_BYTES):
-            taken.append(self._queue.popleft())
-            weight += taken[-1].weight
+        for request in self._queue[:]:
+            if request.offered or request.done:
+                continue  # among them already, or of a thread that is about to leave
+            if taken and weight + request.weight > ENTRY_BYTES:
+                break
+            taken.append(request)
+            weight += request.weight
 
     def _admit(self, admission: Admission, request: _Request, state: JournalState, offset: int) -> list[ObjectExtents]:
         """Those of a request's objects that land at `offset`, up to the first that is refused."""
@@ -260,12 +288,16 @@ class JournalHandle(L1Handle):
             )
 
     def _landed(self, request: _Request) -> list[LandedObject]:
-        first = min(request.offsets, default=0)
-        with self.replica.lock:
+        if not request.offsets:
+            return []
+        first = min(request.offsets)
+        objects: dict[tuple[str, int], UnreconciledObject] = {}
+        with suppress(L0gcError), self.replica.lock:  # they have landed, even if the journal cannot be read now
+            topics = self.replica.state.topics
             objects = {
                 (o.key, o.log_offset): o
                 for revision in {o.revision for o in request.objects}
-                if (topic := self.replica.peek().topics.get(revision)) is not None
+                if (topic := topics.get(revision)) is not None
                 for o in takewhile(lambda o: o.log_offset >= first, reversed(topic.objects))
             }
         found = []
@@ -292,6 +324,10 @@ class JournalHandle(L1Handle):
         """How many of an input's records for this journal have landed, as of the last replay."""
         return landed_of(self.replica.state.producers, producer_id, input_id)
 
+    def progress_of(self, input_id: str) -> InputProgress | None:
+        """How far an input got that only one producer has, as of the last replay; see `producers.progress_of`."""
+        return progress_of(self.replica.state.producers, input_id)
+
     # -- the window, the end ------------------------------------------------------------------------------
 
     def advance(self, epoch: int) -> bool:
@@ -309,18 +345,37 @@ class JournalHandle(L1Handle):
 
         return self._propose(decide)
 
-    def close(self, revision: int, topic_id: str = "") -> bool:
-        """End the topic with this revision, because it was deleted; False if it has ended, or if the journal has another
-        topic with that revision, which a restored controller log has given a second time.
+    def accept_set_back(self, epoch: int, times: int) -> bool:
+        """Go on with the log as it is after it was set back; False if that was accepted before. See `SetBack`.
 
         Args:
-            topic_id: the topic's; without it, whichever topic has the revision ends.
+            epoch: a fresh tick.
         """
+        check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
+        return self._propose(lambda s: SetBack(epoch, times) if times > s.set_backs else None)
+
+    def close(self, revision: int, topic_id: str = "") -> bool:
+        """End the topic with this revision, because it was deleted; False if nothing was to do. See `close_topics`."""
+        return bool(self.close_topics([ClosedTopic(revision, topic_id)]))
+
+    def close_topics(self, topics: Iterable[ClosedTopic]) -> list[ClosedTopic]:
+        """End topics that were deleted, however many by one entry.
+
+        Returns:
+            Those that ended now. Leaves out what had ended before, and a topic whose revision belongs to another one here,
+            because a restored controller log has given it a second time.
+        """
+        closed: list[ClosedTopic] = []
+        wanted = {t.revision: t for t in topics}
 
         def decide(state: JournalState) -> Closed | None:
-            topic = state.topics.get(revision)
-            if state.closed(revision) or (topic is not None and topic_id not in ("", topic.topic_id)):
-                return None
-            return Closed(revision, topic_id)
+            closed[:] = [
+                t
+                for t in wanted.values()
+                if not state.closed(t.revision)
+                and (t.revision not in state.topics or t.topic_id in ("", state.topics[t.revision].topic_id))
+            ]
+            return Closed(closed, self._controller.epoch()) if closed else None
 
-        return self._propose(decide)
+        self._propose(decide)
+        return closed

@@ -44,6 +44,7 @@ MOVED_ON: Final = "an L1 object that it replaces is no longer in the partition's
 INDEX_MOVED_ON: Final = "an index object that it replaces is no longer in the partition's list, or never was"
 NOT_ALL: Final = "its index objects and L1 objects are not those that the partition has"
 GAP: Final = "it would leave a gap in the partition's list of L1 objects"
+BELOW: Final = "an L1 object of it would hold only records below the log start offset"
 NAMED_TWICE: Final = "it names an L1 or index object that the partition had or has dropped"
 
 
@@ -162,7 +163,7 @@ def faults(
         _add_up(sums, np.searchsorted(partitions, rows["partition"]), rows, sign)
     mark(partitions[sums.any(axis=0)], NOT_ALL)
 
-    mark(_gaps(result.after, partitions, firsts, ends), GAP)
+    mark(gaps(result.after, partitions, firsts, ends), GAP)
     mark(_named_before(lists, change, garbage), NAMED_TWICE)
     return found
 
@@ -224,8 +225,8 @@ def _add_up(sums: Rows, slots: Rows, rows: Rows, sign: int) -> None:
         np.add.at(total, slots, values if sign > 0 else np.uint64(0) - values)
 
 
-def _gaps(after: Lists, partitions: Rows, firsts: Rows | None, ends: Rows) -> Rows:
-    """The partitions whose list does not lead from its first record to its end without a gap."""
+def gaps(after: Lists, partitions: Rows, firsts: Rows | None, ends: Rows) -> Rows:
+    """The partitions whose list does not lead from its first record to its end without a gap; empty lists do."""
     spans = np.empty(len(after.indexes) + len(after.rows), [("partition", "<i8"), ("base", "<i8"), ("last", "<i8")])
     for column in ("partition", "base", "last"):
         spans[column] = np.r_[after.indexes[column], after.rows[column]]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from l0gc.errors import PartitionClosedError
+from l0gc.errors import PartitionClosedError, StoreError
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.admission import check_not_poisoned
@@ -44,6 +44,10 @@ class L1Handle:
 
     journal: int
     replica: Replica[JournalState]
+    judged: bool
+    """Whether it could be read when it was to be found out whether it was set back (hazard 38)."""
+    unread: str
+    """Why it never could; it takes nothing then."""
     _controller: Controller
 
     def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
@@ -51,8 +55,14 @@ class L1Handle:
             entry = decide(state)
             return None if entry is None else msgspec.msgpack.encode(entry)
 
+        if self.unread:
+            raise self.not_judged()
         self.replica.catch_up()
         return self.replica.propose(encoded) is not None
+
+    def not_judged(self) -> StoreError:
+        """The error for what is left out because of `unread`."""
+        return StoreError(f"whether journal {self.journal} was set back is not known: {self.unread}; run it again")
 
     def commit_reconciled(self, entry: Reconciled) -> dict[tuple[int, int], str]:
         """Commit what a reconciler has made durable.
@@ -95,7 +105,7 @@ class L1Handle:
         refused = self._commit(entry, expiry_refusals, lambda t: check_expiry(t).partitions)
         done: set[tuple[int, int]] = set()
         with self.replica.lock:
-            state = self.replica.peek()
+            state = self.replica.state
             for t in entry.topics:
                 partitions, starts, _ = check_expiry(t)
                 done |= {
@@ -146,7 +156,7 @@ class L1Handle:
         """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)
-        return self.replica.peek().l1_fence
+        return self.replica.state.l1_fence
 
     def purge(self, names: Iterable[bytes]) -> int:
         """Forget dropped objects, which are gone from the bucket, by their names.

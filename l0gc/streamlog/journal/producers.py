@@ -41,6 +41,20 @@ def landed_of(producers: Mapping[int, ProducerState], producer_id: int, input_id
     return progress.landed if progress is not None else 0
 
 
+def progress_of(producers: Mapping[int, ProducerState], input_id: str) -> InputProgress | None:
+    """How far an input got that only one producer has, whatever id that producer had then; None if nothing landed.
+
+    A controller log that was restored from a backup may have forgotten the producer, and then gives its name another id.
+    """
+    there = [s.inputs[input_id] for s in list(producers.values()) if input_id in s.inputs]
+    return max(there, key=lambda progress: progress.landed, default=None)
+
+
+def is_ahead(state: ProducerState, epoch: int, run: str) -> bool:
+    """Whether a journal refuses this run, since it has seen a later one, or another one of the same epoch."""
+    return state.epoch > epoch or (state.epoch == epoch and state.run != run)
+
+
 def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> LandedSequence | None:
     """None if the object may land now; where it landed, if it has landed before.
 
@@ -102,7 +116,7 @@ def record(producers: dict[int, ProducerState], batch: ProducerBatch, log_offset
     state.time_ms = time_ms
     for span in batch.inputs:
         state.inputs.pop(span.input_id, None)
-        state.inputs[span.input_id] = InputProgress(span.end, time_ms)
+        state.inputs[span.input_id] = InputProgress(span.end, time_ms, span.rows, span.digest)
     while len(state.inputs) > INPUTS_KEPT:
         del state.inputs[next(iter(state.inputs))]
 

@@ -17,8 +17,9 @@ from l0gc.errors import UsageError
 Rows = NDArray[Any]
 """An array of one of the row types below, or of plain numbers."""
 
-BLOCK: Final = np.dtype([("length", "<u4"), ("crc32c", "<u4"), ("extents", "<u4")])
-"""A block of an L0 object: its bytes, their CRC32C, and how many extents lie in it."""
+BLOCK: Final = np.dtype([("length", "<u4"), ("crc32c", "<u4"), ("extents", "<u4"), ("bytes", "<u4")])
+"""A block of an L0 object: its bytes, their CRC32C, how many extents lie in it, and how many bytes its records take when it
+is unpacked."""
 EXTENT: Final = np.dtype([("partition", "<i4"), ("block", "<i4"), ("row", "<i4"), ("records", "<i4"), ("base", "<i8")])
 """An unreconciled extent: the records of a partition from row `row` of block `block` on, the first at offset `base`."""
 RANGE: Final = np.dtype([("partition", "<i4"), ("base", "<i8"), ("last", "<i8")])
@@ -34,8 +35,8 @@ L1_ROW: Final = np.dtype(
         ("name", "V16"),
     ]
 )
-"""An L1 object with the records `base` to `last`. `max_timestamp` is the newest of their timestamps, in milliseconds since
-1970; `epoch` is that of the run that wrote it, `name` its UUID."""
+"""An L1 object with the records `base` to `last`. `max_timestamp` is the newest of their timestamps, which are the log's
+times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID."""
 INDEX_ROW: Final = np.dtype(
     [
         ("partition", "<i4"),
@@ -155,7 +156,10 @@ def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
 
 
 def the_same(a: Rows, b: Rows) -> Rows:
-    """Row by row, whether rows of one kind are equal in every byte."""
+    """Row by row, whether rows of one kind are equal in every byte.
+
+    Numpy's own comparison of such rows calls Python, and reports a Ctrl-C in there as a `TypeError`.
+    """
     kind = f"V{a.dtype.itemsize}"
     equal: Rows = np.ascontiguousarray(a).view(kind) == np.ascontiguousarray(b).view(kind)
     return equal

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from l0gc.decoding import UNDECODABLE, msgpack_decoder
 from l0gc.epoch import MAX_EPOCH, is_epoch, prev
 from l0gc.errors import (
     CorruptObjectError,
@@ -33,7 +32,7 @@ from l0gc.errors import (
     StaleReconcilerError,
     UsageError,
 )
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal import producers as producer_rules
 from l0gc.streamlog.journal.admission import Admission
@@ -45,7 +44,6 @@ from l0gc.streamlog.journal.entries import (
     Expired,
     ExpiredTopic,
     FenceL1,
-    JournalEntry,
     Merged,
     MergedTopic,
     Objects,
@@ -53,6 +51,8 @@ from l0gc.streamlog.journal.entries import (
     Purged,
     Reconciled,
     ReconciledTopic,
+    SetBack,
+    decode_entry,
 )
 from l0gc.streamlog.journal.l1 import NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, index_rows
 from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
@@ -82,6 +82,8 @@ class JournalState:
         closed_revisions: those of the closed ones, ascending.
         l1_fence: no L1 or index object that is stamped below it is named any more.
         dropped: objects that are not named any more and not purged, as rows of `DROPPED`, in the order of the log.
+        set_backs: how often the log was set back to an older copy and accepted as it was.
+        kept_below: what is stamped below it may have been named by what was lost then, and is never an orphan.
     """
 
     max_applied_epoch: int = 0
@@ -95,6 +97,8 @@ class JournalState:
     closed_revisions: Rows = field(default_factory=lambda: np.empty(0, np.int64))
     l1_fence: int = 0
     dropped: Rows = field(default_factory=NO_DROPPED.copy)
+    set_backs: int = 0
+    kept_below: int = 0
 
     @property
     def window(self) -> EpochWindow:
@@ -215,25 +219,13 @@ class JournalState:
         return found
 
 
-_ENTRY: Final = msgpack_decoder(JournalEntry)
-
-
-def decode_entry(payload: bytes, where: str) -> JournalEntry:
-    """The entry in a log entry's payload. Raises `CorruptObjectError`, naming `where`."""
-    try:
-        entry: JournalEntry = _ENTRY.decode(payload)
-        return entry
-    except UNDECODABLE as error:
-        raise CorruptObjectError(f"{where} cannot be read: {error}") from error
-
-
 def apply(state: JournalState, entry: Landed, where: str) -> None:
     """Change `state` by `entry`. An entry that admission would have refused is corrupt, and changes nothing."""
     e, time_ms = decode_entry(entry.payload, where), max(state.time_ms, entry.time_ms)
     try:
         match e:
             case Objects():
-                _apply_objects(state, e, entry)
+                _apply_objects(state, e, entry.offset, time_ms)
             case Advance():
                 check_epoch(e.epoch)
                 _set_window(state, state.window.slide(e.epoch), entry.offset)
@@ -261,6 +253,8 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
                 state.dropped = state.dropped[~purged]
             case Closed():
                 _apply_closed(state, e, time_ms)
+            case SetBack():
+                _apply_set_back(state, e, entry.offset)
     except (L0gcError, ValueError) as error:
         raise CorruptObjectError(f"{where} should never have landed: {error}") from error
     state.time_ms = time_ms
@@ -275,7 +269,7 @@ def check_epoch(epoch: int) -> None:
         raise UsageError(f"{epoch} is no epoch")
 
 
-def _apply_objects(state: JournalState, e: Objects, entry: Landed) -> None:
+def _apply_objects(state: JournalState, e: Objects, offset: int, time_ms: int) -> None:
     admission = Admission(state.window, state.topics, state.producers, state.closed)
     if not e.objects:
         raise UsageError("there are no objects in it")
@@ -283,10 +277,10 @@ def _apply_objects(state: JournalState, e: Objects, entry: Landed) -> None:
         if admission.admit(o) is not None:
             raise UsageError(f"the object {o.key} has landed before")
     for o in e.objects:
-        state.topics.setdefault(o.revision, TopicState(o.revision, o.topic_id)).land(o, entry.offset)
+        state.topics.setdefault(o.revision, TopicState(o.revision, o.topic_id)).land(o, offset, time_ms)
         if o.producer is not None:
-            producer_rules.record(state.producers, o.producer, entry.offset, entry.time_ms)
-        _set_window(state, state.window.slide(o.epoch), entry.offset)
+            producer_rules.record(state.producers, o.producer, offset, time_ms)
+        _set_window(state, state.window.slide(o.epoch), offset)
 
 
 def _set_window(state: JournalState, window: EpochWindow, offset: int) -> None:
@@ -317,17 +311,30 @@ def _drop(state: JournalState, revision: int, result: Changed, time_ms: int, epo
 
 
 def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
-    check_epoch(e.revision)
-    if state.closed(e.revision):
-        return
-    topic = state.topics.get(e.revision)
-    if topic is not None:
-        if e.topic_id and topic.topic_id != e.topic_id:
-            raise UsageError(f"the topic with revision {e.revision} is another one")
-        del state.topics[e.revision]
-        _drop(state, e.revision, Changed(Lists(), topic.l1, NO_INDEX_ROWS, topic.index), time_ms)
-    at = np.searchsorted(state.closed_revisions, e.revision)
-    state.closed_revisions = np.insert(state.closed_revisions, at, e.revision)
+    """Nothing is closed before all topics are found right."""
+    revisions = [t.revision for t in e.topics]
+    if not revisions or len(set(revisions)) != len(revisions):
+        raise UsageError("it closes no topic, or one twice")
+    for epoch in (*revisions, e.epoch):
+        check_epoch(epoch)
+    for t in e.topics:
+        topic = state.topics.get(t.revision)
+        if topic is not None and t.topic_id not in ("", topic.topic_id):
+            raise UsageError(f"the topic with revision {t.revision} is another one")
+    for revision in revisions:
+        topic = state.topics.pop(revision, None)
+        if topic is not None:
+            _drop(state, revision, Changed(Lists(), topic.l1, NO_INDEX_ROWS, topic.index), time_ms, e.epoch)
+    state.closed_revisions = np.union1d(state.closed_revisions, np.array(revisions, np.int64))
+
+
+def _apply_set_back(state: JournalState, e: SetBack, offset: int) -> None:
+    check_epoch(e.epoch)
+    if e.epoch < max(state.max_applied_epoch, state.l1_fence) or e.times <= state.set_backs:
+        raise UsageError(f"epoch {e.epoch} is not fresh, or the log was accepted {state.set_backs} times before")
+    _set_window(state, EpochWindow(e.epoch, e.epoch), offset)
+    state.l1_fence = state.kept_below = e.epoch
+    state.set_backs = e.times
 
 
 def check_stamps(state: JournalState, e: Reconciled | Merged | Expired) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from l0gc.errors import UsageError
 from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge
 from l0gc.streamlog.journal.entries import ExpiredTopic, MergedTopic, ObjectExtents, ReconciledTopic
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed, faults
+from l0gc.streamlog.journal.l1 import BELOW, NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed, faults
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
@@ -32,11 +32,16 @@ _NO_OFFSETS: Final = np.empty(0, np.int64)
 
 
 class Block(NamedTuple):
-    """Where a block lies in its L0 object, and its CRC32C."""
+    """Where a block lies in its L0 object, its CRC32C, and how many bytes it unpacks to.
+
+    `time_ms` is the log's time at which its records landed: their timestamp.
+    """
 
     start: int
     length: int
     crc32c: int
+    bytes: int
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Extent:
 class L1File:
     """An L1 object with the records `base_offset` to `last_offset`, both included.
 
-    `max_timestamp` is the newest of their timestamps, in milliseconds since 1970; `name` is the object's UUID.
+    `max_timestamp` is the newest of their timestamps: when the newest landed, by the log's time; `name` is its UUID.
     """
 
     partition: int
@@ -99,11 +104,12 @@ class TopicTotals:
 
 @dataclass(frozen=True, slots=True)
 class UnreconciledObject:
-    """An L0 object and those of its extents that are not in L1 yet."""
+    """An L0 object and those of its extents that are not in L1 yet; it landed at `time_ms` of the log's time."""
 
     key: str
     epoch: int
     log_offset: int
+    time_ms: int
     start: int
     blocks: Rows
     extents: Rows
@@ -112,7 +118,8 @@ class UnreconciledObject:
         """Where a block lies."""
         lengths = self.blocks["length"]
         start = self.start + int(lengths[:number].sum(dtype=np.int64))
-        return Block(start, int(lengths[number]), int(self.blocks["crc32c"][number]))
+        row = self.blocks[number]
+        return Block(start, int(row["length"]), int(row["crc32c"]), int(row["bytes"]), self.time_ms)
 
     def extent(self, row: Any) -> Extent:
         """One of its extents, unpacked."""
@@ -197,8 +204,8 @@ class TopicState:
 
     # -- what an entry does -------------------------------------------------------------------------------------------
 
-    def land(self, o: ObjectExtents, log_offset: int) -> None:
-        """Take the extents of an object that `check_object` has found right."""
+    def land(self, o: ObjectExtents, log_offset: int, time_ms: int) -> None:
+        """Take the extents of an object that `check_object` has found right, at that offset and time of the log."""
         partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
         at = self._touch(partitions)
         extents = np.empty(len(partitions), EXTENT)
@@ -207,7 +214,7 @@ class TopicState:
         extents["row"] = _rows_in_block(records, blocks["extents"])
         extents["base"] = self.next_offsets[at]
         self.next_offsets[at] += records
-        self.objects.append(UnreconciledObject(o.key, o.epoch, log_offset, o.start, blocks, extents))
+        self.objects.append(UnreconciledObject(o.key, o.epoch, log_offset, time_ms, o.start, blocks, extents))
 
     def _touch(self, partitions: Rows) -> Rows:
         """The rows of these partitions, made where they have none."""
@@ -302,9 +309,11 @@ class TopicState:
     def merge_refusals(self, e: MergedTopic, garbage: Rows) -> dict[int, str]:
         """Which partitions of a merge have moved on, and why (hazard 24). See `refusals`."""
         change = check_merge(e)
-        partitions = change.merged
+        partitions, files = change.merged, change.files
         ends = self._values(self.reconciled, partitions, -1)
-        return self._faults(partitions, change, garbage, ends, np.full(len(partitions), -1, np.int64))
+        below = files["partition"][files["last"] < self._values(self.log_start, files["partition"], 0)]
+        refused = self._faults(partitions, change, garbage, ends, np.full(len(partitions), -1, np.int64))
+        return dict.fromkeys(below.tolist(), BELOW) | refused
 
     def expiry_refusals(self, e: ExpiredTopic, garbage: Rows) -> dict[int, str]:
         """Which partitions of an expiry cannot begin there, and why. See `refusals`.
@@ -350,12 +359,8 @@ def check_object(o: ObjectExtents) -> Rows:
         raise UsageError(f"the partitions of object {o.key!r} are not in ascending order")
     if (records < 1).any():
         raise UsageError(f"object {o.key!r} has an extent without records")
-    if (
-        not 0 <= o.start <= MAX_OFFSET
-        or not len(blocks)
-        or (blocks["length"] < 1).any()
-        or (blocks["extents"] < 1).any()
-    ):
+    empty = not len(blocks) or any((blocks[column] < 1).any() for column in ("length", "extents", "bytes"))
+    if empty or not 0 <= o.start <= MAX_OFFSET:
         raise UsageError(f"object {o.key!r} has a block that is empty or begins nowhere")
     if int(blocks["extents"].sum(dtype=np.int64)) != len(partitions):
         raise UsageError(f"the blocks of object {o.key!r} hold another number of extents than {len(partitions)}")
@@ -374,13 +379,6 @@ def _rows_in_block(records: Rows, extents: Rows) -> Rows:
     firsts = np.cumsum(extents, dtype=np.int64) - extents
     rows: Rows = before - np.repeat(before[firsts], extents)
     return rows
-
-
-def _matched(extents: Rows, ranges: Rows) -> tuple[Rows, Rows]:
-    """For each extent whether its partition is among the ranges, and the last record of that range."""
-    at = np.searchsorted(ranges["partition"], extents["partition"])
-    at[at == len(ranges)] = 0
-    return ranges["partition"][at] == extents["partition"], ranges["last"][at]
 
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:

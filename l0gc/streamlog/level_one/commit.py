@@ -1,9 +1,13 @@
-"""A reconciler's commit in one journal: index objects where they are due, then the entries, then the losers' objects.
+"""A reconciler's commit in one journal: index objects where they are due, then the entries; and what became of it.
 
 A commit happens only when all that it names is durable. A partition that another reconciler has moved on, or whose topic is
-gone, is left out by the journal, at the offset where the entry lands; the L1 objects that were written for it are removed,
-since no journal will ever name them: a last reconciled offset never goes back. Done a second time, because Spark did its
-task again, a commit finds its own objects in the journal, and counts them.
+gone, is left out by the journal, at the offset where the entry lands.
+
+A commit deletes nothing. What was written for a partition that is left out is an orphan, and vacuum ends it by its own rule:
+fence, look, list. The commit cannot judge that. It may run a second time, because Spark repeats its task or a reply was
+lost, with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a partition's objects. So a single
+one that the journal names, has dropped or lists in an index object shows that the entry landed, and all of them count. Once
+vacuum has deleted all of them, nothing shows it, and the partition counts as lost.
 """
 
 from __future__ import annotations
@@ -14,17 +18,16 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, ProtocolError, StoreError
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StaleReconcilerError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import Rows, distinct, name_bytes
-from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import STATE_ROWS, files_of, joined, l1_key, spill
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, index_rows
+from l0gc.streamlog.journal.rows import INDEX_TREE, RANGE, Rows, distinct, in_order, of_partition, unpack
+from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
 from l0gc.streamlog.level_one.plan import Fault, Window, commit_entries, is_unreconciled, still_there
 
 _SHOWN: Final = 20
@@ -35,8 +38,9 @@ _SHOWN: Final = 20
 class Committed:
     """What became of a round in one journal.
 
-    `partitions` are those that were lifted, by revision; `lost` counts those at which another reconciler was first, or whose
-    topic is gone. `errors` says what could not be done.
+    `partitions` are those that were lifted, by revision. `lost` counts those that the journal refused, and of which it has
+    none of this commit's objects: another reconciler was first, the topic is gone, or vacuum has deleted the objects since
+    an earlier try landed. `errors` says what could not be done.
     """
 
     journal: int
@@ -70,7 +74,7 @@ class Commit:
         self._result = Committed(window.journal)
 
     def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> Committed:
-        """Commit L1 objects. What goes wrong in this journal alone is in the result's errors; nothing is removed then.
+        """Commit L1 objects. What goes wrong in this journal alone is in the result's errors.
 
         Args:
             files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
@@ -90,11 +94,20 @@ class Commit:
         self._handle.catch_up()
         indexes = {revision: self._spilled(revision, rows) for revision, rows in ordered.items()}
         refused: dict[int, set[int]] = {}
+        stale: list[StaleReconcilerError] = []
         for entry in commit_entries(self._epoch, self._window.upto, ordered, indexes, ENTRY_BYTES):
-            for revision, partition in self._handle.commit_reconciled(entry):
+            try:
+                found: Iterable[tuple[int, int]] = self._handle.commit_reconciled(entry)
+            except StaleReconcilerError as e:  # it can land no more, but an earlier try may have landed
+                stale.append(e)
+                found = [(t.revision, p) for t in entry.topics for p in unpack(t.ranges, RANGE)["partition"].tolist()]
+            for revision, partition in found:
                 refused.setdefault(revision, set()).add(partition)
+        left_behind = False
         for revision, rows in ordered.items():
-            self._count(revision, rows, refused.get(revision, set()))
+            left_behind |= self._count(revision, rows, refused.get(revision, set()), stale=bool(stale))
+        if left_behind:
+            self._result.errors.append(f"journal {self._window.journal}: {stale[0]}")
         with self._handle.replica.lock:
             left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
         self._tell(left)
@@ -125,54 +138,73 @@ class Commit:
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
-    def _count(self, revision: int, rows: Rows, refused: set[int]) -> None:
-        """Add up what landed, now or at an earlier try; remove the objects of what never will."""
+    def _count(self, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
+        """Add up what landed, now or at an earlier try; whether any of the rest still waits because the commit is stale."""
+        mine = rows[np.isin(rows["partition"], list(refused))]
+        landed, unknown = self._landed(revision, mine) if len(mine) else (set(), set())
+        counted = rows[~np.isin(rows["partition"], list(refused - landed))]
+        if len(counted):
+            self._result.partitions[revision] = distinct(counted["partition"])
+        self._result.records += int((counted["last"] - counted["base"] + 1).sum())
+        self._result.l1_objects += len(counted)
+        self._result.bytes += int(counted["bytes"].sum())
+        rest = mine[~np.isin(mine["partition"], list(landed | unknown))]
+        partitions, firsts = np.unique(rest["partition"], return_index=True)
         with self._handle.replica.lock:
-            names = self._handle.state.names(revision) if refused else set()
-        found = {p: self._has_landed(revision, p, rows, names) for p in sorted(refused)}
-        lost = np.isin(rows["partition"], [p for p, landed in found.items() if landed is False])
-        landed = rows[~lost & ~np.isin(rows["partition"], [p for p, landed in found.items() if landed is None])]
-        if len(landed):
-            self._result.partitions[revision] = distinct(landed["partition"])
-        self._result.records += int((landed["last"] - landed["base"] + 1).sum())
-        self._result.l1_objects += len(landed)
-        self._result.bytes += int(landed["bytes"].sum())
-        self._result.lost += len(distinct(rows["partition"][lost]))
-        self._remove([self._key(revision, row) for row in rows[lost]])
+            topic = self._handle.state.topics.get(revision) if stale else None
+            waiting = 0 if topic is None else int(is_unreconciled(topic, partitions, rest["base"][firsts]).sum())
+        self._result.lost += len(partitions) - waiting
+        return waiting > 0
 
-    def _has_landed(self, revision: int, partition: int, rows: Rows, names: set[bytes]) -> bool | None:
-        """Whether the journal has named these very objects: an earlier try of this commit landed. None: that is not known.
-
-        Those that it has dropped since are among them: readers on their way may still need them (hazard 26).
-        """
-        first, end = np.searchsorted(rows["partition"], [partition, partition + 1])
-        mine = [l1_file(row) for row in rows[first:end]]
-        p = self._partition(revision, partition)
-        try:
-            with self._handle.replica.lock:
-                state = self._handle.state
-                if names.issuperset(name_bytes(f.name) for f in mine):
-                    return True
-                if state.partition(revision, partition).last_reconciled_offset < mine[-1].last_offset:
-                    return False
-                files = files_of(self._store, p, state, mine[0].base_offset)
-            return {f.name for f in mine} <= {f.name for f in files}
-        except (CorruptObjectError, ObjectNotFoundError) as e:
-            self._result.errors.append(f"whether the L1 objects of {p} count is not known, so they stay: {e}")
-            return None
-
-    def _remove(self, keys: Sequence[str]) -> None:
-        """Remove L1 objects that the journal has refused for good; one that stays costs space, nothing else."""
-        for at in range(0, len(keys), PAGE_SIZE):
-            page = keys[at : at + PAGE_SIZE]
+    def _landed(self, revision: int, rows: Rows) -> tuple[set[int], set[int]]:
+        """Of the partitions that the journal has refused, those that an earlier try moved on, and those of which that is not
+        known. One object shows it: the state names it or has dropped it, or an index object lists it."""
+        with self._handle.replica.lock:
+            state = self._handle.state
+            names, topic, dropped = state.names(revision), state.topics.get(revision), state.dropped_of(revision)
+        live = NO_INDEX_ROWS if topic is None else topic.index
+        indexes = in_order(np.concatenate([live, index_rows(dropped[dropped["kind"] == INDEX_TREE])]))
+        landed = {int(row["partition"]) for row in rows if bytes(row["name"]) in names}
+        damage: dict[int, Exception] = {}
+        for partition in sorted(set(indexes["partition"].tolist()) & set(rows["partition"].tolist()) - landed):
+            p, mine = self._partition(revision, partition), of_partition(rows, partition)
             try:
-                failures = self._store.delete(page)
-            except StoreError as e:
-                self._result.errors.append(f"{page[0]}, which no journal names, could not be removed: {e}")
-                return
-            self._result.errors += [
-                f"{f.key}, which no journal names, could not be removed: {f.code}" for f in failures[:_SHOWN]
-            ]
+                if self._is_listed(p, mine, of_partition(indexes, partition), of_partition(live, partition)):
+                    landed.add(partition)
+            except UNREADABLE as e:
+                damage[partition] = e
+        if not damage:
+            return landed, set()
+        with self._handle.replica.lock:
+            topic = self._handle.catch_up().topics.get(revision)
+        if (
+            live.tobytes() != (NO_INDEX_ROWS if topic is None else topic.index).tobytes()
+        ):  # it may be gone because of that
+            more, unknown = self._landed(revision, rows[np.isin(rows["partition"], list(damage))])
+            return landed | more, unknown
+        self._result.errors += [
+            f"whether this run's L1 objects of {self._partition(revision, partition)} count is not known: {e}"
+            for partition, e in sorted(damage.items())
+        ]
+        return landed, set(damage)
+
+    def _is_listed(self, p: PartitionId, mine: Rows, indexes: Rows, live: Rows) -> bool:
+        """Whether any index object of the partition lists one of the objects. Raises if one that could is unreadable."""
+        names, named = ({bytes(name) for name in rows["name"]} for rows in (mine, live))
+        over = indexes[(indexes["base"] <= mine["last"][-1]) & (indexes["last"] >= mine["base"][0])]
+        damage: L0gcError | None = None
+        for at in range(len(over)):
+            try:
+                listed = read_index(self._store, p, over[at : at + 1])["name"]
+            except UNREADABLE as e:
+                if not isinstance(e, ObjectNotFoundError) or bytes(over["name"][at]) in named:
+                    damage = e  # else vacuum has deleted it, after all that it lists
+            else:
+                if any(bytes(name) in names for name in listed):
+                    return True
+        if damage is not None:
+            raise damage
+        return False
 
     def _tell(self, faults: Iterable[Fault]) -> None:
         """Add what could not be lifted to the errors: each cause once, with the partitions that it holds."""
@@ -189,10 +221,6 @@ class Commit:
 
     def _partition(self, revision: int, partition: int) -> PartitionId:
         return PartitionId(self._window.topics[revision].name, revision, partition)
-
-    def _key(self, revision: int, row: Rows) -> str:
-        file = l1_file(row)
-        return l1_key(self._partition(revision, file.partition), file)
 
 
 def _listed(names: Sequence[str]) -> str:

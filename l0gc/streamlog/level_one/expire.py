@@ -15,17 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 
 from l0gc.errors import (
     CorruptObjectError,
+    L0gcError,
     ObjectNotFoundError,
     PartialFailureError,
     ProtocolError,
     StoreError,
 )
+from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Retention, Topic
@@ -33,8 +36,10 @@ from l0gc.streamlog.journal.entries import Expired, ExpiredTopic
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import cut_index, joined, read_index
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.streamlog.level_one.index import UNREADABLE, cut_index, joined, read_index
+from l0gc.watermark.publication import refuse_if_set_back
+
+T = TypeVar("T")
 
 _TRIES: Final = 4
 """So often a partition is read anew whose L1 objects were merged or spilled meanwhile."""
@@ -42,8 +47,10 @@ _PARTITIONS_AT_ONCE: Final = 50_000
 """In one entry: about a MiB."""
 _SHOWN: Final = 3
 
-Listed = Callable[[int, Rows], Rows]
-"""Reads what index objects of a partition list, given their rows."""
+Listed = Callable[[int, Rows], Rows | None]
+"""Reads what index objects of a partition list, given their rows; None if one cannot be read: the partition is left out."""
+NewStarts = Callable[[Topic, TopicState, Listed], tuple[Rows, Rows]]
+"""Decides which partitions of a topic are to begin elsewhere, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,8 @@ class ExpireResult:
         if not self.errors:
             return None
         more = f" and {len(self.errors) - _SHOWN} more" if len(self.errors) > _SHOWN else ""
-        return PartialFailureError(f"not all records could be deleted: {'; '.join(self.errors[:_SHOWN])}{more}")
+        named = "; ".join(self.errors[:_SHOWN])
+        return PartialFailureError(f"not all records could be deleted, the rest is done: {named}{more}")
 
     def add(self, other: ExpireResult, limit: int) -> None:
         """Add what was done in another journal; `starts` names so many at the most."""
@@ -114,7 +122,10 @@ def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, li
         partition = int(head["partition"])
         size = int(sizes[np.searchsorted(topic.partitions, partition)])
         if _leaves(int(head["head_timestamp"]), size - int(head["head_bytes"]), retention, now_ms):
-            both = np.concatenate([listed(partition, topic.index_of(partition)), topic.l1_of(partition)])
+            older = listed(partition, topic.index_of(partition))
+            if older is None:
+                continue
+            both = np.concatenate([older, topic.l1_of(partition)])
             rows.append(both[both["last"] >= topic.view(partition).log_start_offset])
     partitions, starts = _prefixes(np.concatenate(rows), retention, now_ms)
     order = np.argsort(partitions, kind="stable")
@@ -161,18 +172,17 @@ def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False,
         TopicNotFoundError: there is no such topic.
         EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have
             forgotten that a topic is to keep its records for longer, so nothing is deleted (hazard 10).
+        StoreClockError: what the time is cannot be told; nothing was deleted (hazard 16).
     """
-    refuse_if_behind(cluster)
+    refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
-    now_ms = cluster.controller.replica.as_of_ms
-    assert now_ms is not None
+    as_of_ms = cluster.controller.replica.as_of_ms
+    assert as_of_ms is not None
+    now_ms = cluster.controller.store_time.settle(as_of_ms)
     topics = list(state.topics.values()) if topic is None else [state.topic(topic)]
     work = {t.revision: (t, state.retention(t)) for t in topics if state.retention(t) != Retention()}
 
-    def wanted(t: Topic, known: TopicState, journal: int) -> tuple[Rows, Rows]:
-        def listed(partition: int, index: Rows) -> Rows:
-            return read_index(cluster.store, t.id(partition), index)
-
+    def wanted(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
         return starts_by_retention(known, work[t.revision][1], now_ms, listed)
 
     return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
@@ -181,11 +191,14 @@ def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False,
 def run_expiry(
     cluster: Cluster,
     topics: list[Topic],
-    wanted: Callable[[Topic, TopicState, int], tuple[Rows, Rows]],
+    wanted: NewStarts,
     dry_run: bool,
     shown: int,
 ) -> ExpireResult:
-    """Move log start offsets in every journal that keeps some of the topics; what fails for one concerns that one alone."""
+    """Move log start offsets in every journal that keeps some of the topics.
+
+    What fails for one journal concerns that one alone, and an index object that cannot be read its partition alone.
+    """
     result = ExpireResult()
     by_journal: dict[int, list[Topic]] = {}
     for topic in topics:
@@ -205,6 +218,14 @@ def run_expiry(
     return result
 
 
+def left_out(p: PartitionId, error: L0gcError) -> str:
+    """Why nothing of a partition was deleted, and the way out."""
+    return (
+        f"partition {p}: {error}; its records stay until that object is restored from a version or a backup, or they are "
+        "given up (docs/operations.md)"
+    )
+
+
 class _JournalRun:
     """Moves log start offsets in one journal."""
 
@@ -213,35 +234,57 @@ class _JournalRun:
         cluster: Cluster,
         journal: int,
         topics: Mapping[int, Topic],
-        wanted: Callable[[Topic, TopicState, int], tuple[Rows, Rows]],
+        wanted: NewStarts,
         shown: int,
     ) -> None:
         self._cluster, self._journal, self._topics, self._wanted = cluster, journal, topics, wanted
         self._handle = cluster.journal(journal)
         self._shown = shown
+        self._unreadable: dict[PartitionId, L0gcError] = {}
         self.result = ExpireResult()
 
     def run(self, dry_run: bool) -> None:
         left = 0
         for _ in range(_TRIES):
             left = 0
+            self._unreadable.clear()
             for revision, topic in self._topics.items():
                 with self._handle.replica.lock:
                     known = self._handle.catch_up().topics.get(revision)
                     if known is None or known.topic_id != topic.topic_id:
                         continue
                     known = replace(known, log_start=known.log_start.copy(), next_offsets=known.next_offsets.copy())
-                partitions, starts = self._wanted(topic, known, self._journal)
+                partitions, starts = self._wanted(topic, known, partial(self._read, topic))
                 for at in range(0, len(partitions), _PARTITIONS_AT_ONCE):
                     some = slice(at, at + _PARTITIONS_AT_ONCE)
                     left += self._move(topic, known, partitions[some], starts[some], dry_run)
-            if not left or dry_run:
-                return
-        self.result.lost += left
+            # An index object that is gone may have been replaced, and vacuumed, since the state was read.
+            gone = any(isinstance(e, ObjectNotFoundError) for e in self._unreadable.values())
+            if dry_run or not (left or gone):
+                break
+        self.result.lost += 0 if dry_run else left
+        self.result.errors += [
+            left_out(p, e) for p, e in sorted(self._unreadable.items(), key=lambda item: item[0].path)
+        ]
+
+    def _read(self, topic: Topic, partition: int, index: Rows) -> Rows | None:
+        """See `Listed`."""
+        return self._attempt(topic.id(partition), lambda: read_index(self._cluster.store, topic.id(partition), index))
+
+    def _attempt(self, p: PartitionId, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except UNREADABLE as e:
+            self._unreadable[p] = e
+            return None
 
     def _move(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool) -> int:
         """Let these partitions begin at `starts`; returns how many were refused because they have changed meanwhile."""
         change, dropped = self._cut(topic, known, partitions, starts, dry_run)
+        readable = ~np.isin(partitions, [p.partition for p in self._unreadable if p.revision == topic.revision])
+        partitions, starts = partitions[readable], starts[readable]
+        if not len(partitions):
+            return 0
         before = known.log_start[np.searchsorted(known.partitions, partitions)].copy()
         counted = (known.l1, known.index, dropped)
         refused: dict[tuple[int, int], str] = {}
@@ -264,15 +307,19 @@ class _JournalRun:
         epoch = self._cluster.controller.epoch()
         store, runtime = self._cluster.store, self._cluster.runtime
 
-        def one(row: Rows) -> tuple[IndexChange, Rows]:
+        def one(row: Rows) -> tuple[IndexChange, Rows] | None:
             p, index = topic.id(int(row["partition"])), np.array([row])
             begin = int(starts[np.searchsorted(partitions, row["partition"])])
-            if dry_run:
-                listed = read_index(store, p, index)
-                return IndexChange(), listed[listed["last"] < begin]
-            return cut_index(store, p, index, begin, epoch, runtime)
 
-        done = self._cluster.parallel.map(one, list(rows))
+            def read() -> tuple[IndexChange, Rows]:
+                if dry_run:
+                    listed = read_index(store, p, index)
+                    return IndexChange(), listed[listed["last"] < begin]
+                return cut_index(store, p, index, begin, epoch, runtime)
+
+            return self._attempt(p, read)
+
+        done = [found for found in self._cluster.parallel.map(one, list(rows)) if found is not None]
         return joined([c for c, _ in done]), np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])
 
     def _count(

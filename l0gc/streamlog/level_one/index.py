@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from l0gc.decoding import msgpack_decoder
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
+from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.keys import PartitionId, level_one, level_one_index
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack, unpack
@@ -47,6 +47,8 @@ KEPT_ROWS: Final = 32
 """How many of them stay when older ones go into an index object; so a partition writes one in 32 commits at the most."""
 INDEX_ROWS: Final = 4096
 """The most rows of an index object: 240 KiB before it is packed. The newest one is replaced until it has so many."""
+UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError, AccessDeniedError)
+"""What concerns one object alone: it is damaged or gone, or the store does not hand it out, as where it was archived."""
 _LIMIT: Final = 1 << 20
 
 
@@ -175,7 +177,7 @@ def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: in
         return IndexChange()
     moved, newest = rows[:-KEPT_ROWS], index[len(index) - 1 :]
     if len(newest) and int(newest["rows"][0]) + len(moved) <= INDEX_ROWS:
-        with suppress(CorruptObjectError, ObjectNotFoundError):  # a damaged one stops who reads, not who writes on
+        with suppress(*UNREADABLE):  # a damaged one stops who reads, not who writes on
             joined = np.concatenate([read_index(store, p, newest), moved])
             return IndexChange(write_index(store, p, joined, epoch, runtime), newest)
     return IndexChange(write_index(store, p, moved, epoch, runtime))

@@ -31,9 +31,9 @@ from l0gc.streamlog.level_one.index import read_index
 from l0gc.streamlog.level_one.merge_commit import DAMAGE, MergeResult, Round, in_journal, in_partition, topics_of
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, is_due, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
-from l0gc.streamlog.level_one.reconcile import windows_of
+from l0gc.streamlog.level_one.reconcile import judged, windows_of
 from l0gc.streamlog.level_one.rewrite import rewrite
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.watermark.publication import refuse_if_set_back
 
 ROUND_BYTES: Final = 1 << 30
 ROUND_OBJECTS: Final = 16_384
@@ -146,10 +146,12 @@ def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) 
 def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Workers) -> MergePlan:
     """What there is to merge now; see `merge`."""
     began = cluster.runtime.clock.monotonic()
-    refuse_if_behind(cluster)
+    unread = refuse_if_set_back(cluster, keep=False).unread
     shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
+    shares = [s for s in shares if judged([s.window], unread)]
     found = workers.fan_out.map(functools.partial(_plan_share, workers.place), shares)
     plan = MergePlan(list(zip(shares, found, strict=True)))
+    plan.total.errors += unread.values()
     for result in found:
         plan.total.add(result)
     plan.total.seconds = cluster.runtime.clock.monotonic() - began

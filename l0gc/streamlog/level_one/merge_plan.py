@@ -164,7 +164,9 @@ def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]
     partitions = candidates(topic, rule)
     for partition in partitions[wanted(partitions)].tolist():
         for index, grows in _crowded_stretches(topic.index_of(partition), rule):
-            yield from _merges(topic.revision, partition, read(partition, index), rule, grows=grows)
+            rows = read(partition, index)
+            kept = rows[rows["last"] >= topic.view(partition).log_start_offset]
+            yield from _merges(topic.revision, partition, kept, rule, grows=grows)
         yield from _merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -175,7 +175,7 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
             continue
         if waiting is not None:
             free = o.extents[~np.isin(o.extents["partition"], waiting)]
-            o = UnreconciledObject(o.key, o.epoch, o.log_offset, o.start, o.blocks, free)  # noqa: PLW2901
+            o = replace(o, extents=free)  # noqa: PLW2901
         if len(o.extents):
             yield revision, o
 
@@ -257,8 +257,9 @@ def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
         needed, numbers = np.unique(o.extents["block"], return_inverse=True)
         lengths = o.blocks["length"].astype(np.int64)
         starts = o.start + np.cumsum(lengths) - lengths
-        columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed])
-        blocks = [Block(*b) for b in zip(*(c.tolist() for c in columns), strict=True)]
+        columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed], o.blocks["bytes"][needed])
+        rows = zip(*(c.tolist() for c in columns), strict=True)
+        blocks = [Block(start, length, crc, size, o.time_ms) for start, length, crc, size in rows]
         extents = o.extents.astype(EXTENT)  # a copy
         extents["block"] = numbers
         yield ObjectRead(window.journal, revision, o.key, o.epoch, blocks, extents)

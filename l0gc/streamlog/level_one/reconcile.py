@@ -8,7 +8,7 @@ Each round is stamped with the cluster epoch anew, before its first L1 object is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -37,7 +37,7 @@ from l0gc.streamlog.level_one.plan import (
 )
 from l0gc.streamlog.level_one.read import Row, StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import Written, write_l1
-from l0gc.watermark.publication import refuse_if_behind
+from l0gc.watermark.publication import refuse_if_set_back
 
 _LOOK_AT: Final = 8
 """So many journals are read at once, and are in memory, to see whether there is work."""
@@ -67,7 +67,8 @@ class Engine(Protocol):
 class ReconcileResult:
     """What a run did.
 
-    `lost` counts partitions at which another reconciler was first, or whose topic was deleted, once for each round.
+    `lost` counts partitions at which another reconciler was first, or whose topic was deleted, once for each round; see
+    `Committed`.
     `errors` says what could not be lifted, and why.
     """
 
@@ -126,9 +127,10 @@ def run_rounds(
     """
     result = ReconcileResult()
     began = cluster.runtime.clock.monotonic()
-    refuse_if_behind(cluster)
+    unread = refuse_if_set_back(cluster, keep=False).unread
     state = cluster.controller.snapshot()
-    windows = windows_of(state, topic)
+    windows = judged(windows_of(state, topic), unread)
+    result.errors += unread.values()
     while windows:
         progress(result)
         planned = {p.journal: p for p in engine.plan(windows, round_bytes)}
@@ -158,6 +160,11 @@ def windows_of(state: ControllerState, topic: str | None) -> list[Window]:
     return [Window(journal, of_journal) for journal, of_journal in sorted(wanted.items())]
 
 
+def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
+    """Those of the journals of which it is known that they were not set back (hazard 38)."""
+    return [w for w in windows if f"journal {w.journal}" not in unread]
+
+
 def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict[int, int]) -> Iterator[Window]:
     """The windows without what a round took, but for those in which nothing is left of what was there at the beginning."""
     for w in windows:
@@ -181,7 +188,8 @@ def has_work(cluster: Cluster, topic: str | None = None) -> bool:
         TopicNotFoundError: there is no such topic.
         EpochRegressionError: nothing may be lifted, see `run_rounds`.
     """
-    refuse_if_behind(cluster)
+    if refuse_if_set_back(cluster, keep=False).unread:
+        return True
     windows = windows_of(cluster.controller.snapshot(), topic)
 
     def look(window: Window) -> bool:

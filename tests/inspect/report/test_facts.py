@@ -208,8 +208,8 @@ def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> No
     assert "1 scan snapshot" in facts.notes[2]
 
 
-@pytest.mark.parametrize("cause", ["foreign_watermark", "damaged_watermark"])
-def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(cause: str) -> None:
+@pytest.mark.parametrize(("cause", "remedy"), [("foreign_watermark", "remove"), ("damaged_watermark", "restore")])
+def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(cause: str, remedy: str) -> None:
     cluster = memory_cluster()
     publish_m(cluster, 0)
     if cause == "damaged_watermark":
@@ -221,7 +221,7 @@ def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(caus
     facts = gathered(cluster)
     assert (facts.watermark, facts.published_ms, facts.lag_epochs) == (-1, None, None)
     assert [c.cause for c in facts.causes] == [cause]
-    assert facts.next.startswith("remove l0gc/watermarks/published.json")
+    assert facts.next.startswith(f"{remedy} l0gc/watermarks/published.json")
     assert cause in render(facts)
 
 

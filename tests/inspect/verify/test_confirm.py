@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from l0gc.inspect.verify import findings as kinds
 from l0gc.inspect.verify.basis import Basis, basis_of
@@ -15,6 +16,7 @@ from l0gc.inspect.verify.reading import pack_object
 from l0gc.inspect.verify.rules import of_object
 from l0gc.keys import CONTROLLER_LOG, journal_log, level_one
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal import checkpoint
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import index_key
 from tests.support.memory_store import Call
@@ -234,7 +236,8 @@ def broken_checkpoint(cluster: Cluster, change: Callable[[JournalState], object]
     replica.log.write_checkpoint(replica.offset, replica._machine.encode(state), replica.time_ms)
 
 
-def test_a_state_is_judged_again_by_the_journal_as_it_is_then() -> None:
+def test_a_state_is_judged_again_by_the_journal_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_check_lists", lambda *_: None)  # else the checkpoint itself is refused
     cluster = loaded_cluster()
     p = topic_of(cluster).id(0)
     where = (0, p.topic, p.revision)
@@ -294,3 +297,13 @@ def test_the_window_of_an_upload_that_began_after_the_snapshot_is_no_finding() -
     handle_of(other).advance(epoch)
     s = Suspect(kinds.EPOCH_AHEAD, 0, key=JOURNAL, expected=epoch)
     assert found(cluster, s, seen=seen) == []
+
+
+def test_a_deleted_topic_that_a_journal_has_not_closed_is_no_finding_once_it_has() -> None:
+    cluster = loaded_cluster()
+    topic = cluster.controller.delete_topic("events")
+    late = structs.replace(basis(cluster), to_be_closed=[topic.revision])
+    s = Suspect(kinds.TOPIC_UNCLOSED, 0, "events", topic.revision, key=JOURNAL)
+    assert [kind for kind, _ in found(cluster, s, seen=late)] == [kinds.TOPIC_UNCLOSED]
+    cluster.journal(0).close(topic.revision, topic.topic_id)
+    assert found(cluster, s, seen=late) == []

@@ -200,7 +200,7 @@ def test_a_boundary_above_the_newest_checkpoint_or_unreadable_is_found() -> None
     log = log_of(cluster)
     log.boundary.lift(log.list_folder().checkpoints[-1] + 1)
     assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
-    cluster.store.put(log.boundary_key, b"{")
+    cluster.store.put(log.boundary.key, b"{")
     assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
 
 

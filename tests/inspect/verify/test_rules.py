@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from l0gc.inspect.verify import findings as kinds
 from l0gc.inspect.verify.basis import Basis, Topics, basis_of
@@ -15,7 +16,7 @@ from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.rules import JournalCopy, check_journal, described, needed_end, needs, orphan_text, placed
 from l0gc.keys import PartitionId
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
-from l0gc.streamlog.journal.entries import Advance, Closed
+from l0gc.streamlog.journal.entries import Advance, Closed, ClosedTopic
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
@@ -135,8 +136,18 @@ def test_a_deleted_topic_is_not_judged_whatever_the_journal_still_holds_of_it() 
     j = Journal()
     j.land(extents_of(5, {0: 1}, key="foreign", revision=4, topic_id="id-of-gone"))
     assert check(j.state, basis(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
-    j.apply(Closed(4))
+    j.apply(Closed([ClosedTopic(4)]))
     assert check(j.state, basis(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
+
+
+def test_a_topic_that_was_deleted_long_ago_is_closed_in_each_of_its_journals() -> None:
+    late = structs.replace(basis(-1), to_be_closed=[GONE.revision])
+    j = Journal()
+    (s,) = check(j.state, late, journal=GONE.journals[0])
+    assert (s.kind, s.topic, s.revision) == (kinds.TOPIC_UNCLOSED, GONE.name, GONE.revision)
+    assert check(j.state, late, journal=1 - GONE.journals[0]) == []
+    j.apply(Closed([ClosedTopic(GONE.revision)]))
+    assert check(j.state, late, journal=GONE.journals[0]) == []
 
 
 def test_a_live_topic_that_has_ended_in_its_journal_is_found() -> None:

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -19,14 +19,15 @@ import pytest
 from tests.simulation.mutants.registry import BY_NAME
 from tests.simulation.mutants.tools import Mutant
 from tests.simulation.run import simulate
+from tests.simulation.set_back import set_back
 from tests.simulation.watch import Violation
 
 T = TypeVar("T")
 
-RANGES = (25, 100, 400)
-"""The table says which of these ranges, each from seed 0 on, finds a mutant; one that none of them finds is not found."""
-SEVERAL = 4
-"""So many seeds of a range find the mutant at least, so that some still do when the simulated code takes other steps."""
+SEEDS = range(100)
+"""Where a mutant is searched."""
+SEVERAL = 2
+"""At least this many of them find a mutant of the table: one still does when the simulated code takes other steps."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,20 @@ def run(mutant: Mutant, seed: int) -> Caught | None:
     """The seed under the mutant; None if it ends well."""
     with mutant.off():
         try:
-            simulate(seed)
+            (set_back if mutant.set_back else simulate)(seed)
         except Violation as v:
             return Caught(v.seed, v.step, v.text.split("\n")[0])
     return None
 
 
-def hunt(mutant: Mutant, seeds: Iterable[int] = range(RANGES[-1])) -> Iterator[Caught]:
-    """The seeds that find the mutant, one after another."""
+def hunt(mutant: Mutant, first: Sequence[int] = ()) -> Iterator[Caught]:
+    """The seeds that find the mutant, one after another.
+
+    Args:
+        first: the seeds that found it before: they do again, unless the simulated code takes other steps since.
+    """
+    seeds = dict.fromkeys([*first, *SEEDS])
     return (caught for seed in seeds if (caught := run(mutant, seed)) is not None)
-
-
-def range_of(caught: Sequence[Caught]) -> int:
-    """How many seeds, from 0 on, find a mutant several times over; 0 if these seeds are too few."""
-    return next((n for n in RANGES if sum(c.seed < n for c in caught) >= SEVERAL), 0)
 
 
 def _hunt_by_name(name: str) -> list[Caught]:
@@ -63,7 +64,7 @@ def _hunt_by_name(name: str) -> list[Caught]:
 
 
 def hunt_all(names: list[str], jobs: int) -> Iterator[tuple[str, list[Caught]]]:
-    """The first seeds that find each mutant, as many as the table asks for."""
+    """The first seeds that find each mutant, as many as the table names."""
     return _for_each(_hunt_by_name, names, jobs)
 
 

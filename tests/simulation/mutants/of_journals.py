@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ import l0gc.streamlog.journal.producers
 import l0gc.streamlog.journal.state
 import l0gc.streamlog.journal.topic
 from l0gc.errors import InvalidProducerEpochError, ProtocolError, StaleClusterEpochError, UsageError
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.state import RUN_LIMIT_MS
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -28,6 +29,7 @@ from l0gc.streamlog.journal.entries import (
     ProducerState,
 )
 from l0gc.streamlog.journal.fence import EpochFence
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import Overlay
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
@@ -216,7 +218,30 @@ def _own_order() -> AbstractContextManager[Any]:
     return method(JournalMachine, "apply", applied)
 
 
+def _offered_again() -> AbstractContextManager[Any]:
+    def until_done(self: JournalHandle, request: Any) -> None:
+        try:
+            self._queue.append(request)
+            with self._appending:
+                while not request.done:
+                    request.offered = False
+                    self._append_queued()
+        finally:
+            self._queue.remove(request)
+
+    return method(JournalHandle, "_append_until_done", until_done)
+
+
+def _held_for_ever() -> AbstractContextManager[Any]:
+    def is_given_back(hold: threading.Lock) -> bool:
+        with hold:
+            return True
+
+    return everywhere("l0gc.streamlog.journal.fence", "_is_given_back", is_given_back)
+
+
 _HANDLE = "tests/streamlog/journal/test_handle.py"
+_INTERRUPTED = "tests/streamlog/journal/test_interrupted.py"
 _FENCE = "tests/streamlog/journal/test_fence.py"
 _TEST_STATE = "tests/streamlog/journal/test_state.py"
 _TEST_PRODUCERS = "tests/streamlog/journal/test_producers.py"
@@ -314,6 +339,7 @@ MUTANTS = [
         "how far an input got is not looked at",
         _positions_ignored,
         (f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",),
+        simulated=False,
     ),
     Mutant(
         20,
@@ -338,6 +364,7 @@ MUTANTS = [
         "a run that a restored controller gave the same epoch goes on with another's",
         _run_not_compared,
         (f"{_TEST_PRODUCERS}::test_the_same_epoch_of_another_run_is_refused",),
+        simulated=False,
     ),
     Mutant(
         21,
@@ -362,5 +389,26 @@ MUTANTS = [
         "readers take the objects of an entry in different orders",
         _own_order,
         ("tests/simulation/test_agreement.py::test_every_reader_assigns_the_same_offsets",),
+    ),
+    Mutant(
+        29,
+        "offered-again",
+        "l0gc/streamlog/journal/handle.py::JournalHandle._append_until_done",
+        "what an interrupted thread had offered is offered again, though it may have landed",
+        _offered_again,
+        (
+            f"{_INTERRUPTED}::"
+            "test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_lands_once_at_most",
+        ),
+        simulated=False,
+    ),
+    Mutant(
+        29,
+        "held-for-ever",
+        "l0gc/streamlog/journal/fence.py::EpochFence.enter",
+        "a new epoch waits without a bound for those who hold the fence",
+        _held_for_ever,
+        (f"{_INTERRUPTED}::test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once",),
+        simulated=False,
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,21 @@ import numpy as np
 import l0gc.streamlog.garbage
 import l0gc.streamlog.level_one.index
 from l0gc.collect.dropped import DroppedRemoval
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.level_one.index import index_key
+from l0gc.streamlog.journal.rows import Rows, name_bytes, of_partition
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.commit import Commit
+from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
 from tests.simulation.mutants.tools import Mutant, everywhere, method
 
 _STATE = "l0gc.streamlog.journal.state"
 _INDEX = "l0gc.streamlog.level_one.index"
+_count = Commit._count
 _spill = l0gc.streamlog.level_one.index.spill
 _raise_fence = JournalGarbage.fence
 _BETWEEN_S = 60.0
@@ -75,9 +79,34 @@ def _replaced_index_removed() -> AbstractContextManager[Any]:
     return everywhere(_INDEX, "spill", spill)
 
 
+def _losers_removed() -> AbstractContextManager[Any]:
+    """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
+
+    def count(self: Commit, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
+        with self._handle.replica.lock:
+            state = self._handle.state
+            names = state.names(revision)
+        keys: list[str] = []
+        for partition in [] if stale else sorted(refused):
+            p, mine = self._partition(revision, partition), [l1_file(row) for row in of_partition(rows, partition)]
+            if names.issuperset(name_bytes(f.name) for f in mine):
+                continue
+            if state.partition(revision, partition).last_reconciled_offset >= mine[-1].last_offset:
+                with suppress(CorruptObjectError, ObjectNotFoundError):
+                    if {f.name for f in mine} <= {f.name for f in files_of(self._store, p, state, mine[0].base_offset)}:
+                        continue
+            keys += [l1_key(p, f) for f in mine]
+        if keys:
+            self._store.delete(keys)
+        return _count(self, revision, rows, refused, stale=stale)
+
+    return method(Commit, "_count", count)
+
+
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
 _VACUUM = "tests/collect/test_vacuum.py"
 _GARBAGE = "tests/streamlog/test_garbage.py"
+_AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
 
 MUTANTS = [
@@ -88,6 +117,7 @@ MUTANTS = [
         "a merge lands whatever has become of the objects that it replaces",
         _any_merge,
         (f"{_STATE_L1}::test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land",),
+        simulated=False,
     ),
     Mutant(
         25,
@@ -126,5 +156,17 @@ MUTANTS = [
         "l0gc/streamlog/level_one/index.py::spill",
         "an index object is removed when another one is to take its place",
         _replaced_index_removed,
+    ),
+    Mutant(
+        28,
+        "losers-removed",
+        "l0gc/streamlog/level_one/commit.py::Commit",
+        "a commit deletes the objects of partitions that it takes for lost",
+        _losers_removed,
+        (
+            f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
+            "tests/streamlog/level_one/test_commit.py"
+            "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
+        ),
     ),
 ]

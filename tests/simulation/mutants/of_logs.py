@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
@@ -19,9 +19,11 @@ from l0gc.errors import (
     StoreError,
 )
 from l0gc.storage.boundary import Boundary
-from l0gc.storage.log import Landed, Replay, SharedLog
+from l0gc.storage.entry import Landed
+from l0gc.storage.log import Replay, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
+from l0gc.storage.store_time import StoreTime
 from tests.simulation.mutants.tools import Mutant, method
 
 _append = SharedLog.append
@@ -194,7 +196,7 @@ def _state_ahead_of_log() -> AbstractContextManager[Any]:
         except AppendOutcomeUnknownError:
             offset, payload = wanted[-1]
             apply(self, Landed(offset, self.time_ms, payload, self.time_ms))
-            self.as_of_ms = self.time_ms
+            self._whole = True
             raise
 
     @contextmanager
@@ -217,9 +219,32 @@ def _time_forgotten() -> AbstractContextManager[Any]:
     return method(Replica, "replay", replay)
 
 
+def _half_applied() -> AbstractContextManager[Any]:
+    def take(self: Replica[Any], entries: Sequence[Landed], as_of_ms: int) -> None:
+        for entry in entries:
+            self._apply(entry)
+        self.as_of_ms = as_of_ms
+        self._whole = True
+
+    return method(Replica, "_take", take)
+
+
+def _jumps_believed() -> AbstractContextManager[Any]:
+    return method(StoreTime, "settle", lambda self, date_ms: date_ms)
+
+
+def _local_time() -> AbstractContextManager[Any]:
+    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+        return _append(self, offset, payload, time_ms=self._runtime.clock.now_ms(), as_of_ms=as_of_ms)
+
+    return method(SharedLog, "append", append)
+
+
+_EXPIRE = "tests/streamlog/level_one/test_expire.py"
 _HANDLE = "tests/streamlog/journal/test_handle.py"
 _LOG = "tests/storage/test_log.py"
 _REPLICA = "tests/storage/test_replica.py"
+_REPLICA_INTERRUPTED = "tests/storage/test_replica_interrupted.py"
 
 
 MUTANTS = [
@@ -265,7 +290,7 @@ MUTANTS = [
         (f"{_LOG}::test_truncation_raises_the_boundary_before_it_deletes",),
     ),
     Mutant(
-        28,
+        39,
         "raised-for-ever",
         "l0gc/storage/boundary.py::Boundary.lift",
         "there is no deadline for raising the boundary",
@@ -296,6 +321,7 @@ MUTANTS = [
         _ids_not_compared,
         (
             f"{_LOG}::test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_repeated",
+            f"{_LOG}::test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed",
             f"{_HANDLE}::test_an_append_whose_reply_is_lost_lands_once",
         ),
     ),
@@ -316,6 +342,27 @@ MUTANTS = [
         (f"{_LOG}::test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry",),
     ),
     Mutant(
+        16,
+        "jumps-believed",
+        "l0gc/storage/store_time.py::StoreTime.settle",
+        "one reply's `Date` is the time, wherever it jumps",
+        _jumps_believed,
+        (
+            f"{_EXPIRE}::test_one_reply_that_is_weeks_ahead_deletes_nothing",
+            f"{_REPLICA}::test_no_entry_gets_a_time_that_another_reply_does_not_confirm",
+        ),
+        simulated=False,
+    ),
+    Mutant(
+        16,
+        "entries-by-local-clock",
+        "l0gc/storage/replica.py::Replica.propose",
+        "entries, and the records in them, have the time of the process's clock",
+        _local_time,
+        (f"{_EXPIRE}::test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as_others",),
+        simulated=False,
+    ),
+    Mutant(
         18,
         "state-ahead-of-log",
         "l0gc/storage/replica.py::Replica.propose",
@@ -324,11 +371,20 @@ MUTANTS = [
         (f"{_REPLICA}::test_the_state_holds_only_what_has_landed",),
     ),
     Mutant(
+        29,
+        "half-applied",
+        "l0gc/storage/replica.py::Replica._take",
+        "a state that an exception has left half changed is believed",
+        _half_applied,
+        (f"{_REPLICA_INTERRUPTED}::test_a_catch_up_that_is_interrupted_leaves_no_half_state",),
+    ),
+    Mutant(
         18,
         "time-forgotten",
         "l0gc/storage/replica.py::Replica.replay",
         "a replay does not take the log's time from its checkpoint",
         _time_forgotten,
         (f"{_REPLICA}::test_a_replay_restores_the_time_of_the_log_from_its_checkpoint",),
+        simulated=False,
     ),
 ]

@@ -21,6 +21,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.uploader import Uploader
 from l0gc.streamlog.journal.entries import ReconciledTopic
+from l0gc.streamlog.journal.l1 import Change
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.level_one import write as level_one_write
 from l0gc.streamlog.reader import _RunReader
@@ -115,8 +116,8 @@ def _named_before_stored() -> AbstractContextManager[Any]:
 
 
 def _files_not_compared() -> AbstractContextManager[Any]:
-    def check(e: ReconciledTopic) -> tuple[Rows, Rows]:
-        return unpack(e.ranges, RANGE), unpack(e.files, L1_ROW)
+    def check(e: ReconciledTopic) -> tuple[Rows, Change]:
+        return unpack(e.ranges, RANGE), Change(unpack(e.files, L1_ROW))
 
     return everywhere("l0gc.streamlog.journal.topic", "check_commit", check)
 
@@ -238,6 +239,7 @@ MUTANTS = [
         "`--min-age` goes by the process's clock",
         _age_by_the_local_clock,
         ("tests/collect/test_local.py::test_age_is_judged_by_the_stores_clock",),
+        simulated=False,
     ),
     Mutant(
         19,
@@ -246,6 +248,7 @@ MUTANTS = [
         "a reader does not look again",
         _looks_once,
         ("tests/streamlog/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",),
+        simulated=False,
     ),
     Mutant(
         20,
@@ -272,7 +275,7 @@ MUTANTS = [
         (f"{_RESUME}::test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload",),
     ),
     Mutant(
-        28,
+        39,
         "recorded-in-the-bucket",
         "l0gc/collect/record_places.py::sink_of",
         "a run's record goes into the bucket in any case",
@@ -296,5 +299,7 @@ MUTANTS = [
         "l0gc/streamlog/ingest/uploader.py::Uploader",
         "the parts that landed are sent again beside the one that was refused",
         _refused_twice,
+        (f"{_SEVERAL}::test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused",),
+        simulated=False,
     ),
 ]

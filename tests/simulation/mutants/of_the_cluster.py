@@ -10,18 +10,21 @@ from unittest import mock
 import msgspec
 
 import l0gc.streamlog.controller.state
-import l0gc.streamlog.epoch_source
 import l0gc.streamlog.housekeep
+import l0gc.streamlog.journal.summary
 import l0gc.streamlog.reader
 import l0gc.watermark.compute
 import l0gc.watermark.external_files
+from l0gc.collect.garbage import Fact
+from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.entries import Tick
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.epoch_source import JournalTask
+from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.summary import JournalTask
 from l0gc.watermark.compute import Watermark, check_epochs
 from l0gc.watermark.publication import (
     PublishedWatermark,
@@ -34,11 +37,11 @@ from tests.simulation.mutants.tools import Mutant, everywhere, method
 
 _COMPUTE = "l0gc.watermark.compute"
 _PUBLICATION = "l0gc.watermark.publication"
-_SOURCE = "l0gc.streamlog.epoch_source"
+_SOURCE = "l0gc.streamlog.journal.summary"
 _compute = l0gc.watermark.compute.compute
 _snapshot = Controller.snapshot
 _bounds = JournalState.bounds
-_tasks_of = l0gc.streamlog.epoch_source.tasks_of
+_tasks_of = l0gc.streamlog.journal.summary.tasks_of
 _propose = Controller._propose
 _read_files = l0gc.watermark.external_files._read
 _BETWEEN_S = 60.0
@@ -64,8 +67,8 @@ def _epoch_read_apart() -> AbstractContextManager[Any]:
 
 
 def _unreadable_left_out() -> AbstractContextManager[Any]:
-    def unreadable(task: JournalTask, error: str) -> UnitSummary:
-        return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=error)
+    def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
+        return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=str(error))
 
     return everywhere(_SOURCE, "unreadable", unreadable)
 
@@ -138,6 +141,10 @@ def _unknown_topics_are_fine() -> AbstractContextManager[Any]:
     return method(ControllerState, "knows", lambda self, revision, topic_id: True)
 
 
+def _folders_of_unknown_topics_go() -> AbstractContextManager[Any]:
+    return method(JournalLook, "_of_unlisted", lambda self, k: Fact(k.epoch, self._lowest, needed=False))
+
+
 def _any_cluster_id() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "check_cluster_id", lambda cluster_id, found, source: None)
 
@@ -183,6 +190,7 @@ def _one_log_ends_all() -> AbstractContextManager[Any]:
 
 
 _TEST_COMPUTE = "tests/watermark/test_compute.py"
+_TEST_GARBAGE = "tests/streamlog/test_garbage.py"
 _TEST_HOUSEKEEP = "tests/streamlog/test_housekeep.py"
 _TEST_PIPELINE = "tests/watermark/test_pipeline.py"
 _TEST_PUBLICATION = "tests/watermark/test_publication.py"
@@ -211,7 +219,7 @@ MUTANTS = [
     Mutant(
         6,
         "unreadable-left-out",
-        "l0gc/streamlog/epoch_source.py::unreadable",
+        "l0gc/streamlog/journal/summary.py::unreadable",
         "a journal that cannot be read does not count",
         _unreadable_left_out,
         (f"{_TEST_SOURCE}::test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named",),
@@ -227,10 +235,11 @@ MUTANTS = [
     Mutant(
         6,
         "deleted-hold-back",
-        "l0gc/streamlog/epoch_source.py::tasks_of",
+        "l0gc/streamlog/journal/summary.py::tasks_of",
         "deleted topics hold M",
         _deleted_hold_back,
         (f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",),
+        simulated=False,
     ),
     Mutant(
         6,
@@ -296,6 +305,18 @@ MUTANTS = [
         simulated=False,
     ),
     Mutant(
+        10,
+        "unknown-folders-go",
+        "l0gc/streamlog/garbage_look.py::JournalLook",
+        "what lies in the folder of a topic that nobody knows is an orphan",
+        _folders_of_unknown_topics_go,
+        (
+            f"{_TEST_GARBAGE}::test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done",
+            f"{_TEST_GARBAGE}::test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1",
+        ),
+        simulated=False,
+    ),
+    Mutant(
         11,
         "any-cluster-id",
         "l0gc/watermark/compute.py::check_cluster_id",
@@ -305,6 +326,7 @@ MUTANTS = [
             f"{_TEST_COMPUTE}::test_another_clusters_data_is_refused",
             f"{_TEST_PUBLICATION}::test_another_clusters_watermark_is_neither_read_nor_replaced",
         ),
+        simulated=False,
     ),
     Mutant(
         11,
@@ -329,6 +351,7 @@ MUTANTS = [
         "M is compared, then written without a condition",
         _publication_without_swap,
         (f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",),
+        simulated=False,
     ),
     Mutant(
         16,
@@ -339,7 +362,7 @@ MUTANTS = [
         ("tests/streamlog/controller/test_handle.py::test_a_tick_is_due_by_the_stores_clock",),
     ),
     Mutant(
-        29,
+        40,
         "one-log-ends-all",
         "l0gc/streamlog/housekeep.py::housekeep",
         "what fails at one log ends the whole run",

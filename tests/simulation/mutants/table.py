@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.mutants.hunt import Caught, range_of
+from tests.simulation.mutants.hunt import SEVERAL, Caught
 from tests.simulation.mutants.tools import Mutant
 
 DOCUMENT = Path(__file__).parents[3] / "docs/safety.md"
@@ -14,7 +15,6 @@ REGENERATE = "python -m tests.simulation.mutants --find"
 _HEAD = "| # | hazard | guard | mutant | seeds | test |\n| --- | --- | --- | --- | --- | --- |\n"
 _TABLE = re.compile(re.escape(_HEAD) + r"((?:\|.*\|\n)+)")
 _NEVER = "none"
-_FROM = "0 to "
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Row:
         return self.mutant.split("`")[1]
 
     @property
-    def range(self) -> int:
-        """So many seeds, from 0 on, find the mutant; 0 if the simulation does not."""
-        return 0 if self.seeds == _NEVER else int(self.seeds.removeprefix(_FROM)) + 1
+    def found_by(self) -> list[int]:
+        """The seeds that found the mutant; none if the simulation does not, or too rarely."""
+        return [] if self.seeds == _NEVER else [int(seed) for seed in self.seeds.split(", ")]
 
     def __str__(self) -> str:
         cells = (self.number, self.hazard, self.guard, self.mutant, self.seeds, self.tests)
@@ -54,26 +54,26 @@ def hazards(text: str) -> dict[int, str]:
     return {int(row.number): row.hazard for row in rows(text) if row.number}
 
 
-def row_of(mutant: Mutant, hazard: str, seeds: int) -> Row:
+def row_of(mutant: Mutant, hazard: str, seeds: Sequence[int]) -> Row:
     return Row(
         str(mutant.hazard) if hazard else "",
         hazard,
         f"`{mutant.guard}`",
         f"`{mutant.name}`: {mutant.what}",
-        f"{_FROM}{seeds - 1}" if seeds else _NEVER,
+        ", ".join(map(str, seeds)) or _NEVER,
         "<br>".join(f"`{t}`" for t in mutant.tests),
     )
 
 
 def written(text: str, mutants: list[Mutant], found: dict[str, list[Caught]]) -> str:
     """The document with a line for each mutant: what `found` says of it, and else what the document says now."""
-    before = {row.name: row.range for row in rows(text)}
+    before = {row.name: row.found_by for row in rows(text)}
     about = hazards(text)
     lines, last = [], -1
     for m in mutants:
-        seeds = before.get(m.name, 0) if m.simulated else 0
+        seeds = before.get(m.name, []) if m.simulated else []
         if m.name in found:
-            seeds = range_of(found[m.name])
+            seeds = [c.seed for c in found[m.name]] if len(found[m.name]) == SEVERAL else []
         lines.append(str(row_of(m, about[m.hazard] if m.hazard != last else "", seeds)))
         last = m.hazard
     return _TABLE.sub(lambda _: _HEAD + "".join(lines), text, count=1)

@@ -27,6 +27,7 @@ class Mutant:
         off: switches it off.
         tests: node ids of tests that fail then.
         simulated: whether the simulation has to find it, too.
+        set_back: whether it is hunted by the seeds of `set_back.py`, in which parts of the bucket go back.
     """
 
     hazard: int
@@ -36,6 +37,7 @@ class Mutant:
     off: Switch
     tests: tuple[str, ...] = ()
     simulated: bool = True
+    set_back: bool = False
 
 
 @contextmanager

@@ -327,7 +327,6 @@ def test_a_batch_with_a_producer_and_an_id_is_written_once_and_one_without_each_
         write_batch(cluster, rows("a", 10), topic="events", producerName="nightly", batchId="7")
         write_batch(cluster, rows("b", 10), topic="events")
     write_batch(cluster, rows("c", 10), topic="events", producerName="nightly", batchId="8")
-    write_batch(cluster, rows("d", 10), topic="events", producerName="nightly", batchId="3")  # ids rise
     assert stored_values(cluster, "events") == joined(of("a", 10), of("b", 10), of("b", 10), of("c", 10))
 
 

@@ -7,6 +7,7 @@ import pytest
 from l0gc.errors import (
     ClusterMismatchError,
     EpochExpectationError,
+    EpochRegressionError,
     InvalidProducerEpochError,
     TopicExistsError,
     UsageError,
@@ -25,6 +26,7 @@ from l0gc.streamlog.controller.entries import (
     InitProducer,
     Tick,
 )
+from l0gc.streamlog.controller.machine import refusal
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, ControllerState, Producer
 from tests.support.controller import FOUNDED, MACHINE, P0, created, state_of
 
@@ -151,6 +153,21 @@ def test_a_producer_that_bumps_its_own_epoch_may_repeat_that_after_a_lost_reply(
     assert again == InitProducer("p", 7, 2, 1, "run-2")
     with pytest.raises(InvalidProducerEpochError):
         decide(state_of(FOUNDED, P0, bump, again), (7, 0, "run-0"))
+
+
+def test_a_new_instance_goes_above_what_a_journal_has_seen_and_never_above_the_cluster_epoch() -> None:
+    """A log that was restored has forgotten the runs of epochs 1 to 3, and has advanced since."""
+    state = state_of(FOUNDED, P0, Tick(), Tick())
+    entry = decide_init_producer(state, "p", None, new_id=7, new_run="new", above=3)
+    assert entry == InitProducer("p", 7, 4, -1, "new")
+    assert refusal(state, 4, entry) is None
+    assert decide_init_producer(state, "p", None, new_id=7, new_run="new", above=-1) == InitProducer(
+        "p", 7, 1, -1, "new"
+    )
+    with pytest.raises(
+        EpochRegressionError, match="epoch 4 of producer 'p', and the controller log is only at epoch 3"
+    ):
+        decide_init_producer(state, "p", None, new_id=7, new_run="new", above=4)
 
 
 def test_two_instances_with_one_epoch_do_not_become_one() -> None:

@@ -24,6 +24,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
+from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply, memory_cluster
 
 
@@ -536,9 +537,44 @@ def test_an_operator_advances_above_an_epoch_and_no_further() -> None:
     assert cluster.controller.advance_above(7) == 8
     assert another(cluster).controller.advance_above(3) == 8
     for epoch in (-2, 10**18 - 1):
-        with pytest.raises(UsageError, match="no cluster epoch above"):
+        with pytest.raises(UsageError, match="cannot be advanced above"):
             cluster.controller.advance_above(epoch)
     assert cluster.controller.epoch() == 8
+
+
+def test_a_far_jump_is_one_entry_and_each_later_entry_begins_the_next_epoch() -> None:
+    cluster = memory_cluster()
+    controller = cluster.controller
+    old, _ = controller.create_topic("old", 1)
+    far = 10**17
+    assert controller.advance_above(far) == far + 1
+    assert controller.replica.offset == 2
+    began = store_of(cluster).clock.ms
+    new, _ = controller.create_topic("new", 1)
+    assert (old.revision, new.revision, controller.advance()) == (1, far + 2, far + 3)
+    assert controller.advance_above(far + 10) == far + 11
+    assert controller.advance(far + 11, "me") == controller.advance(far + 11, "me") == far + 12
+    for _ in range(2):
+        other = another(cluster)
+        assert other.controller.epoch() == far + 12
+        assert other.controller.began_ms(far + 12) is not None
+        assert other.controller.began_ms(far + 11) is not None
+        assert [other.controller.began_ms(e) for e in (1, far + 2, far + 10)] == [None] * 3
+        controller.replica.write_checkpoint()
+    controller.delete_topic("new")
+    assert another(cluster).controller.snapshot().deleted[0].deleted_epoch == far + 13
+    assert began == store_of(cluster).clock.ms
+
+
+def test_an_epoch_that_is_not_far_enough_is_refused_before_anything_is_written() -> None:
+    cluster = memory_cluster()
+    cluster_id = cluster.controller.snapshot().cluster_id
+    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, 4, 20, 0))
+    before = dict(store_of(cluster).objects)
+    with pytest.raises(EpochRegressionError, match="--above 18 is not far enough"):
+        cluster.controller.advance_above(18)
+    assert store_of(cluster).objects == before
+    assert cluster.controller.advance_above(19) == 20
 
 
 def test_two_that_advance_above_the_same_epoch_at_once_do_it_once() -> None:

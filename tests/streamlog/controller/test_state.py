@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l0gc.epoch import HIGHEST_JUMP
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, TopicNotFoundError
 from l0gc.keys import PartitionId
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.decisions import (
     decide_advance,
     decide_bootstrap,
@@ -26,12 +27,12 @@ from l0gc.streamlog.controller.entries import (
     ControllerEntry,
     CreateTopic,
     DeleteTopic,
+    ForgetTopics,
     InitProducer,
     Tick,
 )
 from l0gc.streamlog.controller.machine import refusal
 from l0gc.streamlog.controller.state import (
-    CLOSE_EPOCHS,
     NAME_EXPIRY_MS,
     PRODUCER_EXPIRY_MS,
     RUN_LIMIT_MS,
@@ -65,14 +66,14 @@ def test_a_topic_that_is_created_again_is_another_one() -> None:
     assert [d.topic.revision for d in state.deleted] == [1]
 
 
-def test_a_deleted_topic_is_closed_in_its_journals_for_a_while_and_known_for_ever() -> None:
+def test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten() -> None:
+    """Hazard 6."""
     entries: list[ControllerEntry] = [FOUNDED, created("s", 1), created("t", 2, 2), DeleteTopic("t", 2)]
-    entries += [DeleteTopic("s", 1), *[Tick()] * (CLOSE_EPOCHS - 2)]
-    s, t = (d.topic for d in sorted(state_of(*entries).deleted, key=lambda d: d.topic.name))
-    assert state_of(*entries).to_be_closed() == {1: [t], 2: [t], 0: [s]}
-    assert state_of(*entries, Tick()).to_be_closed() == {0: [s]}
-    later = state_of(*entries, Tick(), Tick())
-    assert later.to_be_closed() == {}
+    entries += [DeleteTopic("s", 1), *[Tick()] * 2000]
+    later = state_of(*entries)
+    s, t = (d.topic for d in sorted(later.deleted, key=lambda d: d.topic.name))
+    assert later.deleted_of() == {1: [t], 2: [t], 0: [s]}
+    assert state_of(*entries, ForgetTopics([2])).deleted_of() == {0: [s]}
     assert later.knows(2, "id-t")
     assert not later.knows(2, "id-s")
     assert not later.knows(9, "id-t")
@@ -103,9 +104,14 @@ def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
         FOUNDED,
         Tick(3, "a\nb"),
         Tick(3, "x" * 201),
+        Tick(to=4),  # an operator's jump leads upward, and leaves epochs to go on with
+        Tick(to=5),
+        Tick(to=HIGHEST_JUMP + 1),
         bump(2),  # the epoch goes down, stays, jumps
         bump(3, 2),
         bump(5, 3),
+        bump(3),
+        bump(7),  # above the cluster epoch
         bump(4, 2),  # it was bumped from an epoch that it was not at
         bump(4, 3, producer_id=8),  # another id
         bump(0, producer_id=-1),
@@ -241,7 +247,7 @@ def test_a_checkpoint_with_one_byte_changed_is_read_or_corrupt(at: int, value: i
         return
     for name in state.topics:
         assert sum(run.count for run in state.topic(name).runs()) == state.topic(name).partitions
-    state.to_be_closed()
+    state.deleted_of()
     state.place(1)
 
 

@@ -39,7 +39,7 @@ def extents_of(packed: Packed, part: int = 0) -> list[Extent]:
     o = ObjectExtents(KEY, 7, 3, "id", p.start, p.blocks, p.partitions, p.records)
     topic = TopicState(3, "id")
     check_object(o)
-    topic.land(o, 0)
+    topic.land(o, 0, NOW_MS)
     return [e for partition in unpack(p.partitions, NUMBER) for e in topic.extents(int(partition))]
 
 
@@ -49,7 +49,7 @@ def read(packed: Packed, extent: Extent) -> pa.RecordBatch:
 
 
 def one_block(*values: bytes) -> tuple[bytes, Block]:
-    packed = pack([[chunk(0, values)]], NOW_MS)
+    packed = pack([[chunk(0, values)]])
     return packed.body, extents_of(packed)[0].block
 
 
@@ -69,7 +69,7 @@ def test_every_record_comes_out_as_it_went_in(
             made[-1].append(chunk(partition, [v for v, _ in part], [k for _, k in part]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(extents, "BLOCK_BYTES", block_bytes)
-        packed = pack(made, NOW_MS)
+        packed = pack(made)
     at = 0
     for number, chunks in enumerate(made):
         p = packed.parts[number]
@@ -90,7 +90,7 @@ def test_many_small_extents_share_a_block_and_a_large_one_has_its_own() -> None:
     small = [chunk(p, [b"x" * 1000] * 2) for p in range(500)]
     large = chunk(500, [b"y" * 1000] * 500)
     more = [chunk(501 + p, [b"z" * 1000]) for p in range(10)]
-    blocks = unpack(pack([[*small, large, *more]], NOW_MS).parts[0].blocks, BLOCK)
+    blocks = unpack(pack([[*small, large, *more]]).parts[0].blocks, BLOCK)
     assert blocks["extents"].sum() == 511
     assert blocks["extents"].tolist()[-2:] == [1, 10]
     assert len(blocks) == 4 + 2
@@ -100,8 +100,8 @@ def test_many_small_extents_share_a_block_and_a_large_one_has_its_own() -> None:
 
 def test_an_object_does_not_grow_by_its_extents() -> None:
     values = [b'{"n":%06d,"text":"the same"}' % n for n in range(4000)]
-    whole = pack([[chunk(0, values)]], NOW_MS)
-    spread = pack([[chunk(p, values[p::2000]) for p in range(2000)]], NOW_MS)
+    whole = pack([[chunk(0, values)]])
+    spread = pack([[chunk(p, values[p::2000]) for p in range(2000)]])
     assert len(spread.body) < 1.5 * len(whole.body)
     p = spread.parts[0]
     assert len(p.partitions) + len(p.records) == 8 * 2000
@@ -121,7 +121,7 @@ def test_a_changed_a_missing_and_a_foreign_byte_are_reported_by_name() -> None:
 
 def claimed(body: bytes) -> Block:
     """A block that says of these bytes what they are."""
-    return Block(0, len(body), crc32c(body))
+    return Block(0, len(body), crc32c(body), 1 << 20, NOW_MS)
 
 
 def test_what_has_the_right_checksum_and_is_no_block_is_reported_by_name() -> None:
@@ -140,16 +140,41 @@ def test_fewer_records_than_the_log_says_are_corrupt() -> None:
         rows_of(batch, Extent(KEY, 7, 0, 0, block, 1, 2, 0))
 
 
-@pytest.mark.parametrize(
-    "rows", [[], [{"timestamp": 0, "key": None, "value": None}], [{"timestamp": None, "value": b""}]]
-)
+@pytest.mark.parametrize("rows", [[], [{"key": None, "value": None}], [{"key": b"k"}]])
 def test_a_block_without_records_or_without_a_value_is_corrupt(rows: list[dict[str, object]]) -> None:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, extents.SCHEMA) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, extents.SCHEMA))
+    with pa.ipc.new_stream(sink, extents.STORED) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, extents.STORED))
     body = sink.getvalue().to_pybytes()
     with pytest.raises(CorruptObjectError, match="records of another kind"):
         decode_block(body, KEY, claimed(body))
+
+
+def test_a_block_that_unpacks_to_more_than_the_log_says_is_refused_before_it_is_unpacked() -> None:
+    body, block = one_block(bytes(8 << 20))
+    assert len(body) < 10_000
+    assert decode_block(body, KEY, block).column("value").to_pylist() == [bytes(8 << 20)]
+    before = pa.total_allocated_bytes()
+    with pytest.raises(
+        CorruptObjectError, match=f"^{KEY} at bytes .* would unpack to .* where the log says {block.bytes - 1:,}"
+    ):
+        decode_block(body, KEY, block._replace(bytes=block.bytes - 1))
+    assert pa.total_allocated_bytes() == before
+
+
+@pytest.mark.parametrize("packing", [None, "zstd", "lz4"])
+def test_what_a_record_batch_unpacks_to_is_read_from_its_metadata(packing: str | None) -> None:
+    keys, values = pa.array([b"k", None, b"kk"] * 99, pa.binary()), pa.array([b"v" * 100] * 297, pa.binary())
+    batch = pa.RecordBatch.from_arrays([keys, values], schema=extents.STORED)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, extents.STORED, options=pa.ipc.IpcWriteOptions(compression=packing)) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch.slice(0, 3))
+    sizes = [extents.unpacked_bytes(m) for m in pa.ipc.MessageReader.open_stream(sink.getvalue())]
+    exact = [sum(b.size for c in some for b in c.buffers() if b is not None) for some in (batch, batch.slice(0, 3))]
+    assert [size > 0 for size in sizes] == [False, True, True]
+    assert exact[0] - 64 <= sizes[1] <= exact[0]
+    assert 0 < sizes[2] < 1000
 
 
 def test_a_block_whose_buffers_are_not_what_it_says_of_them_is_corrupt() -> None:
@@ -184,7 +209,7 @@ def test_an_object_that_is_shorter_than_the_log_says_is_corrupt_and_a_failing_st
 
 
 def test_partitions_are_those_of_the_records() -> None:
-    packed = pack([[chunk(2, [b"a"]), chunk(7, [b"b", b"c"])], [chunk(9, [b"d"])]], NOW_MS)
+    packed = pack([[chunk(2, [b"a"]), chunk(7, [b"b", b"c"])], [chunk(9, [b"d"])]])
     assert [unpack(p.partitions, NUMBER).tolist() for p in packed.parts] == [[2, 7], [9]]
     assert [unpack(p.records, NUMBER).tolist() for p in packed.parts] == [[1, 2], [1]]
     assert all(np.frombuffer(p.blocks, BLOCK)["crc32c"].all() for p in packed.parts)

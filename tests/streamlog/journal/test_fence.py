@@ -10,7 +10,7 @@ import pytest
 from l0gc.errors import StaleClusterEpochError
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.window import EpochWindow
-from tests.support.fence import PATIENCE_S, Applied, Writer, fence_on, fenced
+from tests.support.fence import PATIENCE_S, Applied, Writer, fence_on, fenced, held
 from tests.support.journal import of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -211,7 +211,7 @@ def test_an_epoch_that_falls_below_while_it_waits_is_refused(epoch: int) -> None
 
 def test_an_error_while_it_is_held_gives_the_fence_back() -> None:
     fence, applied = fence_on(5, 5)
-    with pytest.raises(RuntimeError), fence.fence_epoch(5):
+    with pytest.raises(RuntimeError), held(fence, 5):
         raise RuntimeError
     with Writer(fence, applied, 6) as new:
         assert new.admitted.wait(PATIENCE_S)
@@ -228,7 +228,7 @@ def test_many_threads_at_many_epochs_all_come_through() -> None:
         for n in range(60):
             epoch = n // 4 + seed % 3
             try:
-                with fence.fence_epoch(epoch) as window:
+                with held(fence, epoch) as window:
                     inside.append(epoch)
                     assert epoch in window
                 outcomes.append(1)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from l0gc.errors import StaleClusterEpochError
 from l0gc.streamlog.journal.fence import FenceCounters
 from l0gc.streamlog.journal.window import EpochWindow
-from tests.support.fence import Writer, fence_on, fenced
+from tests.support.fence import Writer, fence_on, fenced, held
 
 
 def test_counts_slides_sizes_refusals_and_fences() -> None:
@@ -48,7 +48,7 @@ def test_the_counted_window_size_is_that_of_the_window_now() -> None:
 def test_an_epoch_that_the_log_refuses_after_the_fence_let_it_in_is_counted_apart() -> None:
     fence, _ = fence_on(5, 5)
     refused = StaleClusterEpochError("the log is at [9, 12]", epoch=6, window=(9, 12))
-    with fence.fence_epoch(6):
+    with held(fence, 6):
         fence.count_rejected_at_landing(refused)
     c = fence.counters
     assert (c.rejected_below_window, c.rejected_at_landing, c.last_rejected_gap) == (0, 1, 3)
@@ -110,7 +110,7 @@ class AnySequence(RuleBasedStateMachine):
         epoch = before.newest + step
         if epoch > before.newest and self.held:
             return  # it would wait
-        attempt = self.fence.fence_epoch(epoch)
+        attempt = held(self.fence, epoch)
         if epoch < before.oldest:
             with pytest.raises(StaleClusterEpochError):
                 attempt.__enter__()

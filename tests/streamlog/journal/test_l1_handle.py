@@ -131,6 +131,15 @@ def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.Monkey
     assert not other.state.has_dropped(topic.revision)
 
 
+def test_what_a_closed_topic_dropped_counts_epochs_from_the_closing_and_not_from_an_idle_journals_window() -> None:
+    """Hazard 26."""
+    cluster, topic, handle = lifted(1, 1)
+    cluster.controller.advance_above(20)
+    deleted = cluster.controller.delete_topic(topic.name)
+    assert handle.close(deleted.revision, deleted.topic_id)
+    assert set(handle.state.dropped["dropped_epoch"].tolist()) == {22}
+
+
 def test_a_closed_topic_is_refused_for_ever_also_from_a_checkpoint() -> None:
     """Hazard 6."""
     cluster, topic, handle = lifted(1, 1)

@@ -19,7 +19,7 @@ from l0gc.errors import (
     ProtocolError,
     UnknownProducerError,
 )
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.decisions import decide_init_producer
 from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, InitProducer, Tick, encode_entry
 from l0gc.streamlog.controller.machine import ControllerMachine

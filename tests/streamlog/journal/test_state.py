@@ -20,7 +20,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
     StaleReconcilerError,
 )
-from l0gc.storage.log import Landed
+from l0gc.storage.entry import Landed
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.commits import without
@@ -28,6 +28,7 @@ from l0gc.streamlog.journal.entries import (
     Advance,
     Barrier,
     Closed,
+    ClosedTopic,
     ObjectExtents,
     Objects,
     Reconciled,
@@ -152,7 +153,7 @@ def step(j: Journal, n: int, kind: str, a: int, records: dict[int, int], revisio
     elif kind == "barrier":
         j.apply(Barrier(a))
     elif kind == "close" and a:
-        j.apply(Closed(revision))
+        j.apply(Closed([ClosedTopic(revision)]))
     elif kind == "reconcile":
         upto = {}
         for partition in records:
@@ -449,7 +450,7 @@ def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
     """Hazard 6."""
     j = two_objects()
     commit = reconciled(j.state, {0: 2}, 1)
-    j.apply(Closed(REVISION))
+    j.apply(Closed([ClosedTopic(REVISION)]))
     assert j.state.closed(REVISION)
     assert j.state.extents(REVISION, 0) == []
     with pytest.raises(PartitionClosedError):
@@ -463,7 +464,7 @@ def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
 
 def test_a_topic_that_nothing_landed_in_can_be_closed() -> None:
     j = Journal()
-    j.apply(Closed(REVISION))
+    j.apply(Closed([ClosedTopic(REVISION)]))
     with pytest.raises(PartitionClosedError):
         admit(copy_of(j.state), extents_of(6))
 
@@ -482,7 +483,7 @@ def test_what_is_no_entry_is_named_and_changes_nothing(payload: bytes) -> None:
 
 def test_an_entry_without_effect_that_nobody_writes_is_corrupt() -> None:
     j = Journal()
-    for entry in (Objects([]), Reconciled(1, 1, []), Advance(-1), Closed(-5)):
+    for entry in (Objects([]), Reconciled(1, 1, []), Advance(-1), Closed([ClosedTopic(-5)])):
         with pytest.raises(CorruptObjectError):
             j.apply(entry)
 

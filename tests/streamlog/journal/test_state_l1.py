@@ -22,7 +22,9 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.commits import without
 from l0gc.streamlog.journal.entries import (
     Advance,
+    Barrier,
     Closed,
+    ClosedTopic,
     Expired,
     ExpiredTopic,
     FenceL1,
@@ -31,8 +33,9 @@ from l0gc.streamlog.journal.entries import (
     Purged,
     Reconciled,
     ReconciledTopic,
+    SetBack,
 )
-from l0gc.streamlog.journal.l1 import GAP, INDEX_MOVED_ON, MOVED_ON, NAMED_TWICE, NOT_ALL
+from l0gc.streamlog.journal.l1 import BELOW, GAP, INDEX_MOVED_ON, MOVED_ON, NAMED_TWICE, NOT_ALL
 from l0gc.streamlog.journal.rows import (
     INDEX_OBJECT,
     INDEX_TREE,
@@ -48,6 +51,7 @@ from l0gc.streamlog.journal.rows import (
 )
 from l0gc.streamlog.journal.state import JournalState, expiry_refusals, merge_refusals, refusals
 from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.journal.window import EpochWindow
 from tests.support.journal import (
     REVISION,
     TOPIC_ID,
@@ -172,7 +176,7 @@ def test_a_merge_that_lost_to_an_expiry_or_to_the_end_of_the_topic_is_refused() 
     j.apply(expired({0: 10}))
     assert why_merge(j, late) == {0: MOVED_ON}
     late = merged(j, 1, 2)
-    j.apply(Closed(REVISION, TOPIC_ID))
+    j.apply(Closed([ClosedTopic(REVISION, TOPIC_ID)]))
     with pytest.raises(PartitionClosedError):
         merge_refusals(j.state, late.topics[0])
 
@@ -448,6 +452,22 @@ def test_the_l1_fence_only_rises() -> None:
     assert j.state.l1_fence == 5
 
 
+def test_an_older_log_is_accepted_once_for_each_time_at_a_fresh_epoch_below_which_nothing_counts() -> None:
+    """Hazard 38."""
+    j = Journal()
+    j.apply(FenceL1(5))
+    j.apply(Barrier(6))
+    for wrong in (SetBack(5, 1), SetBack(7, 0)):
+        with pytest.raises(CorruptObjectError):
+            j.apply(wrong)
+    j.apply(SetBack(7, 1))
+    assert (j.state.window, j.state.l1_fence, j.state.kept_below, j.state.set_backs) == (EpochWindow(7, 7), 7, 7, 1)
+    with pytest.raises(CorruptObjectError, match="accepted 1 times before"):
+        j.apply(SetBack(8, 1))
+    j.apply(SetBack(8, 4))
+    assert j.state.set_backs == 4
+
+
 @pytest.mark.parametrize("which", ["entry", "file", "index"])
 def test_what_is_stamped_below_the_fence_is_never_named(which: str) -> None:
     """Hazard 25: vacuum deletes what is stamped below the fence and not named after it."""
@@ -475,7 +495,7 @@ def test_the_rows_of_a_closed_topic_are_dropped_and_it_stays_closed_when_they_ar
     j = lifted()
     j.apply(spilled(j, 3))
     j.apply(merged(j, 0, 1))
-    j.apply(Closed(REVISION, TOPIC_ID), time_ms=90)
+    j.apply(Closed([ClosedTopic(REVISION, TOPIC_ID)]), time_ms=90)
     assert j.state.topics == {}
     assert sorted(j.state.dropped[["kind", "partition", "base", "last"]].tolist()) == sorted(
         [(INDEX_TREE, 0, 0, 29), (L1_OBJECT, 0, 30, 39), (L1_OBJECT, 0, 40, 49), (L1_OBJECT, 0, 30, 49)]
@@ -488,7 +508,19 @@ def test_the_rows_of_a_closed_topic_are_dropped_and_it_stays_closed_when_they_ar
     again = MACHINE.decode(MACHINE.encode(j.state), "a copy")
     with pytest.raises(PartitionClosedError):
         Admission(again.window, again.topics, again.producers, again.closed).admit(extents_of(9))
-    j.apply(Closed(REVISION))  # as a second deleter does
+    j.apply(Closed([ClosedTopic(REVISION)]))  # as a second deleter does
+
+
+def test_a_closing_of_several_topics_is_taken_as_a_whole_or_not_at_all() -> None:
+    j = lifted()
+    before = MACHINE.encode(j.state)
+    for topics in ([], [ClosedTopic(5), ClosedTopic(5)], [ClosedTopic(5), ClosedTopic(REVISION, "another")]):
+        with pytest.raises(CorruptObjectError, match="should never have landed"):
+            j.apply(Closed(topics))
+        assert MACHINE.encode(j.state) == before
+    j.apply(Closed([ClosedTopic(9), ClosedTopic(REVISION, TOPIC_ID), ClosedTopic(5)]))
+    assert j.state.closed_revisions.tolist() == sorted([5, 9, REVISION])
+    assert j.state.topics == {}
 
 
 def test_a_purge_forgets_what_it_names_and_nothing_else() -> None:
@@ -510,21 +542,77 @@ def test_a_checkpoint_holds_all_of_it() -> None:
     j.apply(merged(j, 0, 1))
     j.apply(expired({1: 15}))
     j.apply(FenceL1(EPOCH))
-    j.apply(Closed(99))
+    j.apply(Closed([ClosedTopic(99)]))
+    j.apply(SetBack(EPOCH + 9, 2))
     copy = MACHINE.decode(MACHINE.encode(j.state), "a copy")
     assert MACHINE.encode(copy) == MACHINE.encode(j.state)
-    assert (copy.l1_fence, copy.closed(99), len(copy.dropped)) == (EPOCH, True, 3)
+    assert (copy.l1_fence, copy.closed(99), len(copy.dropped)) == (EPOCH + 9, True, 3)
+    assert (copy.set_backs, copy.kept_below) == (2, EPOCH + 9)
     assert copy.topics[REVISION].index.tolist() == topic_of(j).index.tolist()
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(9, b"x"), (9, pack(np.array([5, 3], OFFSET))), (10, -1), (11, b"\xff" * 112)]
+    ("field", "value"),
+    [(9, b"x"), (9, pack(np.array([5, 3], OFFSET))), (10, -1), (11, b"\xff" * 112), (12, -1), (13, 1)],
 )
 def test_a_checkpoint_whose_dropped_rows_fence_or_closed_topics_cannot_be_is_refused(field: int, value: Any) -> None:
     checkpoint = msgspec.msgpack.decode(MACHINE.encode(lifted().state))
     checkpoint[field] = value
     with pytest.raises(CorruptObjectError):
         MACHINE.decode(msgspec.msgpack.encode(checkpoint), "the checkpoint")
+
+
+def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refused() -> None:
+    j = lifted(spare=1)
+    j.apply(expired({1: 15}))
+    topic = topic_of(j)
+    rows, log_start, done = topic.l1, topic.log_start, topic.reconciled
+
+    def refused(**wrong: Rows) -> None:
+        saved = {name: getattr(topic, name) for name in wrong}
+        for name, value in wrong.items():
+            setattr(topic, name, value)
+        body = MACHINE.encode(j.state)
+        for name, value in saved.items():
+            setattr(topic, name, value)
+        with pytest.raises(
+            CorruptObjectError, match=f"the L1 objects of revision {REVISION} are not those of the records"
+        ):
+            MACHINE.decode(body, "the checkpoint")
+
+    refused(l1=rows[:0])  # 40 records are reconciled
+    refused(l1=rows[rows["partition"] == 0])
+    refused(l1=rows[rows["base"] > 0])  # partition 0 begins at record 0
+    refused(l1=rows[rows["last"] < 39])  # and has 40 records in L1
+    refused(l1=np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))]))
+    refused(log_start=np.array([0, 9], OFFSET))  # the list of partition 1 begins at record 10
+    refused(log_start=np.array([0, 45], OFFSET))  # all of what is in L1 is deleted, and listed
+    MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
+    assert (log_start.tolist(), done.tolist()) == ([0, 15], [39, 39])
+
+
+def test_a_checkpoint_after_everything_was_deleted_has_no_l1_objects_and_is_read() -> None:
+    j = lifted(spare=1)
+    j.apply(expired({0: 40, 1: 50}))
+    assert len(MACHINE.decode(MACHINE.encode(j.state), "the checkpoint").topics[REVISION].l1) == 0
+    j.apply(expired({0: 45}))  # in the middle of what is not in L1
+    copy = MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
+    assert copy.partition(REVISION, 0).log_start_offset == 45
+
+
+def test_a_merge_of_objects_wholly_below_the_log_start_is_refused() -> None:
+    j = lifted(1, 6)
+    rows = topic_of(j).l1_of(0)[:4].copy()
+    j.apply(spilled(j, 4))
+    j.apply(expired({0: 25}))  # and its index object is not cut
+    assert spans(topic_of(j).index_of(0)) == [(0, 39)]
+    for some, refused in ((rows[:2], True), (rows[1:3], False)):
+        left = [r for r in rows if r["base"] not in some["base"]]
+        file = l1_row(0, int(some["base"][0]), int(some["last"][-1]), epoch=EPOCH, name=1000)
+        listed = in_order(np.concatenate([np.array(left, rows.dtype), l1_rows(file)]))
+        index = pack(index_of(listed, name=2000)), pack(topic_of(j).index_of(0))
+        entry = Merged(EPOCH, [MergedTopic(REVISION, pack(some), pack(l1_rows(file)), *index)])
+        assert why_merge(j, entry) == ({0: BELOW} if refused else {})
 
 
 # -- any history ----------------------------------------------------------------------------------------------------------
@@ -658,5 +746,5 @@ def test_an_entry_for_a_hundred_thousand_partitions_is_a_few_columns() -> None:
     assert max(calls.values()) < n / 4, calls
     assert (len(topic_of(j).l1), len(j.state.dropped)) == (0, 2 * n)
     assert in_order(j.state.dropped[:n])["partition"].tolist() == bases.tolist()
-    j.apply(Closed(REVISION))
+    j.apply(Closed([ClosedTopic(REVISION)]))
     assert len(MACHINE.decode(MACHINE.encode(j.state), "").dropped) == 2 * n

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,20 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import StoreError, TopicNotFoundError
+from l0gc.errors import AccessDeniedError, PartialFailureError, StoreClockError, StoreError, TopicNotFoundError
+from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.controller.state import Retention, Topic
+from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index as level_one_index
 from l0gc.streamlog.level_one.expire import NewStart, expire, starts_by_retention
+from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
+from tests.support.ingest import upload, write
 from tests.support.journal import l1_row, l1_rows
-from tests.support.memory_store import Call, MemoryStore
-from tests.support.reconcile import files
+from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
+from tests.support.reconcile import files, put, reconcile
+from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 NOW = 1_000_000
 
@@ -223,7 +230,118 @@ def test_what_fails_for_one_journal_is_reported_and_the_others_are_done() -> Non
     assert log_starts(cluster, topic) == [20, 0]
 
 
+def cluster_with_indexes(
+    monkeypatch: pytest.MonkeyPatch, objects: int = 6
+) -> tuple[Cluster, Topic, dict[int, list[str]]]:
+    """Two partitions, each with index objects; and their keys."""
+    monkeypatch.setattr(level_one_index, "STATE_ROWS", 2)
+    monkeypatch.setattr(commits, "STATE_ROWS", 2)
+    monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)
+    cluster, topic = cluster_with(objects)
+    known = cluster.journal(0).state.topics[topic.revision]
+    keys = {p: [level_one_index.index_key(topic.id(p), row) for row in known.index_of(p)] for p in (0, 1)}
+    return cluster, topic, keys
+
+
+@pytest.mark.parametrize("hours", [3.5, 0])
+@pytest.mark.parametrize("how", ["damaged", "lost", "withheld"])
+def test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone(
+    hours: float, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hazard 40: of another partition, and of another topic in the same journal, everything leaves that is to leave."""
+    cluster, topic, keys = cluster_with_indexes(monkeypatch)
+    other, _ = cluster.controller.create_topic("later", 16)
+    put(cluster, "later", {0: [b"0:0"] * 10})
+    reconcile(cluster)
+    cluster.runtime.clock.sleep(3600)
+    cluster.controller.alter_defaults(RetentionSettings(ms=int(hours * 3_600_000)))
+    assert isinstance(cluster.store, MemoryStore)
+    store, bad = cluster.store, keys[0][0]
+    whole = store.objects[bad]
+    if how == "damaged":
+        store.put(bad, b"damaged")
+    elif how == "lost":
+        del store.objects[bad]
+
+    def withhold(call: Call) -> None:
+        if call.when == "before" and (call.kind, call.key) == ("get", bad):
+            raise AccessDeniedError(f"{bad} was archived")
+
+    store.fault = withhold if how == "withheld" else store.fault
+    planned = expire(cluster, dry_run=True)
+    result = expire(cluster)
+    store.fault = lambda call: None
+    assert (planned.records, planned.errors) == (result.records, result.errors)
+    left = 60 if hours == 0 else 40
+    assert log_starts(cluster, topic) == [0, left]
+    assert result.records == left + (0 if hours else 10)
+    assert log_starts(cluster, other)[0] == (0 if hours else 10)
+    (error,) = result.errors
+    assert error.startswith("partition events/0: ")
+    assert bad in error
+    assert isinstance(result.problem, PartialFailureError)
+    store.objects[bad] = whole
+    assert (expire(cluster).records, log_starts(cluster, topic)) == (left, [left, left])
+
+
+def test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_partition_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hazard 40."""
+    cluster, topic, keys = cluster_with_indexes(monkeypatch)
+    cluster.store.put(keys[1][0], b"damaged")
+    result = delete_records(cluster, "events", before_offset=15)
+    assert log_starts(cluster, topic) == [15, 0]
+    assert (result.records, [e.split(":")[0] for e in result.errors]) == (15, ["partition events/1"])
+    first = next(read_topic(cluster, topic, [0])).timestamp_ms
+    result = delete_records(cluster, "events", before_time_ms=first + 3_600_000)
+    assert log_starts(cluster, topic) == [20, 0]
+    assert (result.records, [e.split(":")[0] for e in result.errors]) == (5, ["partition events/1"])
+    last = int(cluster.journal(0).state.topics[topic.revision].index_of(1)["last"][-1])
+    given_up = delete_records(cluster, "events", 1, before_offset=last + 1)
+    assert (given_up.errors, log_starts(cluster, topic)) == ([], [20, last + 1])
+
+
 def test_a_topic_that_does_not_exist_is_named() -> None:
     cluster, _ = cluster_with(1)
     with pytest.raises(TopicNotFoundError):
         expire(cluster, "evnts")
+
+
+# -- time ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("years", [-1, 1])
+def test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as_others(
+    years: int, tmp_path: Path
+) -> None:
+    store = MemoryStore()
+    memory_cluster(store)
+    uploader = Cluster(store, Runtime(FakeClock(store.clock.ms + years * 365 * DAY_MS), random.Random(1)))
+    topic, _ = uploader.controller.create_topic("events", 1)
+    retain(uploader, ms=7 * DAY_MS)
+    upload(uploader, "events", [write(tmp_path / "records", [b"a", b"b"])])
+    reconcile(uploader)
+    (record, _) = read_topic(uploader, topic)
+    assert abs(record.timestamp_ms - store.clock.ms) < 60_000
+    assert files(uploader, "events", 0)[0].max_timestamp == record.timestamp_ms
+    assert expire(uploader).partitions == 0
+    store.clock.ms += 7 * DAY_MS - 60_000
+    assert expire(uploader).partitions == 0
+    store.clock.ms += 120_000
+    assert expire(uploader).records == 2
+
+
+def test_one_reply_that_is_weeks_ahead_deletes_nothing() -> None:
+    store = MisdatedStore(30 * DAY_MS)
+    cluster = memory_cluster(store)
+    cluster.controller.create_topic("events", 1)
+    retain(cluster, ms=7 * DAY_MS)
+    put(cluster, "events", {0: [b"a"]})
+    reconcile(cluster)
+    store.wrong = ["get"] * 100
+    with pytest.raises(StoreClockError):
+        expire(cluster)
+    store.wrong = []
+    assert expire(cluster).partitions == 0
+    assert [r.value for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))] == [b"a"]

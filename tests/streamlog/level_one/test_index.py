@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack as seal
@@ -36,7 +36,7 @@ from l0gc.streamlog.level_one.index import (
     write_index,
 )
 from tests.support.journal import l1_row, l1_rows
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import Call, MemoryStore, memory_cluster
 from tests.support.reconcile import files, lifted, put, reconcile
 
 P = PartitionId("events", 3, 7)
@@ -155,19 +155,28 @@ def test_more_rows_than_one_object_takes_become_several() -> None:
     assert len(read_index(store, P, index)) == index["rows"].sum() == 2 * INDEX_ROWS + 100 - KEPT_ROWS
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_damaged_index_object_does_not_stop_who_writes_on(gone: bool) -> None:
+@pytest.mark.parametrize(
+    ("how", "error"), [("gone", ObjectNotFoundError), ("damaged", CorruptObjectError), ("withheld", AccessDeniedError)]
+)
+def test_an_index_object_that_cannot_be_read_does_not_stop_who_writes_on(how: str, error: type[Exception]) -> None:
     """A reader gets an error; see below."""
     store = MemoryStore()
     old = written(store, 40)
-    if gone:
+    (bad,) = store.objects
+    if how == "gone":
         store.objects.clear()
-    else:
-        next(iter(store.objects.values())).body = b"?"
+    elif how == "damaged":
+        store.objects[bad].body = b"?"
+
+    def withhold(call: Call) -> None:
+        if how == "withheld" and (call.kind, call.key) == ("get", bad):
+            raise AccessDeniedError(f"{bad} was archived")
+
+    store.fault = withhold
     change = spill(store, P, rows(40, 70), old, 5, RUNTIME)
     assert (change.indexes["rows"].tolist(), len(change.replaced)) == ([70 - KEPT_ROWS], 0)
     index = applied(old, change)
-    with pytest.raises(ObjectNotFoundError if gone else CorruptObjectError, match=name_text(old["name"][0])):
+    with pytest.raises(error, match=name_text(old["name"][0])):
         read_index(store, P, index)
     assert len(read_index(store, P, index, 400)) == 70 - KEPT_ROWS
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import StaleReconcilerError
 from l0gc.streamlog.journal.commits import check_commit, ranges_of
-from l0gc.streamlog.journal.entries import Closed
+from l0gc.streamlog.journal.entries import Closed, ClosedTopic
 from l0gc.streamlog.journal.l1 import IndexChange
 from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.journal.state import refusals
@@ -71,7 +71,7 @@ def test_what_is_reconciled_or_closed_is_left_out() -> None:
     j.land(extents_of(9, {0: 2, 1: 1}, key="a"), extents_of(9, {0: 1}, key="b", revision=OTHER))
     j.reconcile({0: 1})
     assert taken(j, WINDOW) == [(REVISION, "a", [1]), (OTHER, "b", [0])]
-    j.apply(Closed(OTHER))
+    j.apply(Closed([ClosedTopic(OTHER)]))
     assert taken(j, WINDOW) == [(REVISION, "a", [1])]
 
 
@@ -92,7 +92,7 @@ def test_a_topic_that_the_controller_does_not_know_by_this_id_is_named_and_left(
     assert "'events' (revision 3)" in error
     assert taken(j, WINDOW) == []
     j = Journal()
-    j.apply(Closed(REVISION))  # of which the journal only knows that it is gone
+    j.apply(Closed([ClosedTopic(REVISION)]))  # of which the journal only knows that it is gone
     assert strangers(j.state, WINDOW) == []
 
 
@@ -311,7 +311,7 @@ def test_a_fault_counts_only_where_nobody_has_lifted_the_records() -> None:
     assert (left.partitions.tolist(), left.bases.tolist(), left.message) == ([0, 4], [0, 0], "gone")
     assert still_there(j.state, fault((1, 2))) is None
     assert still_there(j.state, fault((0, 0), revision=77)) is None
-    j.apply(Closed(REVISION))
+    j.apply(Closed([ClosedTopic(REVISION)]))
     assert still_there(j.state, fault((0, 0))) is None
 
 

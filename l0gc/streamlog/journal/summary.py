@@ -1,0 +1,149 @@
+"""A journal in a few numbers: what its partitions may still need, and where its log ends.
+
+M is computed from this, and whether a journal was set back is decided by it, wherever the journal is read. A journal that
+cannot be read holds M where its partitions are at the lowest: at the revisions of its topics less one, or at what is
+published, if that is higher, since no partition was ever below a published M (hazard 6).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from l0gc.epoch import NO_WATERMARK, prev
+from l0gc.errors import CorruptObjectError, L0gcError, StoreError, StoreUnreachableError
+from l0gc.formatting import count
+from l0gc.keys import journal_log
+from l0gc.runtime import Runtime
+from l0gc.storage.log import SharedLog
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.replica import Replica
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.state import JournalState, PartitionLow
+from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, UnitSummary
+
+READERS: Final = 8
+"""Of a journal's entries, so many are best read at once."""
+
+
+class TopicRun(msgspec.Struct, frozen=True, array_like=True):
+    """The partitions of a topic that lie in one journal: `count` of them, from `first` on."""
+
+    topic: str
+    revision: int
+    first: int
+    count: int
+
+
+class JournalTask(msgspec.Struct, frozen=True, array_like=True):
+    """What a reader needs to know of one journal; M is held at `floor` where it cannot be read."""
+
+    journal: int
+    runs: list[TopicRun]
+    floor: int
+
+
+class JournalReading(msgspec.Struct, frozen=True, array_like=True):
+    """A journal, summed up, and the topics in it that are not closed, as (revision, topic id)."""
+
+    summary: UnitSummary
+    topics: list[tuple[int, str]]
+
+
+def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
+    """A task for each journal of the cluster. `floor` is the published M."""
+    runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
+    for topic in state.topics.values():
+        for run in topic.runs():
+            runs[run.journal].append(TopicRun(topic.name, topic.revision, run.first, run.count))
+    return [
+        JournalTask(j, some, max(floor, min((prev(r.revision) for r in some), default=NO_WATERMARK)))
+        for j, some in runs.items()
+    ]
+
+
+def read_journal(store: ObjectStore, task: JournalTask, *, readers: int = 0) -> JournalReading:
+    """Replay a journal and sum it up. See `JournalSource` for `readers`.
+
+    Raises:
+        StoreUnreachableError: the store is gone, so nothing can be read.
+    """
+    runtime = Runtime()
+    try:
+        with Threads(readers) if readers else nullcontext(Inline()) as parallel:
+            log = SharedLog(store, journal_log(task.journal), runtime, parallel=parallel)
+            replica = Replica(log, JournalMachine(task.journal), runtime)
+            state = replica.catch_up()
+    except StoreUnreachableError:
+        raise
+    except (CorruptObjectError, StoreError) as e:
+        return JournalReading(unreadable(task, e), [])
+    return JournalReading(
+        summary_of(task.journal, task.runs, state, replica.offset),
+        [(t.revision, t.topic_id) for t in state.topics.values()],
+    )
+
+
+def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offset: int) -> UnitSummary:
+    """What the partitions of these runs may still need, by the state after the entry at `offset`.
+
+    A topic that is closed here takes no data, so it needs none, though a restored controller log may list it (hazard 10).
+    """
+    at: Counter[int] = Counter()
+    low: list[Holder] = []
+    for run in (run for run in runs if not state.closed(run.revision)):
+        bounds = state.bounds(run.revision, run.first, run.count)
+        epochs, counts = np.unique(bounds, return_counts=True)
+        at.update({prev(int(e)): int(n) for e, n in zip(epochs, counts, strict=True)})
+        lowest = state.lowest(run.revision, run.first, run.count, HELD_BACK_SHOWN)
+        low += [_holder(run.topic, state, p) for p in lowest]
+    low.sort(key=lambda h: (h.gc_epoch, h.topic, h.partition))
+    revision = state.highest_revision
+    highest = max(state.max_applied_epoch, revision)
+    return UnitSummary(
+        unit=f"journal {journal}",
+        gc_epochs=dict(at),
+        lowest=low[:HELD_BACK_SHOWN],
+        highest_epoch=highest,
+        highest_in=f"journal {journal}" if highest > revision else f"a topic in journal {journal}",
+        end=(state.set_backs, offset),
+    )
+
+
+def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
+    """What is known of a journal that cannot be read: where it holds M, and by which topic's partitions at the latest."""
+    oldest = min(task.runs, key=lambda r: (r.revision, r.topic), default=None)
+    reason = f"journal {task.journal} cannot be read: {error}; restore that object from a version or a backup"
+    topic, partition = (oldest.topic, oldest.first) if oldest is not None else ("", -1)
+    partitions = sum(r.count for r in task.runs)
+    return UnitSummary(
+        unit=f"journal {task.journal}",
+        gc_epochs={task.floor: partitions} if partitions else {},
+        lowest=[Holder(topic, partition, task.floor, UNREADABLE, reason)],
+        error=str(error),
+        damaged=isinstance(error, CorruptObjectError),
+    )
+
+
+def _holder(topic: str, state: JournalState, p: PartitionLow) -> Holder:
+    """Why a partition is where it is, and what moves it."""
+    if p.lowest_epoch is not None and p.lowest_epoch <= p.gc_epoch + 1:
+        records = count(p.unreconciled_records, "unreconciled record")
+        reason = f"{records} from epoch {p.lowest_epoch} on: run l0gc reconcile"
+        return Holder(topic, p.partition, p.gc_epoch, UNRECONCILED, reason, p.unreconciled_records, p.key)
+    oldest = p.gc_epoch + 1  # the window's, or the topic's revision where that is higher
+    newest = max(oldest, state.max_applied_epoch)
+    # The oldest becomes what is now the newest: that is more only where the window spans two epochs.
+    tick = "next tick" if newest > oldest else "second tick from now"
+    reason = (
+        f"the window [{oldest}, {newest}] of its journal may still take epoch {oldest}; it moves with the {tick} "
+        "(l0gc housekeep)"
+    )
+    return Holder(topic, p.partition, p.gc_epoch, IDLE, reason, p.unreconciled_records)

@@ -1,0 +1,70 @@
+"""Going on with a journal whose newest log is gone for good: an operator's decision, which nothing here makes alone.
+
+The older log is accepted as it is by one entry in it (`entries.SetBack`), at a fresh tick. Nothing lands below that tick
+from then on, so nothing comes to lie at or below M. Nothing that is stamped below it is named any more, and nothing of that
+is an orphan, since the lost part may have named it. M stays. Extents of the older log at or below it are lifted first: until
+they are in L1, nothing is deleted or published by M (`publication.check_set_back`).
+
+The end of the log then counts as above every end before, so the lost log is refused by name if it comes back after all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from l0gc.errors import CorruptObjectError, SetBackError, UsageError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.publication import PublishedWatermark, check_set_back, publish, refuse_if_behind
+from l0gc.watermark.source import UnitSummary
+
+
+def set_back(cluster: Cluster, journal: int) -> str:
+    """How it shows that a journal was set back, as a sentence.
+
+    Raises:
+        UsageError: it was not, or there is no such journal, so there is nothing to accept.
+        CorruptObjectError: it cannot be read.
+        EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
+    """
+    return _looked_at(cluster, journal)[2]
+
+
+def _looked_at(cluster: Cluster, journal: int) -> tuple[PublishedWatermark, UnitSummary, str]:
+    _, published = refuse_if_behind(cluster)
+    unit = next(iter(cluster.units([journal])), None)
+    if unit is None:
+        raise UsageError(
+            f"there is no journal {journal} in this cluster; l0gc topic list --json shows which journals are in use"
+        )
+    if unit.error:
+        raise CorruptObjectError(f"{unit.unit} cannot be read, so it cannot be accepted: {unit.error}")
+    if published is not None:
+        try:
+            check_set_back(published, unit)
+        except SetBackError as e:
+            return published, unit, str(e)
+    raise UsageError(f"{unit.unit} was not set back, as far as what is published shows: there is nothing to accept")
+
+
+def accept_set_back(cluster: Cluster, journal: int) -> int:
+    """Accept a journal as it is after it was set back; returns the tick below which nothing lands there any more.
+
+    Raises:
+        See `set_back`.
+        CorruptObjectError: the boundary belongs to the newer log.
+    """
+    published, unit, _ = _looked_at(cluster, journal)
+    assert unit.end is not None
+    handle = cluster.journal(journal)
+    key, boundary = handle.replica.log.boundary.key, handle.replica.log.boundary.read()[0]
+    if boundary > unit.end[1] + 1:
+        raise CorruptObjectError(
+            f"{key} belongs to the newer log: by it, entries below {boundary} may be gone, and the last one is at offset "
+            f"{unit.end[1]}. Restore it from the copy that the log came from, or remove it, and run this again"
+        )
+    epoch = cluster.controller.advance()
+    times = max(end[0] for end in (unit.end, published.ends.get(unit.unit, unit.end))) + 1
+    handle.accept_set_back(epoch, times)
+    ends = {unit.unit: (times, handle.replica.offset)}
+    publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_epoch=epoch, ends=ends))
+    return epoch

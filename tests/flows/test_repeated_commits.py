@@ -1,0 +1,354 @@
+"""Commits that Spark does twice, on a real cluster, while expiry, deletion of records, merge and vacuum go on.
+
+An executor's append to a journal lands, and before it learns so its process is killed, or loses its disk as well, or stops
+until a copy of its task has ended. While it does not know, L1 objects that it has just named are dropped and deleted. Then
+the task's second try begins.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from l0gc.collect.dropped import GRACE_EPOCHS
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.spark import merge_job, reconcile_job, ship
+from l0gc.spark.session import ending
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one.merge import merge
+from tests.crash.cases import VACUUM, only_named_is_left
+from tests.crash.checks import GONE, View, look
+from tests.support.cli import l0gc
+from tests.support.deep import deep_findings
+from tests.support.outcomes import HoldAppend, Request
+from tests.support.processes import family, holder_of, parents
+from tests.support.proxy import Proxy
+from tests.support.reconcile import put, reconcile
+from tests.support.spark import commands_use
+from tests.support.spark_cluster import SparkCluster, spark_cluster
+from tests.support.speculative_write import SPECULATION
+
+pytestmark = [
+    pytest.mark.weed,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.usefixtures("no_spark"),
+]
+
+TOPICS: Final = ("trimmed", "expiring", "merging")
+PARTITIONS: Final = 2
+OBJECTS: Final = 12
+"""L0 objects of a round in each topic; each becomes an L1 object in each partition."""
+CONF: Final = SPECULATION | {
+    "spark.speculation.task.duration.threshold": "3s",  # of a stage of few tasks none needs to have ended
+    "spark.speculation.minTaskRuntime": "3s",  # a task that only starts slowly needs no copy
+    "spark.default.parallelism": "2",
+    "spark.task.maxFailures": "20",
+    "spark.stage.maxConsecutiveAttempts": "10",
+    "spark.python.task.killTimeout": "600s",  # one that wakes up finds that another has done its task
+    "spark.driver.memory": "512m",
+}
+APART: Final = ("127.0.0.1", "127.0.0.2")
+"""Spark starts the copy of a task on another machine only."""
+CORES: Final = 4
+"""Of each executor: copies of earlier tasks may wait for the store, too."""
+PATIENCE_S: Final = 240.0
+MERGED: Final = 5
+"""So many L1 objects of a partition, at least, are there to merge."""
+
+KILLED, WITHOUT_DISK, STOPPED = "killed", "killed, and its disk is gone", "stopped"
+ROUNDS: Final = [
+    ("reconcile", KILLED, False),
+    ("reconcile", WITHOUT_DISK, True),
+    ("reconcile", STOPPED, False),
+    ("merge", KILLED, True),
+    ("merge", STOPPED, False),
+]
+"""A command, how its executor fails, and whether the vacuum in between fences off what the command has stamped."""
+
+
+@dataclass
+class Scene:
+    """A cluster, what was put into it, and where its partitions begin; `orphans` counts those that a vacuum has ended."""
+
+    config: StoreConfig
+    cluster: Cluster
+    chance: random.Random
+    values: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    orphans: int = 0
+
+    def put(self) -> None:
+        """A few more records in each partition, in `OBJECTS` objects of each topic."""
+        for topic in TOPICS:
+            known = self.values.setdefault(topic, [[] for _ in range(PARTITIONS)])
+            objects = []
+            for _ in range(OBJECTS):
+                records = {p: [self.chance.randbytes(90) for _ in range(3)] for p in range(PARTITIONS)}
+                objects.append(records)
+                for p, values in records.items():
+                    known[p] += values
+            put(self.cluster, topic, *objects)
+
+    def state(self, topic: str) -> tuple[int, JournalState]:
+        """A topic's revision, and its journal's state."""
+        t = self.cluster.controller.snapshot().topic(topic)
+        return t.revision, self.cluster.journal(t.journals[0]).catch_up()
+
+    def l1(self, topic: str, partition: int) -> Any:
+        """The rows of the L1 objects that are newest in a partition."""
+        revision, state = self.state(topic)
+        return state.topics[revision].l1_of(partition)[-OBJECTS:]
+
+    # -- what goes on between a commit's two tries ---------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Delete the records of some of each partition's newest L1 objects, and perhaps a record more."""
+        for p in range(PARTITIONS):
+            rows = self.l1("trimmed", p)
+            if len(rows) > 1:
+                start = int(rows["base"][self.chance.randrange(1, len(rows))]) + self.chance.randrange(2)
+                if start > self.starts.get(("trimmed", p), 0):
+                    l0gc("delete-records", "trimmed", "--partition", str(p), "--before-offset", str(start))
+                    self.starts["trimmed", p] = start
+
+    def expire(self) -> None:
+        """Keep only some of the newest L1 objects."""
+        rows = self.l1("expiring", 0)
+        kept = int(rows["bytes"][self.chance.randrange(1, max(2, len(rows))) :].sum())
+        l0gc("topic", "alter", "expiring", "--retention-bytes", str(kept))
+        done = l0gc("expire", "expiring")
+        assert not done.get("errors")
+        l0gc("topic", "alter", "expiring", "--retention-bytes", "-1")
+        revision, state = self.state("expiring")
+        for p in range(PARTITIONS):
+            start = state.partition(revision, p).log_start_offset
+            assert start <= len(self.values["expiring"][p]) - 3, "retention deletes no partition's newest L1 object"
+            self.starts["expiring", p] = start
+
+    def merge(self) -> None:
+        """Make large objects of small ones."""
+        l0gc("merge", "merging", "--engine", "local")
+
+    def let_epochs_pass(self) -> None:
+        for _ in range(GRACE_EPOCHS + 1):
+            l0gc("epoch", "advance")
+
+    def between(self, *, fenced: bool) -> None:
+        """Drop L1 objects in all ways, in any order, and delete them; `fenced`, and all that no journal names yet."""
+        for step in self.chance.sample([self.trim, self.expire, self.merge], 3):
+            step()
+        self.let_epochs_pass()
+        dropped = self.vacuum(VACUUM if fenced else ["vacuum", "--l1-grace", "0s"])
+        assert dropped, "nothing was dropped between the two tries"
+
+    def vacuum(self, command: Sequence[str]) -> int:
+        """Vacuum; how many L1 objects are gone that were dropped."""
+        deleted = l0gc(*command)["deleted"]
+        self.orphans += deleted["orphaned_l1"]["objects"]
+        return int(deleted["dropped_l1"]["objects"])
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+
+    def check(self) -> View:
+        """Every record that was not deleted is read once and in order, and the bucket has all that is named."""
+        view = look(Cluster(S3Store(self.config)))
+        for topic in TOPICS:
+            for p, values in enumerate(self.values[topic]):
+                start = self.starts.get((topic, p), 0)
+                assert view.records[topic][p] == [GONE] * start + values[start:], f"{topic}/{p}"
+        assert deep_findings(view.cluster) == []
+        return view
+
+
+# -- the failing executor -------------------------------------------------------------------------------------------------
+
+
+def executor_of(spark: SparkCluster, pid: int) -> int:
+    """The executor that has started a Python worker."""
+    known, executors = parents(), spark.executors()
+    while pid not in executors:
+        pid = known[pid]
+    return pid
+
+
+def kill(pid: int, *, with_disk: bool) -> None:
+    """End an executor with all that it has started, as when its machine fails; `with_disk`, what it has written goes."""
+    names = (pair.partition(b"=") for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    folders = next(v for k, _, v in names if k == b"SPARK_EXECUTOR_DIRS").decode().split(os.pathsep)
+    for one in family(pid):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    if with_disk:
+        lost = [blocks for folder in folders for blocks in Path(folder).glob("blockmgr-*")]
+        assert lost
+        for blocks in lost:
+            shutil.rmtree(blocks)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[Callable[[], None]]:
+    """A process that does nothing until the yielded function lets it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield lambda: os.kill(pid, signal.SIGCONT)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def copied(spark: SparkSession) -> bool:
+    """Whether a second copy of a task runs."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [s for s in map(tracker.getStageInfo, tracker.getActiveStageIds()) if s is not None]
+    return any(s.numActiveTasks > s.numTasks - s.numCompletedTasks for s in stages)
+
+
+def until(happens: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not happens():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def is_read(held: Request, requests: list[Request]) -> bool:
+    """Whether somebody has read what was appended, which is how a writer learns that it has landed."""
+    return any(r.key == held.key and r.operation == "GetObject" for r in requests)
+
+
+# -- the rounds -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stage:
+    """Where the rounds are played."""
+
+    scene: Scene
+    weed: SeaweedFS
+    machines: SparkCluster
+    spark: SparkSession
+
+    def run(self, command: str, fault: str, *, fenced: bool) -> None:
+        """One round: a command of which a commit is done twice."""
+        scene = self.scene
+        scene.put()
+        if command == "merge":
+            for _ in range(MERGED):
+                reconcile(scene.cluster)
+                scene.put()
+        # Of a command that is fenced off, what another journal was to name is an orphan.
+        hold = HoldAppend(1 if fenced else scene.chance.randint(1, 2))
+        with Proxy(self.weed.endpoint_url, hold) as proxy, ThreadPoolExecutor(1) as driver:
+            config = replace(scene.config, endpoint_url=proxy.endpoint_url)
+            job = driver.submit(getattr(self, command), config)
+            try:
+                errors = self._repeat(job, proxy, hold, fault, fenced=fenced)
+            finally:
+                hold.go_on()
+        assert fenced or not errors, errors
+        scene.check()
+
+    def _repeat(self, job: Future[Any], proxy: Proxy, hold: HoldAppend, fault: str, *, fenced: bool) -> list[str]:
+        """Let the first try fail, and the second one end; what the command says that went wrong."""
+        until(lambda: hold.landed.is_set() or job.done(), "no commit was appended")
+        assert hold.held is not None, job.result()
+        worker = holder_of(hold.held.port, int(proxy.endpoint_url.rpartition(":")[2]))
+        executor = executor_of(self.machines, worker)
+        if fault != STOPPED:
+            kill(executor, with_disk=fault == WITHOUT_DISK)
+            self.scene.between(fenced=fenced)
+            hold.go_on()
+            return self._errors(job)
+        with stopped(worker) as go_on:
+            until(lambda: copied(self.spark), "Spark has not begun a copy of the task")
+            self.scene.between(fenced=fenced)
+            hold.go_on()
+            errors = self._errors(job)
+            self.scene.check()
+            held, seen = hold.held, len(proxy.requests)
+            go_on()
+            until(lambda: is_read(held, proxy.requests[seen:]), "the task that was stopped has not gone on")
+            while seen < len(proxy.requests):
+                seen = len(proxy.requests)
+                time.sleep(1)
+            return errors
+
+    def _errors(self, job: Future[Any]) -> list[str]:
+        result = job.result(PATIENCE_S)
+        sys.stdout.write(f"{result}\n")
+        errors: list[str] = result.errors
+        return errors
+
+    def reconcile(self, config: StoreConfig) -> Any:
+        return reconcile_job.run(self.spark, Cluster(S3Store(self.scene.config)), config)
+
+    def merge(self, config: StoreConfig) -> Any:
+        return merge(Cluster(S3Store(self.scene.config)), workers=merge_job.on_spark(self.spark, config))
+
+
+@pytest.fixture
+def small_l1_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors write an L1 object of each L0 object, where theirs hold 128 MiB otherwise."""
+    changes = {"read.py": b"\nBATCH_BYTES = 1\n", "write.py": b"\nFILE_BYTES = _ROW_GROUP_BYTES = 1\n"}
+    package, changed = ship.package_zip(), tmp_path / "l0gc-small.zip"
+    assert package is not None
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(changed, "w") as new:
+        for item in old.infolist():
+            folder, _, name = item.filename.rpartition("/")
+            more = changes.pop(name, b"") if folder == "l0gc/streamlog/level_one" else b""
+            new.writestr(item, old.read(item) + more)
+    assert changes == {}
+    monkeypatch.setattr(ship, "package_zip", lambda: changed)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("small_l1_objects")
+@pytest.mark.parametrize("seed", [1])
+def test_a_commit_that_is_done_twice_deletes_nothing_that_lives_and_counts_every_record_once(
+    seed: int, bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    sys.stdout.write(f"seed {seed}\n")
+    with spark_cluster(tmp_path, cores=CORES, hosts=APART, shuffle_service=True) as machines:
+        l0gc("init", "--create-bucket", "--shards", "4", "--journals", "2")
+        for topic in TOPICS:
+            l0gc("topic", "create", topic, "--partitions", str(PARTITIONS))
+        scene = Scene(bucket, Cluster(S3Store(bucket)), chance)
+        with (
+            ending("repeated commits", master=machines.url, conf=machines.conf | CONF) as spark,
+            ship.prepared(spark, bucket, send=True),
+        ):
+            stage = Stage(scene, weed, machines, spark)
+            for command, fault, fenced in chance.sample(ROUNDS, len(ROUNDS)):
+                began = time.monotonic()
+                sys.stdout.write(f"{command}: {fault}\n")
+                sys.stdout.flush()
+                stage.run(command, fault, fenced=fenced)
+                sys.stdout.write(f"{time.monotonic() - began:.1f} s\n")
+            scene.put()
+            reconcile(scene.cluster)
+            scene.let_epochs_pass()
+            l0gc("housekeep")
+            scene.vacuum(VACUUM)
+            assert scene.orphans, "no vacuum has found an orphan"
+            only_named_is_left(scene.check())
+            with commands_use(spark):
+                assert l0gc("verify", "--deep", "--min-age", "0s")["findings"] == []

@@ -1,0 +1,27 @@
+"""Every guard that is switched off is found by the tests that are named for it.
+
+A file of its own, so that it runs next to the search of the seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.mutants import table
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_the_named_tests_of_every_mutant_fail_under_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.mutants", "--tests"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=table.DOCUMENT.parents[1],
+    )
+    assert json.loads(ended.stdout) == {}, ended.stderr

@@ -1,0 +1,309 @@
+"""Parts of a bucket are put back to an older copy, and everybody tries to go on (hazard 38): `set_back(seed)`.
+
+A cluster works under faults; a copy is taken at any moment, and work goes on, so that what the copy names is merged, swept
+and deleted. Then everything stops, and some parts are put back to the copy: logs of journals, boundaries, `published.json`,
+index objects, L1 and L0 objects, the controller log. Each command is tried in any order. It refuses, or does no harm:
+
+- a log that went back stays as it is, and nothing goes that the newest logs need;
+- with the newest put back, all is there, and the cluster works as ever;
+- where the newest is gone for good, an operator does what docs/operations.md says. Then nothing goes that the lost part may
+  have named, what the copy had is there, and the cluster works as ever;
+- where `published.json` went back with a log, nobody can notice that. What the remaining logs name stays.
+
+Nothing but the seed decides what happens. The seeds are others than those of `simulate`, and shift none of them.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from l0gc.errors import L0gcError, SetBackError, UsageError
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest.uploader import ProducerSession
+from l0gc.streamlog.level_one.expire import expire
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.set_back import accept_set_back
+from l0gc.streamlog.topics import close_unknown_topics, delete_topic
+from tests.simulation import actors, events, hooks, jobs
+from tests.simulation.copies import CONTROLLER, Copy, Restore, ends
+from tests.simulation.events import Work
+from tests.simulation.holds import Holds
+from tests.simulation.locks import instead_of_threads
+from tests.simulation.run import MAX_STEPS, Outcome, come_to_rest, found, to_the_end
+from tests.simulation.sinks import sink
+from tests.simulation.weather import DAY_MS, HOUR_MS, NOTHING, Faults, Weather
+from tests.simulation.world import LATEST_MS, Process, World
+
+Command = Callable[[World, Process, Cluster], object]
+REFUSED = "commands refused because a journal was set back"
+ACCEPTED = "journals that an operator accepted as they were"
+FOR_GOOD = "newest logs that are gone for good"
+STEPS = 600
+"""Of the busy phase before a copy is taken; at most half as many follow, and as many in the end."""
+DAYS = 3
+"""On so many days work goes on after the copy was taken."""
+
+
+def set_back(seed: int) -> Outcome:
+    """Run a seed. Raises `Violation` if an invariant does not hold."""
+    chance = random.Random(f"set back {seed}")
+    weather = replace(Weather.draw(chance), event=NOTHING)
+    with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
+        world = World(seed, chance, weather, Faults().times(weather.trouble))
+        world.scratch, world.holds = scratch, Holds(seed)
+        with hooks.installed(world):
+            return to_the_end(world, _run)
+
+
+def _run(world: World) -> Outcome:
+    found(world)
+    work = Work()
+    events.usual(world, work, "a")
+    world.run(world.random.randrange(STEPS))
+    copy = Copy.of(world, work)
+    world.run(world.random.randrange(STEPS // 2))
+    _everything_stops(world, work)
+    with world.quietly():
+        for _ in range(DAYS):
+            _a_day(world)
+        housekeep(world.cluster(), barrier=world.random.random() < 0.5)
+        reconcile(world.cluster())
+        jobs.compute_watermark(world, world.cluster())
+    newest = Copy.of(world, work)
+    restore = Restore.draw(world.random, copy, newest)
+    _check_published(world, restore, newest)
+    restore.happen(world, copy, newest)
+    if restore.for_good:
+        restore.lose(world, work, copy, newest)
+    _everybody_tries(world, work, restore if restore.noticed else None)
+    if restore.for_good:
+        _recover(world, work, restore, copy)
+    else:
+        restore.undo(world, newest)
+    _check_all_is_there(world)
+    for part in restore.parts:
+        world.happened[f"put back: {part}"] += 1
+    world.happened[FOR_GOOD] += restore.for_good
+    events.usual(world, work, "b")
+    world.run(STEPS)
+    world.stop()
+    return come_to_rest(world, work)
+
+
+def _everything_stops(world: World, work: Work) -> None:
+    """All processes end, late writes land, and handles and sessions are forgotten."""
+    world.stop()
+    world.while_one_sleeps = None
+    world.clock.ms += LATEST_MS + 1
+    world.land_late(world.clock.ms)
+    for process in world.processes:
+        process.crash()
+    work.rounds.clear()
+    work.zombies.clear()
+
+
+def _a_day(world: World) -> None:
+    """What a copy names is lifted, merged, expired, swept, deleted, in any order."""
+    world.clock.ms += world.random.choice([HOUR_MS, 12 * HOUR_MS, 2 * DAY_MS])
+    world.cluster().controller.tick_if_due()
+    doings: list[Callable[[Cluster], object]] = [
+        housekeep,
+        reconcile,
+        lambda c: merge(c, rule=MergeRule(1 << 30, 2)),
+        lambda c: jobs.compute_watermark(world, c),
+        jobs.sweep,
+        lambda c: jobs.vacuum(c, 0, 0),
+        lambda c: jobs.vacuum(c, HOUR_MS, DAY_MS),
+        *[lambda c: _upload(world, c)] * 2,
+    ]
+    if world.random.random() < 0.4:
+        doings.append(lambda c: _other_topics(world, c))
+    if world.weather.expires:
+        doings += [expire, lambda c: _delete_records(world, c)]
+    world.random.shuffle(doings)
+    for do in doings:
+        do(world.cluster())
+
+
+def _upload(world: World, cluster: Cluster) -> None:
+    for name in sorted(world.watch.controller.topics):
+        actors.upload(world, cluster, name, actors.new_lines(world, "day"))
+
+
+def _other_topics(world: World, cluster: Cluster) -> None:
+    name = world.random.choice(actors.TOPICS)
+    if name in world.watch.controller.topics:
+        delete_topic(cluster, name)
+    if world.random.random() < 0.7:
+        actors.found_topic(world, cluster, name)
+
+
+def _delete_records(world: World, cluster: Cluster) -> None:
+    topics = cluster.controller.snapshot().topics
+    if topics:
+        delete_records(cluster, world.random.choice(sorted(topics)), before_offset=HIGH_WATERMARK)
+
+
+# -- everybody tries ------------------------------------------------------------------------------------------------------
+
+
+def _gc(world: World, process: Process, cluster: Cluster) -> None:
+    """The steps of `l0gc gc`, with ages as they are by default. What fails keeps no later one from running."""
+    steps: list[Callable[[Cluster], object]] = [
+        housekeep,
+        reconcile,
+        merge,
+        expire,
+        lambda c: jobs.compute_watermark(world, c),
+        jobs.sweep,
+        lambda c: jobs.vacuum(c, HOUR_MS, DAY_MS),
+    ]
+    for step in steps:
+        try:
+            step(cluster)
+        except L0gcError as e:
+            _count(world, e)
+
+
+def _produce(world: World, process: Process, cluster: Cluster) -> None:
+    lines = actors.new_lines(world, process.name)
+    session = ProducerSession.begin(cluster, f"name of {process.name}")
+    actors.upload(world, cluster, world.random.choice(actors.TOPICS), lines, lines[0].decode(), session)
+
+
+def _upload_anywhere(world: World, process: Process, cluster: Cluster) -> None:
+    actors.upload(world, cluster, world.random.choice(actors.TOPICS), actors.new_lines(world, process.name))
+
+
+COMMANDS: dict[str, Command] = {
+    "gc": _gc,
+    "sweep": lambda world, process, cluster: jobs.sweep(cluster),
+    "vacuum": lambda world, process, cluster: jobs.vacuum(cluster, HOUR_MS, DAY_MS),
+    "vacuum at once": lambda world, process, cluster: jobs.vacuum(cluster, 0, 0),
+    "compute-watermark": lambda world, process, cluster: jobs.compute_watermark(world, cluster),
+    "reconcile": lambda world, process, cluster: reconcile(cluster),
+    "merge": lambda world, process, cluster: merge(cluster, rule=MergeRule(1 << 30, 2)),
+    "expire": lambda world, process, cluster: expire(cluster),
+    "housekeep": lambda world, process, cluster: housekeep(cluster),
+    "housekeep --barrier": lambda world, process, cluster: housekeep(cluster, barrier=True),
+    "upload": _upload_anywhere,
+    "upload --producer": _produce,
+    "delete-records": lambda world, process, cluster: _delete_records(world, cluster),
+    "topic": lambda world, process, cluster: _other_topics(world, cluster),
+}
+
+
+def _count(world: World, e: L0gcError) -> None:
+    world.happened[REFUSED] += isinstance(e, SetBackError)
+    world.happened[f"commands that ended with {type(e).__name__}"] += 1
+
+
+def _everybody_tries(world: World, work: Work, refused: Restore | None) -> None:
+    """Each command is run by a separate process, one after another; in a part of the seeds, under faults.
+
+    Args:
+        refused: the logs of this one have to stay as they are.
+    """
+    before, faults = _logs(world, refused), world.faults
+    world.faults = faults if world.random.random() < 0.3 else Faults.none()
+    world.clock.ms += world.random.choice([0, 0, 2 * DAY_MS])
+    names = [*COMMANDS, "sink"]
+    world.random.shuffle(names)
+    for name in names:
+        if name == "sink":
+            world.spawn(name, sink(world, 1, work.queries))
+        else:
+            world.spawn(name, _once(world, name, COMMANDS[name]))
+        world.run(MAX_STEPS)
+        world.stop()
+        if _logs(world, refused) != before:
+            raise world.violation(f"{name} wrote to a log that was set back, or deleted some of it")
+    world.clock.ms += LATEST_MS + 1
+    world.land_late(world.clock.ms)
+    if _logs(world, refused) != before:
+        raise world.violation("somebody wrote to a log that was set back, or deleted some of it")
+    world.faults = faults
+    for process in world.processes:
+        process.crash()
+
+
+def _once(world: World, name: str, command: Command) -> actors.Body:
+    def once(process: Process) -> None:
+        try:
+            command(world, process, world.cluster(process))
+        except L0gcError as e:
+            _count(world, e)
+        else:
+            world.happened["commands that were done"] += 1
+
+    return actors.repeat(world, 1, once)
+
+
+def _logs(world: World, restore: Restore | None) -> dict[str, bytes]:
+    """The logs that were set back."""
+    if restore is None:
+        return {}
+    folders: Iterable[str] = [journal_log(j) for j in restore.journals]
+    if CONTROLLER in restore.parts:
+        folders = [*folders, CONTROLLER_LOG]
+    return {k: o.body for k, o in world.store.objects.items() if k.startswith(tuple(folders))}
+
+
+# -- what an operator does ------------------------------------------------------------------------------------------------
+
+
+def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
+    """What docs/operations.md says where the newest logs are gone for good."""
+    cluster, watch, accepted = world.cluster(), world.watch, set[int]()
+    for journal in sorted(restore.journals):
+        copy.put_boundary_back(world, journal)
+    copy.put_data_back(world)
+    with world.quietly():
+        if CONTROLLER in restore.parts:
+            cluster.controller.advance_above(watch.epoch)
+        for journal in range(world.weather.journals):
+            with suppress(UsageError):  # nothing shows that it was set back
+                accept_set_back(world.cluster(), journal)
+                world.happened[ACCEPTED] += 1
+                accepted.add(journal)
+        if restore.noticed and not restore.journals <= accepted:
+            raise world.violation(f"nobody noticed that of {restore.journals} only {accepted} were set back")
+    if world.random.random() < 0.5:
+        _everybody_tries(world, work, None)
+    with world.quietly():
+        events.recover(world)
+        close_unknown_topics(world.cluster())
+        housekeep(world.cluster())
+        reconcile(world.cluster())
+        jobs.compute_watermark(world, world.cluster())
+    watch.went_back = frozenset()
+    world.note("somebody has done what the documents say")
+
+
+# -- checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_published(world: World, restore: Restore, newest: Copy) -> None:
+    """It has the end of every journal, and the epoch, so that older ones can be noticed."""
+    known = ends(newest.objects[PUBLISHED_WATERMARK])
+    for journal in restore.journals:
+        if known.get(f"journal {journal}", (0, -1))[1] < newest.shadows[journal].offset:
+            raise world.violation(f"what is published does not have where journal {journal} ended")
+    if newest.published_epoch < newest.controller.epoch:
+        raise world.violation("what is published does not have the epoch")
+
+
+def _check_all_is_there(world: World) -> None:
+    watch = world.watch
+    for key in sorted(watch.live.keys() | watch.named()):
+        if key not in world.store.objects:
+            raise world.violation(f"{key} is gone, which the logs need")

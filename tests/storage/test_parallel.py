@@ -1,0 +1,103 @@
+"""Threads for tasks: what they answer, and that nobody who is interrupted leaves them, or others, waiting for ever."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+
+import pytest
+
+from l0gc.storage import parallel
+from l0gc.storage.parallel import Threads, WorkerThreads
+from tests.support.interrupting import Interrupt, interrupted
+
+PATIENCE_S = 20.0
+"""Only a test that fails waits this long."""
+
+
+def in_time(work: Callable[[], object]) -> None:
+    """Do it on another thread, which must come to an end."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it waits for ever"
+
+
+def named(name: str) -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith(name)]
+
+
+def test_results_are_in_the_order_of_the_items_and_the_first_error_is_raised() -> None:
+    with Threads(4, "answers") as threads:
+        assert threads.map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
+        with pytest.raises(ZeroDivisionError):
+            threads.map(lambda n: 1 // n, [3, 0, 1])
+        assert threads.map(lambda n: sum(threads.map(abs, [n, -n])), [1, 2]) == [2, 4]
+
+
+def test_one_worker_does_what_it_is_given_in_order() -> None:
+    done: list[int] = []
+    with WorkerThreads(1, "one") as workers:
+        futures = [workers.submit(done.append, n) for n in range(100)]
+        assert all(f.exception() is None for f in futures)
+    assert done == list(range(100))
+
+
+def test_a_shutdown_ends_the_threads_and_what_is_left_is_done_or_cancelled() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        begun.set()
+        return go.wait(PATIENCE_S)
+
+    for cancel in (False, True):
+        workers = WorkerThreads(1, f"ends-{cancel}")
+        first, second = workers.submit(wait), workers.submit(abs, -1)
+        assert begun.wait(PATIENCE_S)
+        ending = threading.Thread(target=workers.shutdown, kwargs={"cancel_futures": cancel}, daemon=True)
+        ending.start()
+        while cancel and not second.done():
+            time.sleep(0.001)
+        go.set()
+        ending.join(PATIENCE_S)
+        assert first.result() is True
+        assert isinstance(second.exception(), CancelledError) if cancel else second.result() == 1
+        for thread in named(f"ends-{cancel}"):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        begun.clear()
+        go.clear()
+
+
+def test_a_thread_that_never_begins_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_BEGUN_S", 0.01)
+    lost, start = [3], _thread.start_new_thread
+
+    def started(function: Callable[[], object], arguments: tuple[()]) -> int:
+        if lost[0]:
+            lost[0] -= 1  # an exception that was meant for the caller has ended it
+            return 0
+        return start(function, arguments)
+
+    monkeypatch.setattr(_thread, "start_new_thread", started)
+    with WorkerThreads(1, "again") as workers:
+        assert workers.submit(abs, -1).result() == 1
+
+
+def test_who_is_interrupted_while_it_waits_leaves_nobody_waiting() -> None:
+    def call(threads: Threads) -> None:
+        threads.map(abs, range(3))
+
+    threads = Threads(2, "counted")
+    with interrupted(-1, as_signals=True) as steps:
+        call(threads)
+    threads.__exit__()
+    for at in range(1, steps[0] + 1):
+        threads = Threads(2, "interrupted")
+        with pytest.raises(Interrupt), interrupted(at, as_signals=True):
+            call(threads)
+        in_time(lambda threads=threads: threads.map(abs, range(3)))  # type: ignore[misc]
+        in_time(lambda threads=threads: threads.__exit__())  # type: ignore[misc]

@@ -1,0 +1,343 @@
+"""A commit that runs again, later: whatever has become of its objects, it deletes nothing, and counts what landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.delete_records import delete_records
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one import commit as commits
+from l0gc.streamlog.level_one import index, write
+from l0gc.streamlog.level_one import merge as merges
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.level_one.merge_plan import MergeRule, merges_of
+from l0gc.streamlog.level_one.write import L1Writer
+from l0gc.streamlog.topics import create_topic, delete_topic
+from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reconcile import Begun, begin, put, reconcile
+
+OBJECTS = 100
+"""L1 objects of a round in a partition."""
+TOPIC = "events"
+_write = L1Writer.write
+
+
+class Scene:
+    """A round of so many L1 objects in each of two partitions, and a second process that does what comes in between."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.store = MemoryStore()
+        self.a = memory_cluster(self.store)
+        self.b = memory_cluster(self.store, seed=1, bootstrap=False)
+        create_topic(self.a, TOPIC, 2)
+        put(self.a, TOPIC, *({p: [b"%d" % n] for p in range(2)} for n in range(OBJECTS)))
+        with monkeypatch.context() as m:
+            m.setattr(write, "FILE_BYTES", 1)
+            m.setattr(write, "_ROW_GROUP_BYTES", 1)
+            m.setattr(L1Writer, "write", _row_by_row)
+            self.begun = begin(self.a)
+        assert len(self.begun.keys) == 2 * OBJECTS
+
+    def processes(self) -> tuple[Cluster, Cluster]:
+        """The one that committed, and one that has read nothing yet."""
+        return self.a, memory_cluster(self.store, seed=2, bootstrap=False)
+
+    def tick(self, times: int = 3) -> None:
+        for _ in range(times):
+            self.store.clock.ms += 60_000
+            self.b.controller.advance()
+        housekeep(self.b)
+
+    def vacuum(self) -> None:
+        """A vacuum some epochs later, without a grace by the clock."""
+        self.tick()
+        done = Vacuum(self.b, JournalGarbage(self.b), VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+        assert done.problem is None
+
+    def lift(self, times: int = 1) -> None:
+        """More records, each round with an object for each partition."""
+        for n in range(times):
+            put(self.b, TOPIC, {p: [b"later %d" % n] for p in range(2)})
+            reconcile(self.b)
+
+    def state_rows(self, rows: int) -> None:
+        """So many L1 rows of a partition stay in the state, at most."""
+        for module in (commits, index):
+            self.monkeypatch.setattr(module, "STATE_ROWS", rows)
+        self.monkeypatch.setattr(index, "KEPT_ROWS", rows // 2)
+
+    def merge_some(self) -> None:
+        """The oldest objects of partition 0 become one; the others stay."""
+        real = merges_of
+
+        def first(topic: Any, *others: Any) -> Any:
+            return islice(real(topic, *others), 1)
+
+        size = sum(len(self.store.objects[k].body) for k in sorted(self.begun.keys)[:10])
+        with self.monkeypatch.context() as m:
+            m.setattr(merges, "merges_of", first)
+            done = merge(self.b, None, MergeRule(size, 2))
+        assert not done.errors
+        assert 0 < done.objects_before < OBJECTS
+
+    def merge_all(self) -> None:
+        done = merge(self.b, None, MergeRule(fan_in=2))
+        assert not done.errors
+        assert done.objects_before >= 2 * OBJECTS
+
+    def expire(self, before: int, partition: int | None = None) -> None:
+        assert not delete_records(self.b, TOPIC, partition, before_offset=before).errors
+
+
+def _row_by_row(self: L1Writer, batch: pa.RecordBatch, width: float) -> None:
+    for n in range(batch.num_rows):
+        _write(self, batch.slice(n, 1), width)
+
+
+In = Callable[[Scene], object]
+
+
+def some_expired(s: Scene) -> None:
+    s.expire(4)
+
+
+def some_expired_and_purged(s: Scene) -> None:
+    s.expire(4)
+    s.vacuum()
+
+
+def all_but_one_purged(s: Scene) -> None:
+    s.expire(OBJECTS - 1)
+    s.vacuum()
+
+
+def some_purged_and_some_dropped(s: Scene) -> None:
+    some_expired_and_purged(s)
+    s.expire(40)
+
+
+def some_merged(s: Scene) -> None:
+    s.merge_some()
+
+
+def some_merged_and_purged(s: Scene) -> None:
+    s.merge_some()
+    s.vacuum()
+
+
+def some_merged_some_expired(s: Scene) -> None:
+    s.merge_some()
+    s.expire(50, 0)
+    s.vacuum()
+    s.expire(60)
+
+
+def all_merged(s: Scene) -> None:
+    s.merge_all()
+
+
+def all_expired(s: Scene) -> None:
+    s.lift()
+    s.expire(OBJECTS)
+
+
+def some_spilled(s: Scene) -> None:
+    s.state_rows(90)
+    s.lift()
+
+
+def all_spilled(s: Scene) -> None:
+    s.state_rows(2)
+    s.lift(3)
+
+
+def spilled_and_some_expired(s: Scene) -> None:
+    all_spilled(s)
+    s.expire(4)
+
+
+def spilled_some_purged(s: Scene) -> None:
+    all_spilled(s)
+    s.expire(4)
+    s.vacuum()
+
+
+def spilled_and_written_anew(s: Scene) -> None:
+    all_spilled(s)
+    s.lift(3)
+    s.vacuum()
+
+
+def spilled_and_some_merged(s: Scene) -> None:
+    all_spilled(s)
+    s.merge_some()
+    s.vacuum()
+
+
+def spilled_and_closed(s: Scene) -> None:
+    """What only an index object lists is dropped with it."""
+    all_spilled(s)
+    delete_topic(s.b, TOPIC)
+
+
+def closed(s: Scene) -> None:
+    delete_topic(s.b, TOPIC)
+
+
+def closed_and_created_again(s: Scene) -> None:
+    delete_topic(s.b, TOPIC)
+    create_topic(s.b, TOPIC, 2)
+    put(s.b, TOPIC, {p: [b"new"] for p in range(2)})
+    reconcile(s.b)
+
+
+def fenced_off(s: Scene) -> None:
+    """What the run stamped can land no more, but it has landed before."""
+    s.vacuum()
+
+
+IN_THE_STATE = [
+    some_expired, some_expired_and_purged, all_but_one_purged, some_purged_and_some_dropped, some_merged,
+    some_merged_and_purged, some_merged_some_expired, all_merged, all_expired, closed, closed_and_created_again, fenced_off,
+]  # fmt: skip
+LISTED = [
+    some_spilled, all_spilled, spilled_and_some_expired, spilled_some_purged, spilled_and_written_anew,
+    spilled_and_some_merged, spilled_and_closed,
+]  # fmt: skip
+CASES = [
+    *(pytest.param(f, 1_000, id=f"{f.__name__} in the state") for f in IN_THE_STATE),
+    *(pytest.param(f, 64, id=f"{f.__name__} in an index object") for f in IN_THE_STATE),
+    *(pytest.param(f, 1_000, id=f.__name__) for f in LISTED),
+]
+"""What may come in between, so that something still shows that the commit has landed."""
+
+
+def all_expired_and_purged(s: Scene) -> None:
+    s.lift()
+    s.expire(OBJECTS)
+    s.vacuum()
+
+
+def all_merged_and_purged(s: Scene) -> None:
+    s.merge_all()
+    s.vacuum()
+
+
+def closed_and_purged(s: Scene) -> None:
+    delete_topic(s.b, TOPIC)
+    s.vacuum()
+
+
+def spilled_closed_and_purged(s: Scene) -> None:
+    spilled_and_closed(s)
+    s.vacuum()
+
+
+FORGOTTEN = [all_expired_and_purged, all_merged_and_purged, closed_and_purged, spilled_closed_and_purged]
+"""What may come in between, so that nothing shows it any more."""
+
+
+def again(s: Scene, process: Cluster) -> tuple[tuple[int, int, int], list[str]]:
+    """Commit once more; it changes nothing at all in the bucket. Returns the records, the objects, what is lost; errors."""
+    before = {k: o.etag for k, o in s.store.objects.items()}
+    (committed,) = Begun(process, s.begun.round, s.begun.written).commit()
+    assert {k: o.etag for k, o in s.store.objects.items()} == before
+    if committed.l1_objects:
+        assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [0, 1]}
+        assert committed.bytes == sum(int(rows["bytes"].sum()) for rows in s.begun.written.files.values())
+    else:
+        assert (committed.partitions, committed.bytes) == ({}, 0)
+    return (committed.records, committed.l1_objects, committed.lost), committed.errors
+
+
+@pytest.mark.parametrize(("between", "state_rows"), CASES)
+def test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more(
+    monkeypatch: pytest.MonkeyPatch, between: In, state_rows: int
+) -> None:
+    """Hazard 28."""
+    s = Scene(monkeypatch)
+    s.state_rows(state_rows)
+    (first,) = s.begun.commit()
+    assert (first.records, first.l1_objects, first.lost, first.errors) == (2 * OBJECTS, 2 * OBJECTS, 0, [])
+    between(s)
+    for process in s.processes():
+        assert again(s, process) == ((2 * OBJECTS, 2 * OBJECTS, 0), [])
+
+
+@pytest.mark.parametrize("between", FORGOTTEN, ids=lambda f: f.__name__)
+def test_one_whose_objects_vacuum_has_all_deleted_counts_as_lost_and_deletes_nothing(
+    monkeypatch: pytest.MonkeyPatch, between: In
+) -> None:
+    s = Scene(monkeypatch)
+    s.begun.commit()
+    between(s)
+    for process in s.processes():
+        assert again(s, process) == ((0, 0, 2), [])
+
+
+def test_each_partition_is_judged_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Scene(monkeypatch)
+    s.begun.commit()
+    s.lift()
+    s.expire(OBJECTS, 0)
+    s.vacuum()
+    s.expire(4, 1)
+    (committed,) = s.begun.commit()
+    assert (committed.records, committed.l1_objects, committed.lost) == (OBJECTS, OBJECTS, 1)
+    assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [1]}
+
+
+def test_one_that_never_landed_and_is_fenced_off_is_an_error_and_its_objects_are_vacuums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s = Scene(monkeypatch)
+    s.tick()
+    s.b.journal(0).fence_l1(3)
+    (committed,) = s.begun.commit()
+    assert (committed.records, committed.lost) == (0, 0)
+    (error,) = committed.errors
+    assert "vacuum has fenced off all below 3; nothing of it counts: run it again" in error
+    assert s.begun.keys <= set(s.store.objects)
+    s.vacuum()
+    assert not s.begun.keys & set(s.store.objects)
+
+
+def test_one_that_lost_to_another_run_and_is_fenced_off_since_is_lost_and_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s = Scene(monkeypatch)
+    reconcile(s.b)
+    s.vacuum()
+    assert again(s, s.a) == ((0, 0, 2), [])
+
+
+def test_an_index_object_that_vacuum_takes_while_a_commit_looks_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process slept, so its state of the journal is some epochs old."""
+    s = Scene(monkeypatch)
+    s.begun.commit()
+    all_spilled(s)
+    real = index.read_index
+    slept: list[bool] = []
+
+    def sleeps(*arguments: Any) -> Any:
+        if not slept:
+            slept.append(True)
+            s.lift(3)
+            s.vacuum()
+        return real(*arguments)
+
+    monkeypatch.setattr(commits, "read_index", sleeps)
+    (committed,) = s.begun.commit()
+    assert slept
+    assert (committed.records, committed.lost, committed.errors) == (2 * OBJECTS, 0, [])

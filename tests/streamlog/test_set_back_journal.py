@@ -1,0 +1,178 @@
+"""Journals that were set back to an older copy: refused by name, and nothing in the bucket changes (hazard 38)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
+from l0gc.errors import AccessDeniedError, L0gcError, SetBackError
+from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.garbage import JournalGarbage
+from tests.support.memory_store import Call
+from tests.support.set_back import CHANGES, TOPIC, Objects, Place
+
+DAY_MS = 24 * 3_600_000
+HARMLESS = {"epoch advance", "producer", "tick"}
+"""What changes the controller alone, which was not set back."""
+
+
+def settled(place: Place, job: str) -> None:
+    """A job's records are uploaded and lifted, M has passed them, and the garbage is gone."""
+    place.upload(job)
+    place.loop()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    found = Place(tmp_path)
+    settled(found, "second")
+    return found
+
+
+def days_later(place: Place) -> Objects:
+    """Records are uploaded and lifted on some more days; returns what the bucket held before."""
+    copy = place.objects()
+    for day in range(3):
+        place.store.clock.ms += DAY_MS
+        settled(place, f"day-{day}")
+    place.store.clock.ms += 2 * DAY_MS
+    return copy
+
+
+def refused(place: Place, names: set[str], match: str) -> None:
+    """Each of these changes is refused in a sentence, and leaves all as it was."""
+    before = place.objects()
+    for name in sorted(names):
+        with pytest.raises(SetBackError, match=match) as e:
+            CHANGES[name](place)
+        assert e.value.exit_code == 4
+        assert "docs/operations.md" in str(e.value)
+        assert place.objects() == before, name
+
+
+def journals_of(place: Place) -> list[int]:
+    return sorted(place.process().controller.snapshot().topic(TOPIC).journals)
+
+
+def test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well(place: Place) -> None:
+    newest = place.restore(JOURNALS, days_later(place))
+    refused(
+        place,
+        CHANGES.keys() - HARMLESS,
+        r"journal 0 ended at offset \d+, and ended at offset \d+ when it was read before",
+    )
+    place.restore(JOURNALS, newest)
+    place.check_all_is_well()
+
+
+def test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan(place: Place) -> None:
+    """With the default ages: what the lost part of a journal had named is old enough to go."""
+    newest = place.restore(JOURNALS, days_later(place))
+    before = place.objects()
+    cluster = place.process()
+    with pytest.raises(SetBackError, match="journal 0"):
+        Vacuum(cluster, JournalGarbage(cluster), VacuumOptions()).run(Inline())
+    assert place.objects() == before
+    place.restore(JOURNALS, newest)
+    place.check()
+
+
+def test_a_sweep_by_itself_deletes_nothing_that_was_restored_with_its_journal(place: Place) -> None:
+    place.upload("needed")
+    copy = place.objects()
+    settled(place, "later")
+    place.restore(JOURNALS, copy)
+    place.restore("level_zero/", copy)
+    refused(place, {"sweep"}, "journal 0")
+
+
+@pytest.mark.parametrize("journal", [0, 1])
+def test_one_of_two_journals_is_refused_by_its_name(place: Place, journal: int) -> None:
+    assert journals_of(place) == [0, 1]
+    place.restore(journal_log(journal), days_later(place))
+    refused(place, CHANGES.keys() - HARMLESS, f"journal {journal} ended at")
+
+
+def test_a_journal_whose_log_is_gone_is_refused(place: Place) -> None:
+    place.restore(journal_log(1), {})
+    refused(place, CHANGES.keys() - HARMLESS, "journal 1 was empty, and ended at offset")
+
+
+def test_an_upload_to_other_journals_goes_on(place: Place) -> None:
+    """A topic that lies elsewhere is not concerned, and no other journal need be read for it."""
+    place.process().controller.create_topic("elsewhere", 1)
+    (journal,) = place.process().controller.snapshot().topic("elsewhere").journals
+    assert journal not in journals_of(place)
+    place.restore(journal_log(0), {})
+    place.upload("other", "elsewhere")
+
+
+def test_what_is_published_without_ends_is_held_against_what_a_journal_may_need(place: Place) -> None:
+    """The second line: M was released by the newer log, and an older one may still need what is at or below it."""
+    copy = days_later(place)
+    place.forget_ends()
+    place.restore(JOURNALS, copy)
+    refused(place, CHANGES.keys() - HARMLESS, r"journal 0 may still need epoch \d+, though M = \d+ is published")
+
+
+# -- what is harmless -----------------------------------------------------------------------------------------------------
+
+ALONE: dict[str, Callable[[str], bool]] = {
+    "published.json": lambda key: key == PUBLISHED_WATERMARK,
+    "boundaries": lambda key: key.startswith(JOURNALS) and key.endswith("boundary.json"),
+    "checkpoints": lambda key: key.startswith(JOURNALS) and "/checkpoint/" in key,
+    "index objects": lambda key: key.startswith("level_one/index/"),
+    "L1 objects": lambda key: key.startswith("level_one/data/"),
+    "L0 objects": lambda key: key.startswith("level_zero/"),
+}
+
+
+@pytest.mark.parametrize("part", ALONE)
+def test_what_is_set_back_without_its_journals_does_no_harm(place: Place, part: str) -> None:
+    """Older objects come back next to the newer ones, or in their place where the key is the same."""
+    for key, body in days_later(place).items():
+        if ALONE[part](key):
+            place.store.put(key, body)
+    place.loop()
+    CHANGES["vacuum"](place)
+    place.check_all_is_well()
+
+
+# -- a journal that could not be read when it was asked ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["reconcile", "merge", "expire", "housekeep", "vacuum", "upload", "sweep", "topic delete"]
+)
+def test_what_nobody_could_judge_is_left_out_though_it_can_be_read_later(place: Place, name: str) -> None:
+    """The first read of the journal fails; all others find the older log."""
+    place.process().controller.alter_topic(TOPIC, RetentionSettings(1, 1))
+    place.upload("unlifted")
+    copy = days_later(place)
+    place.restore(journal_log(1), copy)
+    place.restore("level_zero/", copy)
+    before = place.objects()
+    failed: list[str] = []
+
+    def fail_once(call: Call) -> None:
+        if call.key.startswith(journal_log(1)) and call.when == "before" and not failed:
+            failed.append(call.key)
+            raise AccessDeniedError("not now")
+
+    place.store.fault = fail_once
+    with suppress(L0gcError, AssertionError):  # that something was left out
+        CHANGES[name](place)
+    place.store.fault = lambda call: None
+    assert failed
+    after = place.objects()
+    lost = {key for key in before if key not in after and not key.startswith("l0gc/")}
+    written = {key for key in after if key not in before}
+    assert not {key for key in written if key.startswith((journal_log(1), "level_one/"))}
+    assert lost == set()

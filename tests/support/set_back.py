@@ -1,0 +1,155 @@
+"""A bucket of which a part is set back to an older copy: who is at work there, what they change, what is acknowledged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from l0gc.collect.local import LocalSweep
+from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum_plan import VacuumOptions
+from l0gc.errors import L0gcError
+from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.runtime import Runtime
+from l0gc.storage.parallel import Inline
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.level_one.expire import expire
+from l0gc.streamlog.level_one.merge import merge
+from l0gc.streamlog.topics import alter_defaults, alter_topic, close_unknown_topics, create_topic, delete_topic
+from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.publication import decode_published, encode_published
+from tests.support.ingest import stored_values
+from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reconcile import reconcile
+
+TOPIC = "events"
+INTERVAL_MS = 600_000
+PATIENCE = 20
+"""So often somebody repeats an upload that was refused, an epoch interval later each time."""
+Objects = dict[str, bytes]
+
+
+class Place:
+    """A bucket, its processes, and what was reported to them as landed."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._processes = 0
+        self.store = MemoryStore()
+        self.acknowledged: list[bytes] = []
+        self.copy: Objects = {}
+        self.newest: Objects = {}
+        memory_cluster(self.store)
+        create_topic(self.process(), TOPIC, 3, 2)
+        self.upload("first")
+
+    def process(self) -> Cluster:
+        """The handles of a new process."""
+        self._processes += 1
+        return Cluster(self.store, Runtime(self.store.clock, random.Random(self._processes)))
+
+    def objects(self, prefix: str = "") -> Objects:
+        return {k: o.body for k, o in self.store.objects.items() if k.startswith(prefix)}
+
+    def upload(self, job: str, topic: str = TOPIC) -> int:
+        """Upload a job's records under the name of the one producer, and return how many landed now."""
+        lines = [f"{job}-{i:02}".encode() for i in range(20)]
+        path = self._scratch / "lines"
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        with ExitStack() as stack:
+            uploader, inputs = open_upload(
+                self.process(), topic, [str(path)], stack, producer="nightly", batch_bytes=100
+            )
+            result = uploader.run(inputs)
+        if topic == TOPIC:
+            self.acknowledged += [line for line in lines if line not in self.acknowledged]
+        return result.records
+
+    def upload_until_accepted(self, job: str) -> list[type[L0gcError]]:
+        """Repeat the upload as long as it is refused; returns with what."""
+        refused: list[type[L0gcError]] = []
+        for _ in range(PATIENCE):
+            try:
+                self.upload(job)
+            except L0gcError as e:
+                refused.append(type(e))
+                self.store.clock.ms += INTERVAL_MS
+                continue
+            return refused
+        raise AssertionError(f"{job} was refused {PATIENCE} times: {refused}")
+
+    def compute(self) -> int:
+        cluster = self.process()
+        return Pipeline(cluster, JournalSource(cluster)).run().watermark
+
+    def loop(self) -> None:
+        """Everything that cron does, twice."""
+        for _ in range(2):
+            self.store.clock.ms += INTERVAL_MS
+            housekeep(self.process(), barrier=True)
+            reconcile(self.process())
+            self.compute()
+            LocalSweep(self.process()).run(Inline())
+
+    def restore(self, prefix: str, copy: Objects) -> Objects:
+        """Put what a copy has below a prefix in the place of what is there, which is returned. Nobody is at work."""
+        there = self.objects(prefix)
+        self.store.delete(list(there))
+        for key, body in copy.items():
+            if key.startswith(prefix):
+                self.store.put(key, body)
+        return there
+
+    def forget_ends(self) -> None:
+        """Take the ends of the journals out of what is published."""
+        published = decode_published(self.store.get(PUBLISHED_WATERMARK).body)
+        self.store.put(PUBLISHED_WATERMARK, encode_published(msgspec.structs.replace(published, ends={})))
+
+    def check(self) -> None:
+        """Each acknowledged record can be read once."""
+        values = [v for partition in stored_values(self.process(), TOPIC) for v in partition]
+        assert sorted(values) == sorted(self.acknowledged)
+
+    def check_all_is_well(self) -> None:
+        """Records come and go as ever, and nothing that nobody needs is left."""
+        self.upload_until_accepted("last")
+        self.loop()
+        self.loop()
+        self.check()
+        assert self.objects("level_zero/") == {}
+
+
+def vacuum(cluster: Cluster) -> None:
+    Vacuum(cluster, JournalGarbage(cluster), VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+
+
+CHANGES: dict[str, Callable[[Place], object]] = {
+    "upload": lambda p: p.upload("refused"),
+    "topic create": lambda p: create_topic(p.process(), "refused", 1),
+    "topic delete": lambda p: delete_topic(p.process(), TOPIC),
+    "epoch advance": lambda p: p.process().controller.advance(),
+    "producer": lambda p: p.process().controller.init_producer("refused"),
+    "tick": lambda p: p.process().controller.tick_if_due(),
+    "housekeep": lambda p: housekeep(p.process()),
+    "housekeep --barrier": lambda p: housekeep(p.process(), barrier=True),
+    "compute-watermark": lambda p: p.compute(),
+    "sweep": lambda p: LocalSweep(p.process()).run(Inline()),
+    "advance --close-unknown-topics": lambda p: close_unknown_topics(p.process()),
+    "topic alter": lambda p: alter_topic(p.process(), TOPIC, RetentionSettings(1, 1)),
+    "topic alter --defaults": lambda p: alter_defaults(p.process(), RetentionSettings(1, 1)),
+    "reconcile": lambda p: reconcile(p.process()),
+    "merge": lambda p: merge(p.process()),
+    "expire": lambda p: expire(p.process()),
+    "delete-records": lambda p: delete_records(p.process(), TOPIC, before_offset=HIGH_WATERMARK),
+    "vacuum": lambda p: vacuum(p.process()),
+}
