@@ -17,7 +17,7 @@ from benchmarks.support.generated import GENERATED_ETAG, Entry, GeneratedBucket
 from l0gc.keys import PartitionId, level_one
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.rows import L1_ROW, Rows
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import write_index
 from tests.support.memory_store import MemoryStore, memory_cluster
@@ -136,6 +136,9 @@ def a_cluster(partitions: int) -> tuple[Cluster, GeneratedL1]:
         newest.append(rows[-IN_STATE:])
         indexes.append(write_index(store, topic.id(partition), rows[:-IN_STATE], 1, cluster.runtime))
     state.l1, state.index = np.concatenate(newest), np.concatenate(indexes)
+    state.partitions = np.arange(partitions, dtype=NUMBER)
+    state.next_offsets = np.full(partitions, 10 * NAMED, np.int64)
+    state.reconciled, state.log_start = state.next_offsets - 1, np.zeros(partitions, np.int64)
     handle.state.topics[topic.revision] = state
     handle.replica.write_checkpoint()
     return cluster, store
