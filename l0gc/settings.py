@@ -30,7 +30,6 @@ class Settings:
     profile: str | None = None
     cluster_id: str | None = None
     epoch_interval: NotNegative = 600.0
-    epoch_cache: NotNegative = 10.0
     json: bool = False
     verbose: int = 0
     log_format: str = "text"

@@ -46,10 +46,6 @@ def show(settings: Settings) -> None:
 @command.command("advance")
 @click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
 @click.option(
-    "--caller", default=user_at_host, show_default="user@host",
-    help="Who repeats: a repeated --expect returns this caller's own advance.",
-)  # fmt: skip
-@click.option(
     "--above", type=click.IntRange(0), metavar="E",
     help="To the epoch above E, also where the controller log went back behind what is published.",
 )  # fmt: skip
@@ -59,9 +55,7 @@ def show(settings: Settings) -> None:
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask before the epoch jumps far.")
 @common_options
-def advance(
-    settings: Settings, expect: int | None, caller: str, above: int | None, close_unknown_topics: bool, yes: bool
-) -> None:
+def advance(settings: Settings, expect: int | None, above: int | None, close_unknown_topics: bool, yes: bool) -> None:
     """Advance the cluster epoch by one.
 
     With --expect it can be repeated when the reply was lost: it advances once.
@@ -85,7 +79,7 @@ def advance(
                 asked(
                     settings, "advance", f"the cluster epoch from {current} to {above + 1}, which can never be undone"
                 )
-        epoch = controller.advance(expect, caller) if above is None else controller.advance_above(above)
+        epoch = controller.advance(expect, user_at_host()) if above is None else controller.advance_above(above)
         closed = close_all_unknown(cluster) if close_unknown_topics else []
     rows = [{"journal": journal, "revision": revision, "topic_id": name} for journal, revision, name in closed]
     lines = [f"closed in journal {journal}: the topic of revision {revision}" for journal, revision, _ in closed]

@@ -65,10 +65,6 @@ _OPTIONS: Final = [
         help="Advance the epoch when it is about this old.  [default: 600]",
     ),
     click.option(
-        "--epoch-cache", envvar="L0GC_EPOCH_CACHE", type=Number(min=0), metavar="SECONDS", hidden=True,
-        help="How long an uploader may use an epoch before it reads it again.  [default: 10]",
-    ),
-    click.option(
         "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE",
         help="A TOML file with these options.  [default: ~/.config/l0gc/config.toml, if it is there]",
     ),
@@ -163,7 +159,6 @@ def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
     with cluster.open_cluster(
         store_config(settings),
         expected_cluster_id=settings.cluster_id,
-        epoch_cache_s=settings.epoch_cache,
         epoch_interval_s=settings.epoch_interval,
     ) as handles:
         yield handles

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -22,18 +20,12 @@ from l0gc.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PACKAGES: Final = "spark.jars.packages"
-_COORDINATES: Final = re.compile(r"[^:,\s]+:[^:,\s]+:[^:,\s]+")
 _SEND: Final = "spark.l0gc.sendCredentials"
 """How `--send-credentials` travels to `open_spark`; Spark itself does not get it."""
 
 _OPTIONS: Final = [
     click.option("--master", envvar="L0GC_MASTER", help="The Spark cluster.  [default: local[*]]"),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
-    click.option(
-        "--packages", multiple=True, metavar="G:A:V[,...]",
-        help="Jars from Maven for Spark, if the cluster needs any; l0gc needs none. May be repeated.",
-    ),
     click.option(
         "--send-credentials/--no-send-credentials", default=None,
         help="Whether a cluster's executors get the driver's credentials.  [default: unless it has them from a role]",
@@ -51,11 +43,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give `command` the Spark options; it gets them as `master` and `conf`."""
 
     @functools.wraps(command)
-    def wrapped(
-        *args: Any, conf: tuple[str, ...], packages: tuple[str, ...], send_credentials: bool | None, **kwargs: Any
-    ) -> Any:
-        if packages:
-            conf = (*conf, f"{_PACKAGES}={_jars(packages)}")
+    def wrapped(*args: Any, conf: tuple[str, ...], send_credentials: bool | None, **kwargs: Any) -> Any:
         if send_credentials is not None:
             conf = (*conf, f"{_SEND}={str(send_credentials).lower()}")
         return command(*args, conf=conf, **kwargs)
@@ -65,23 +53,13 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _jars(packages: tuple[str, ...]) -> str:
-    named = [jar for item in packages for jar in item.split(",")]
-    for jar in named:
-        if not _COORDINATES.fullmatch(jar):
-            raise UsageError(f"--packages {jar!r} must look like GROUP:ARTIFACT:VERSION")
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        raise UsageError("under spark-submit, Java runs already: give --packages to spark-submit, before the script")
-    return ",".join(named)
-
-
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for item in conf:
         key, separator, value = item.partition("=")
         if not separator:
             raise UsageError(f"--conf {item!r} must look like KEY=VALUE")
-        pairs[key] = f"{pairs[key]},{value}" if key == _PACKAGES and key in pairs else value
+        pairs[key] = value
     return pairs
 
 

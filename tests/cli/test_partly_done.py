@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
-from l0gc.cli import epoch, topic, upload
+from l0gc.cli import topic, upload
 from l0gc.cli.demo import _Demo
 from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
+from l0gc.cli.pause import user_at_host
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster
@@ -91,8 +92,7 @@ def test_a_user_without_a_name_may_advance_the_epoch(monkeypatch: pytest.MonkeyP
         raise KeyError("getpwuid(): uid not found: 1234")
 
     monkeypatch.setattr(getpass, "getuser", nobody)
-    (caller,) = [p for p in epoch.advance.params if p.name == "caller"]
-    assert str(caller.get_default(click.Context(epoch.advance))).startswith("unknown@")
+    assert user_at_host().startswith("unknown@")
 
 
 def test_a_reader_of_the_demo_that_has_gone_is_no_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,30 +26,8 @@ def given(*args: str) -> dict[str, str]:
     return _pairs(got[0])
 
 
-def test_packages_are_one_setting_beside_those_of_conf() -> None:
-    both = [
-        "--packages",
-        "g:a:1,g:b:2",
-        "--conf",
-        "spark.jars.packages=g:z:9",
-        "--packages",
-        "g:c:3",
-        "--conf",
-        "k=v=w",
-    ]
-    assert given(*both) == {"spark.jars.packages": "g:z:9,g:a:1,g:b:2,g:c:3", "k": "v=w"}
-
-
-@pytest.mark.parametrize("jar", ["g:a", "g:a:1:2", "g::1", "", "g:a:1,", "g:a 1:2"])
-def test_a_package_needs_group_artifact_and_version(jar: str) -> None:
-    with pytest.raises(UsageError, match="GROUP:ARTIFACT:VERSION"):
-        given("--packages", jar)
-
-
-def test_packages_come_too_late_under_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    with pytest.raises(UsageError, match="give --packages to spark-submit"):
-        given("--packages", "g:a:1")
+def test_the_value_of_a_setting_may_have_an_equals_sign() -> None:
+    assert given("--conf", "k=v=w") == {"k": "v=w"}
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--send-credentials", "true"), ("--no-send-credentials", "false")])

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -142,21 +141,3 @@ def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_
 def test_executors_left_to_their_own_credentials_have_none(spark_workers: SparkCluster, records: int) -> None:
     with pytest.raises(AccessDeniedError, match="no credentials"):
         l0gc("compute-watermark", *spark_workers.options, "--no-send-credentials")
-
-
-def test_packages_are_resolved_and_given_to_spark(records: int, tmp_path: Path) -> None:
-    repository = tmp_path / "maven" / "org" / "example" / "nothing" / "1.0"
-    repository.mkdir(parents=True)
-    with zipfile.ZipFile(repository / "nothing-1.0.jar", "w") as jar:
-        jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
-    (repository / "nothing-1.0.pom").write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>"
-        "<artifactId>nothing</artifactId><version>1.0</version></project>"
-    )
-    conf = options(
-        [f"spark.jars.repositories={(tmp_path / 'maven').as_uri()}", f"spark.jars.ivy={tmp_path / 'ivy'}",
-         "spark.log.level=INFO"]
-    )  # fmt: skip
-    ended = l0gc_process("compute-watermark", "--no-scan", "-vv", "--packages", "org.example:nothing:1.0", *conf)
-    assert ended.code == 0, ended.stderr[-3000:]
-    assert "org.example_nothing-1.0.jar" in ended.stderr
