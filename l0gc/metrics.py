@@ -93,8 +93,6 @@ _KINDS: Final = {
     "orphaned_index": "Index objects that no journal ever named",
     "run_records": "Objects of old run records",
     "scan_snapshots": "Old scan snapshots",
-    "attempts": "Notes of jobs that are no more",
-    "gc_marks": "Marks of gc runs that were killed",
 }
 """What a vacuum deletes, by the names in its result."""
 
@@ -211,7 +209,6 @@ METRICS: Final = (
     _counter("fence_new_epochs", "upload", "fence.fences_new_epoch", "Fences at an epoch that was new."),
     _counter("fence_known_epochs", "upload", "fence.fences_known_epoch", "Fences at an epoch that was known."),
     # -- gc
-    _gauge("gc_others_under_way", "gc", "others", "Other gc runs that were under way when the last one began."),
 )  # fmt: skip
 """All of them; docs/metrics.md has the same table."""
 

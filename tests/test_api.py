@@ -16,11 +16,11 @@ import pytest
 import l0gc
 from l0gc import api, errors
 from l0gc.collect.attempts import read_attempts
-from l0gc.keys import RUNS, journal_log
+from l0gc.keys import journal_log
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Cluster as Handles
-from tests.collect.test_local import Failing, a_cluster, level_zero, store_of
-from tests.support.memory_store import Call, memory_cluster
+from tests.collect.test_local import Failing, a_cluster, level_zero
+from tests.support.memory_store import memory_cluster
 
 ROOT = Path(__file__).parents[1]
 URL = "s3://bucket/prefix"
@@ -196,21 +196,6 @@ def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: p
         with pytest.raises(errors.PartialFailureError, match="could not be closed"):
             cluster.topics.delete("events")
         assert cluster.topics.list() == []
-
-
-def test_old_run_records_that_stay_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    handles = a_cluster(watermark=4)
-    refused: list[str] = []
-
-    def fault(call: Call) -> None:
-        if call.kind == "scan" and call.key == RUNS:
-            refused.append(call.key)
-            raise errors.StoreError("no")
-
-    store_of(handles).fault = fault
-    with over(handles, monkeypatch) as cluster:
-        assert cluster.sweep().deleted > 0
-    assert refused
 
 
 def test_what_there_is_not_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

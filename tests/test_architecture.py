@@ -138,8 +138,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     ),
     "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
     "collect/pause.py": (["store.delete"], "the pause flag"),
-    "collect/runs.py": (["store.history.delete", "store.delete"], "delete markers, for undelete; old records of runs"),
-    "collect/under_way.py": (["store.delete"] * 2, "its own mark; those of killed runs"),
+    "collect/runs.py": (["store.history.delete"], "delete markers, for undelete"),
     "collect/uploads.py": (["store.history.abort"], "unfinished uploads, of which no object came"),
     "inspect/doctor/store.py": (
         ["store.discard", "store.discard", "store.delete"],
@@ -164,7 +163,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
         "implements",
     ),
     "streamlog/founding.py": (["store.delete_bucket"], "an empty bucket that the same call created"),
-    "watermark/scan_keys.py": (["store.delete"], "old scan snapshots"),
 }
 """Every place that deletes anything in a bucket, what it calls, and why it may. Data objects go through the first alone."""
 DELETERS = {"Deleter", "Remover"}

@@ -90,7 +90,7 @@ def test_who_holds_m_back_is_counted_and_the_lowest_named() -> None:
 
 
 def test_the_steps_of_gc_are_distinguished_by_their_label() -> None:
-    run = Run("gc", {"others": []}, exit_code=4, parts=[Run("housekeep"), Run("sweep", SWEPT)])
+    run = Run("gc", {}, exit_code=4, parts=[Run("housekeep"), Run("sweep", SWEPT)])
     codes = {s.labels["step"]: s.value for s in samples(run, "u") if s.metric.name == "l0gc_exit_code"}
     assert codes == {"gc": 4, "housekeep": 0, "sweep": 0}
     assert {s.labels["command"] for s in samples(run, "u")} == {"gc"}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from l0gc.api.topics import Topics, checked
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions
-from l0gc.collect.runs import KEEP_RUNS_S, expire_before
+from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.collect.vacuum_plan import L1_GRACE_MS, ORPHAN_AGE_MS, VacuumOptions
-from l0gc.errors import StoreError, UsageError
+from l0gc.errors import UsageError
 from l0gc.inspect.status import Status, status
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.fan_out import FanOut, LocalFanOut
@@ -224,7 +224,6 @@ class Cluster:
         max_delete_ratio: float | None = None,
         shards: tuple[int, int] | None = None,
         purge_versions: bool = False,
-        keep_runs_s: float = KEEP_RUNS_S,
     ) -> SweepResult:
         """Delete the L0 objects whose epoch is at or below the published M, in this process. As `l0gc sweep`.
 
@@ -236,7 +235,6 @@ class Cluster:
             max_delete_ratio: stop before deleting more than this share of the bucket.
             shards: the first and the last shard to sweep.
             purge_versions: remove every version of what is deleted, for good.
-            keep_runs_s: remove the records of runs that are older than this.
         """
         options = SweepOptions(
             dry_run, int(min_age_s * 1000), max_objects, max_rate, shards, max_delete_ratio, purge_versions
@@ -247,9 +245,6 @@ class Cluster:
                 result = sweep.run(self._handles.parallel, deleters=deleters)
             finally:
                 sweep.stop.set()  # where something ended the run, Ctrl-C say, its threads end what is under way
-            if result.deleted and not dry_run:
-                with suppress(StoreError):  # the next sweep removes them
-                    expire_before(self._store, result.run_id, keep_runs_s)
             return checked(result, result.problem)
 
     def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:

@@ -259,7 +259,7 @@ def print_result(out: Output, result: WatermarkResult) -> None:
     for u in result.unreadable:
         out.note(f"{u.unit} cannot be read, so M does not pass it: {u.error}", "unreadable", unit=u.unit)
     if result.kept is not None and result.kept.error:
-        out.note(f"M is published, but the scan snapshots could not all be written or removed: {result.kept.error}")
+        out.note(f"M is published, but the scan snapshot could not be written: {result.kept.error}")
 
 
 def _listing_data(scan: ScanSnapshot) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.cli.pause import user_at_host
 from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OneSession, open_spark, spark_options
@@ -41,7 +40,6 @@ from l0gc.collect.gc_steps import (
     worst,
 )
 from l0gc.collect.plan import choose_engine, run_id
-from l0gc.collect.under_way import UnderWay, announced, describe
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
@@ -93,8 +91,7 @@ def command(
     session = OneSession(lambda: open_spark(settings, "gc", master, conf), conf)
     with open_cluster(settings) as (cluster, store):
         cluster.controller.snapshot()  # without a cluster, nothing begins
-        now_ms = cluster.now_ms()
-        name = run_id(now_ms, cluster.runtime.new_id())
+        name = run_id(cluster.now_ms(), cluster.runtime.new_id())
         logs.set_run_id(name)
         steps = _steps(
             out, cluster, store, bounds, ages, rule, session, master, barrier=barrier, dry_run=dry_run, name=name
@@ -108,15 +105,11 @@ def command(
             steps = [s for s in steps if s.name in (COMPUTE, SWEEP, VACUUM)]
         failed_before = [a.command for a in read_attempts(store, cluster.parallel).values() if not a.ok]
         run = _Gc(out, steps, failed_before)
-        with announced(store, UnderWay(name, user_at_host(), now_ms), quietly=dry_run) as others:
-            for other in others:
-                out.note(describe(other), "another_gc", other_run_id=other.run_id, by=other.by)
-            with session:
-                run.play()
+        with session:
+            run.play()
     data: dict[str, Any] = {step.replace("-", "_"): run.data(step) for step in STEPS}
     data["not_due"] = {step.replace("-", "_"): why for step, why in run.not_due.items()}
     data["errors"] = run.errors
-    data["others"] = [other.run_id for other in others]
     data["dry_run"] = dry_run
     data["seconds"] = round(time.monotonic() - began, 3)
     data["run_id"] = name
@@ -162,11 +155,10 @@ def _steps(
     def sweep() -> None:
         chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
         options = bounds.options(dry_run=dry_run, run_id=name)
-        run_sweep(out, cluster, store, options, session, chosen, why, bounds.keep_runs)
+        run_sweep(out, cluster, store, options, session, chosen, why)
 
     def vacuum() -> None:
         more = {
-            "keep_runs_ms": bounds.keep_runs * 1000,
             "max_objects": bounds.max_objects,
             "max_rate": bounds.max_rate,
             "record_dir": bounds.record_dir,

@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
-from l0gc.cli.options import Duration, Number
+from l0gc.cli.options import Number
 from l0gc.collect.record_places import RecordOptions
-from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.storage.objectstore import ENABLED, SUSPENDED
 
 ENGINES: Final = ("auto", "local", "spark")
@@ -20,10 +19,6 @@ max_objects_option: Final = click.option(
 max_rate_option: Final = click.option(
     "--max-rate", type=Number(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
 )
-keep_runs_option: Final = click.option(
-    "--keep-runs", type=Duration(), default=f"{KEEP_RUNS_S // 86400}d", show_default=True,
-    help="Remove records of runs older than this.",
-)  # fmt: skip
 record_dir_option: Final = click.option(
     "--record-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Keep the run record in this folder instead of the bucket, e.g. because the store is full.",

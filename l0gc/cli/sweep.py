@@ -22,7 +22,6 @@ from l0gc.cli.output import Output
 from l0gc.cli.progress import Advance
 from l0gc.cli.run_options import (
     ENGINES,
-    keep_runs_option,
     max_objects_option,
     max_rate_option,
     no_record_option,
@@ -34,9 +33,8 @@ from l0gc.cli.sweep_text import data_of, lines_of
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
 from l0gc.collect.plan import SweepOptions, choose_engine, run_id
-from l0gc.collect.runs import expire_before
 from l0gc.collect.sweeper import Progress
-from l0gc.errors import StoppedError, StoreError, UsageError
+from l0gc.errors import StoppedError, UsageError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
@@ -69,7 +67,6 @@ _LIMITS: Final = [
         "--max-delete-ratio", type=Number(0, 1), metavar="R",
         help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
     ),
-    keep_runs_option,
     click.option(
         "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
         help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
@@ -87,7 +84,6 @@ class Limits:
     max_objects: int | None
     max_rate: float | None
     max_delete_ratio: float | None
-    keep_runs: int
     engine: str
     record_dir: Path | None = None
     no_record: bool = False
@@ -170,7 +166,7 @@ def command(
         spark = lambda defaults: open_spark(settings, "sweep", master, (*defaults, *conf))  # noqa: E731
         limited = bounds.limited or listed is not None
         engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=limited)
-        run_sweep(Output(settings), cluster, store, options, spark, engine, why, bounds.keep_runs, listed)
+        run_sweep(Output(settings), cluster, store, options, spark, engine, why, listed)
 
 
 def run_sweep(
@@ -181,10 +177,9 @@ def run_sweep(
     open_session: OpenSpark,
     engine: str,
     why: str,
-    keep_runs: int,
     listed: str | None = None,
 ) -> None:
-    """Sweep with the engine that was chosen, and print the result; remove records older than `keep_runs` seconds.
+    """Sweep with the engine that was chosen, and print the result.
 
     Args:
         listed: the file that a dry run lists the objects in, - for stdout; the result is then a note.
@@ -201,8 +196,6 @@ def run_sweep(
         else:
             out.note(f"the spark engine sweeps: {why}")
             result = _spark(out, cluster, store, options, signals, open_session)
-        if not options.dry_run and result.deleted:
-            _expire(out, store, result.plan.run_id, keep_runs)
         if listed == "-":
             for line in lines_of(result, options):
                 out.note(line)
@@ -280,14 +273,6 @@ def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
                 "delete_errors": t.delete_errors,
             }
             out.measure(data_of(sweep.result, "") | more)
-
-
-def _expire(out: Output, store: S3Store, run: str, keep_runs: int) -> None:
-    """Remove the records of runs that began so many seconds before `run`, whose own record stays."""
-    try:
-        expire_before(store, run, keep_runs)
-    except StoreError as e:
-        out.note(f"old run records were not removed: {e}")
 
 
 def _reporter(show: Advance) -> Callable[[Progress], None]:

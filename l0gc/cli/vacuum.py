@@ -18,7 +18,6 @@ from l0gc.cli.output import Output
 from l0gc.cli.run_options import (
     ENGINES,
     bytes_that_stay,
-    keep_runs_option,
     max_objects_option,
     max_rate_option,
     no_record_option,
@@ -31,6 +30,7 @@ from l0gc.collect.attempts import LastRun
 from l0gc.collect.garbage import KINDS, GarbageSource
 from l0gc.collect.local import DELETERS
 from l0gc.collect.plan import SPARK_FROM, needs_one_process, run_id
+from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.collect.vacuum_plan import L1_GRACE_MS, ORPHAN_AGE_MS, VacuumOptions
 from l0gc.errors import StoppedError
@@ -38,7 +38,6 @@ from l0gc.formatting import count, size, span
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.scan_keys import KEEP_SCANS
 
 if TYPE_CHECKING:
     from l0gc.collect.vacuum import ScansElsewhere
@@ -50,8 +49,6 @@ _SAYS: Final = {
     "orphaned_index": "index objects that no journal ever named",
     "run_records": "objects of old run records",
     "scan_snapshots": "old scan snapshots",
-    "attempts": "notes of jobs that are no more",
-    "gc_marks": "marks of gc runs that were killed",
 }
 _AGES: Final = [
     click.option(
@@ -62,6 +59,10 @@ _AGES: Final = [
         "--orphan-age", type=Duration(), default=f"{ORPHAN_AGE_MS // 3_600_000}h", show_default=True,
         help="Refuse what runs stamped so long ago and have not committed, and delete it.",
     ),
+    click.option(
+        "--keep-runs", type=Duration(), default=f"{KEEP_RUNS_S // 86400}d", show_default=True,
+        help="Remove records of runs older than this.",
+    ),
 ]  # fmt: skip
 
 
@@ -71,10 +72,16 @@ class Ages:
 
     l1_grace: int
     orphan_age: int
+    keep_runs: int
 
     def options(self, **more: Any) -> VacuumOptions:
         """The same as options of a vacuum, with `more` of them."""
-        return VacuumOptions(l1_grace_ms=self.l1_grace * 1000, orphan_age_ms=self.orphan_age * 1000, **more)
+        return VacuumOptions(
+            l1_grace_ms=self.l1_grace * 1000,
+            orphan_age_ms=self.orphan_age * 1000,
+            keep_runs_ms=self.keep_runs * 1000,
+            **more,
+        )
 
 
 def ages(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,15 +102,6 @@ def ages(command: Callable[..., Any]) -> Callable[..., Any]:
 @ages
 @max_objects_option
 @max_rate_option
-@keep_runs_option
-@click.option(
-    "--keep-scans",
-    type=click.IntRange(1),
-    default=KEEP_SCANS,
-    show_default=True,
-    metavar="N",
-    help="Keep the N newest scan snapshots.",
-)
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -122,8 +120,6 @@ def command(
     ages: Ages,
     max_objects: int | None,
     max_rate: float | None,
-    keep_runs: int,
-    keep_scans: int,
     engine: str,
     record_dir: Path | None,
     no_record: bool,
@@ -141,8 +137,6 @@ def command(
     """
     options = ages.options(
         dry_run=dry_run,
-        keep_runs_ms=keep_runs * 1000,
-        keep_scans=keep_scans,
         max_objects=max_objects,
         max_rate=max_rate,
         record_dir=record_dir,

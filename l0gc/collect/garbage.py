@@ -2,7 +2,7 @@
 
 The collector knows no journal. It knows a `GarbageSource`, in units (a journal), and what it finds in a listing it shows to
 a `Look`, which says of each key what its own unit said after the fence. What may be deleted is decided in `dropped.py`,
-`orphans.py` and `notes.py`, a module for each kind.
+`orphans.py` and `old_records.py`, a module for each kind.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ ORPHANED_L1: Final = "orphaned_l1"
 ORPHANED_INDEX: Final = "orphaned_index"
 RUN_RECORDS: Final = "run_records"
 SCAN_SNAPSHOTS: Final = "scan_snapshots"
-ATTEMPTS: Final = "attempts"
-GC_MARKS: Final = "gc_marks"
 DATA_KINDS: Final = (DROPPED_L1, DROPPED_INDEX, ORPHANED_L1, ORPHANED_INDEX)
 """Objects that held data: what is deleted of them is on record."""
-KINDS: Final = (*DATA_KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, ATTEMPTS, GC_MARKS)
+KINDS: Final = (*DATA_KINDS, RUN_RECORDS, SCAN_SNAPSHOTS)
 """All that a vacuum deletes, in the order in which it does."""
 
 

@@ -1,4 +1,4 @@
-"""What past runs did, read from their records; taking deletions back; removing old records.
+"""What past runs did, read from their records; taking deletions back; which records are old.
 
 A killed run leaves objects as `planned`, and a request that was never answered as `failed`: the bucket shows whether those
 are gone, so what is reported is true. Taking back removes delete markers only, and only those that the run made:
@@ -325,24 +325,6 @@ def old_runs(runs: Iterable[str], before_ms: int, keep: int) -> set[str]:
     """The runs that began before `before_ms`, and all but the `keep` newest."""
     newest_first = sorted(runs, reverse=True)
     return {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms}
-
-
-def expire(store: ObjectStore, before_ms: int) -> int:
-    """Remove the records of runs that began before `before_ms`; returns how many objects that were."""
-    removed = 0
-    for page in store.scan(RUNS):
-        runs = [(k, run) for k in page.keys if (run := run_of(k)) is not None]
-        old = [k for k, run in runs if started_ms(run) < before_ms]
-        if old:
-            removed += len(old) - len(store.delete(old))
-        if len(old) < len(runs):
-            break  # names sort by time: what follows is younger
-    return removed
-
-
-def expire_before(store: ObjectStore, run_id: str, keep_runs_s: float) -> int:
-    """Remove the records of runs that began so many seconds before `run_id`, whose own record stays."""
-    return expire(store, started_ms(run_id) - int(keep_runs_s * 1000))
 
 
 def deleted_on_record(

@@ -1,7 +1,7 @@
 """A vacuum: everything that goes but L0, a kind after the other, each by the rule of its own module.
 
-What has been dropped goes first, since no listing is needed for it; then the orphans, after the fences; then old notes. A
-dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
+What has been dropped goes first, since no listing is needed for it; then the orphans, after the fences; then old records.
+A dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
 that follows deletes. The pause, the run record, the pace and the limits are those of a sweep, by the same code.
 """
 
@@ -15,9 +15,7 @@ from typing import Any, Final, Protocol
 
 from l0gc.collect.dropped import DroppedRemoval
 from l0gc.collect.garbage import (
-    ATTEMPTS,
     DATA_KINDS,
-    GC_MARKS,
     KINDS,
     RUN_RECORDS,
     SCAN_SNAPSHOTS,
@@ -26,7 +24,7 @@ from l0gc.collect.garbage import (
     LookAt,
     Part,
 )
-from l0gc.collect.notes import KEEP_RUNS, old_attempts, old_run_records, old_scan_snapshots, stale_marks
+from l0gc.collect.old_records import KEEP_RUNS, old_run_records, old_scan_snapshots
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import refusal
@@ -165,7 +163,7 @@ class Vacuum:
     """One run.
 
     Args:
-        source: the writers; None where they keep an external log, and only notes are to go.
+        source: the writers; None where they keep an external log, and only old records are to go.
         elsewhere: searches for orphans on Spark; by default this process does.
         progress: called after every request, with the kind, and how many objects of all kinds are gone and their bytes.
     """
@@ -206,7 +204,7 @@ class Vacuum:
             try:
                 if self._source is not None and not plan.external_log:
                     self._vacuum_data(self._source, result, scanners)
-                self._vacuum_notes(result)
+                self._vacuum_records(result)
                 result.stopped = self.stop.is_set()
             except BaseException:
                 self.stop.set()  # scanners on other threads end, too
@@ -276,16 +274,14 @@ class Vacuum:
             result.scanned.add(counts)
         _drained(remover)
 
-    # -- notes --------------------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------------
 
-    def _vacuum_notes(self, result: VacuumResult) -> None:
+    def _vacuum_records(self, result: VacuumResult) -> None:
         store, now_ms = self._cluster.store, result.plan.started_ms
         before_ms = now_ms - self._options.keep_runs_ms
         for kind, batches in (
             (RUN_RECORDS, old_run_records(store, before_ms, KEEP_RUNS, result.run_id)),
-            (SCAN_SNAPSHOTS, old_scan_snapshots(store, now_ms, self._options.keep_scans)),
-            (ATTEMPTS, old_attempts(store, before_ms)),
-            (GC_MARKS, stale_marks(store, now_ms)),
+            (SCAN_SNAPSHOTS, old_scan_snapshots(store, now_ms)),
         ):
             if not self._ended:
                 self._take(kind, batches)

@@ -18,7 +18,6 @@ from l0gc.collect.plan import run_id, versioning_of
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.storage.objectstore import OFF
 from l0gc.watermark.publication import refuse_if_set_back, watermark_of
-from l0gc.watermark.scan_keys import KEEP_SCANS
 from l0gc.watermark.source import ClusterHandle
 
 L1_GRACE_MS: Final = 3_600_000
@@ -36,7 +35,6 @@ class VacuumOptions:
         orphan_age_ms: objects stamped so long ago that no journal names are orphans.
         orphans: False to leave out the listing that finds orphans.
         keep_runs_ms: the records of runs are kept so long.
-        keep_scans: so many scan snapshots are kept at the most.
         max_objects: delete no more than this many.
         max_rate: delete no more than this many a second.
         run_id: the run's name, see `plan.run_id`; by default a new one.
@@ -49,7 +47,6 @@ class VacuumOptions:
     orphan_age_ms: int = ORPHAN_AGE_MS
     orphans: bool = True
     keep_runs_ms: int = KEEP_RUNS_S * 1000
-    keep_scans: int = KEEP_SCANS
     max_objects: int | None = None
     max_rate: float | None = None
     run_id: str | None = None

@@ -1,7 +1,6 @@
 """Where scan snapshots lie, and which of them are old; what is in one is `scans.py`'s.
 
-Apart from that, since a vacuum asks it at every start, and must not wait for pyarrow. What makes their deletion safe:
-neither M nor anything that deletes reads a snapshot.
+It is a module of its own because a vacuum uses it at every start, and must not wait for pyarrow.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from l0gc.keys import SCANS
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.objectstore import ObjectStore
 
 KEEP_SCANS: Final = 1000
-"""So many snapshots are kept at the most."""
+"""The most snapshots that are kept."""
 KEEP_DAYS: Final = 90
 _DAY_MS: Final = 86_400_000
 _KEY: Final = re.compile(re.escape(SCANS) + r"([0-9]{15})-[0-9a-f-]{36}\.parquet")
@@ -30,21 +29,11 @@ def list_scans(store: ObjectStore) -> list[str]:
     return sorted(k for k in store.list(SCANS).modified_ms if _KEY.fullmatch(k))
 
 
-def expire_scans(store: ObjectStore, now_ms: int, keep: int = KEEP_SCANS) -> int:
-    """Remove the snapshots that are old; returns how many are gone. See `old_scans`."""
-    old = old_scans(list_scans(store), now_ms, keep)
-    return sum(_removed(store, old[at : at + PAGE_SIZE]) for at in range(0, len(old), PAGE_SIZE))
-
-
 def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[str]:
     """Those of the keys that are snapshots, and older than `KEEP_DAYS`, or not among the `keep` newest."""
     snapshots = sorted(k for k in keys if _KEY.fullmatch(k))
     before_ms = now_ms - KEEP_DAYS * _DAY_MS
     return [k for i, k in enumerate(snapshots) if i < len(snapshots) - keep or _run_ms(k) < before_ms]
-
-
-def _removed(store: ObjectStore, keys: Sequence[str]) -> int:
-    return len(keys) - len(store.delete(keys))
 
 
 def _run_ms(key: str) -> int:

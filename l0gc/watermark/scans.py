@@ -29,7 +29,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.watermark.compute import Holders, Watermark, check_cluster_id
 from l0gc.watermark.histogram import Histogram, schema_of
 from l0gc.watermark.listing import LISTING
-from l0gc.watermark.scan_keys import expire_scans, list_scans, scan_key
+from l0gc.watermark.scan_keys import list_scans, scan_key
 
 FORMAT_VERSION: Final = 1
 """Goes up when a column or a total is added or means something else; docs/format.md describes each version."""
@@ -187,10 +187,9 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class KeptScan:
-    """What became of a scan: its key, how many old ones were removed, and what went wrong, if anything did."""
+    """The key of the snapshot, or the error that kept it from being written; the other one is empty."""
 
     key: str = ""
-    expired: int = 0
     error: str = ""
 
 
@@ -207,13 +206,11 @@ _UNREADABLE: Final = (
 
 
 def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptScan:
-    """Write a snapshot and remove the oldest ones. M is published by then, so what fails is returned and not raised."""
-    key = ""
+    """Write a snapshot. M is published by then, so an error is returned and not raised."""
     try:
-        key = write_scan(store, runtime, scan)
-        return KeptScan(key, expire_scans(store, scan.totals.run_ms))
+        return KeptScan(write_scan(store, runtime, scan))
     except (StoreError, NotFoundError) as e:
-        return KeptScan(key, 0, str(e))
+        return KeptScan(error=str(e))
 
 
 def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:

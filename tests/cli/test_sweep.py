@@ -16,11 +16,9 @@ from l0gc.cli.sweep import Limits, run_sweep
 from l0gc.cli.sweep_text import lines_of
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import SweepOptions
-from l0gc.keys import RUNS
 from l0gc.settings import Settings
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
-from tests.collect.test_local import a_cluster, publish_m, store_of
-from tests.support.memory_store import Call
+from tests.collect.test_local import a_cluster
 
 
 @pytest.mark.parametrize(
@@ -55,13 +53,13 @@ def refuse(command: str, option: str, value: str) -> None:
     ("limit", "limited"), [({}, False), ({"max_objects": 1}, True), ({"max_delete_ratio": 0.0}, True)]
 )
 def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, Any], limited: bool) -> None:
-    unlimited = Limits(0, None, 100.0, None, 0, "auto")
+    unlimited = Limits(0, None, 100.0, None, "auto")
     assert replace(unlimited, **limit).limited == limited
 
 
 @pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"no_record": True}])
 def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
-    bounds = replace(Limits(0, None, None, None, 0, "auto"), **elsewhere)
+    bounds = replace(Limits(0, None, None, None, "auto"), **elsewhere)
     assert bounds.limited
     assert (bounds.options().record_dir, bounds.options().record) == (
         elsewhere.get("record_dir"),
@@ -90,24 +88,6 @@ def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: SweepOp
     assert ("undelete" in line) == (options.record and not options.dry_run)
 
 
-def test_the_record_of_a_run_outlives_the_run_whatever_is_kept() -> None:
-    """Its name is older than its plan, by a second if the clock wants it so."""
-    cluster = a_cluster(watermark=2)
-    store: Any = store_of(cluster)
-    earlier = LocalSweep(cluster).run(cluster.parallel).plan.run_id
-    publish_m(cluster, 4)
-
-    def fault(call: Call) -> None:
-        store.clock.ms += 1000
-
-    store.fault = fault
-    with taking_results() as results:
-        run_sweep(Output(Settings()), cluster, store, SweepOptions(), never, "local", "", keep_runs=0)
-    run = results[0].data["run_id"]
-    assert run > earlier
-    assert {k.removeprefix(RUNS).partition("/")[0] for k in store.objects if k.startswith(RUNS)} == {run}
-
-
 def never(defaults: Any) -> Any:
     raise AssertionError
 
@@ -124,7 +104,7 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(
     result.plan = msgspec.structs.replace(result.plan, versioning=versioning)
     monkeypatch.setattr("l0gc.cli.sweep._local", lambda *given: result)
     with taking_results() as results:
-        run_sweep(Output(Settings()), cluster, cluster.store, SweepOptions(), never, "local", "", 0)  # type: ignore[arg-type]
+        run_sweep(Output(Settings()), cluster, cluster.store, SweepOptions(), never, "local", "")  # type: ignore[arg-type]
     lines = [line for line in results[0].text if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line for line in lines)

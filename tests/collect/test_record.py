@@ -10,8 +10,9 @@ import pytest
 import l0gc.collect.remover
 import l0gc.collect.scan
 from l0gc.collect.local import LocalSweep
+from l0gc.collect.old_records import KEEP_RUNS, old_run_records
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, RecordedObject, RunRecord, Segment, folder, read_segment
-from l0gc.collect.runs import expire, list_runs, show_run
+from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.scan import EligibleObject
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
@@ -184,11 +185,11 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
         runs.append(LocalSweep(cluster).run(Inline(), 1).plan)
     store.page_size = 3
-    removed = expire(store, runs[2].started_ms - 1)
-    left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign}
+    old = {o.key for batch in old_run_records(store, runs[2].started_ms - 1, KEEP_RUNS, "") for o in batch}
+    left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign | old}
     assert left == {r.run_id for r in runs[2:]}
-    assert removed == 4
-    assert foreign <= set(store.objects)
+    assert len(old) == 4
+    assert not foreign & old
 
 
 def test_a_run_that_has_nothing_to_delete_leaves_no_record() -> None:

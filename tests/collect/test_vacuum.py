@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import l0gc.collect.remover
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, Fact, Lot
-from l0gc.collect.notes import old_run_records
+from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import SAMPLES, is_orphan
 from l0gc.collect.pause import set_pause
 from l0gc.collect.plan import run_id
@@ -19,11 +19,10 @@ from l0gc.collect.record import VACUUM, read_summary
 from l0gc.collect.remover import FAILURES_KEPT
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import EligibleObject
-from l0gc.collect.under_way import STALE_MS
 from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoreError
-from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, RUNS, SCANS
+from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
@@ -77,17 +76,15 @@ def planted(store: MemoryStore) -> FakeGarbage:
         put(store, f"{SCANS}{now - 3 * days * 86_400_000:015}-01234567-0000-4000-8000-000000000000.parquet")
     assert KEEP_DAYS < 3 * 31
     write_attempt(store, Attempt("sweep", 0, ""))
-    put(store, attempt_key("a-job-of-long-ago"), f"{GC_UNDER_WAY}killed.json")
+    put(store, attempt_key("a-job-of-long-ago"))
     for key in (attempt_key("a-job-of-long-ago"), attempt_key("sweep")):
         store.objects[key].modified_ms -= KEEP_RUNS_S * 1000 + 1
-    store.objects[f"{GC_UNDER_WAY}killed.json"].modified_ms -= STALE_MS + 1
-    put(store, f"{GC_UNDER_WAY}alive.json")
     return source
 
 
 EVERY_KIND = {
     "dropped_l1": 2, "dropped_index": 1, "orphaned_l1": 2, "orphaned_index": 1,
-    "run_records": 2, "scan_snapshots": 1, "attempts": 1, "gc_marks": 1,
+    "run_records": 3, "scan_snapshots": 1,
 }  # fmt: skip
 
 
@@ -122,7 +119,7 @@ def test_a_second_run_finds_nothing_and_leaves_no_record() -> None:
     assert (counts(again), store.objects) == ({}, there)
 
 
-def test_what_was_deleted_is_on_record_by_kind_but_for_notes() -> None:
+def test_what_was_deleted_is_on_record_by_kind_but_for_old_records() -> None:
     cluster, store = a_cluster()
     done = vacuum(cluster, planted(store))
     summary = read_summary(store, done.run_id)
@@ -355,7 +352,7 @@ def test_a_run_that_fails_says_on_record_what_it_did() -> None:
     assert (summary.outcome, summary.kinds[DROPPED_L1].objects) == ("failed", 2)
 
 
-def test_an_external_log_has_notes_alone() -> None:
+def test_an_external_log_has_old_records_alone() -> None:
     cluster, store = a_cluster()
     planted(store)
     done = vacuum(cluster, None)
@@ -363,7 +360,7 @@ def test_an_external_log_has_notes_alone() -> None:
     assert ORPHANED_INDEX not in counts(done)
 
 
-# -- notes ------------------------------------------------------------------------------------------------------------
+# -- old records ------------------------------------------------------------------------------------------------------
 
 
 def test_run_records_go_by_age_and_by_number_and_never_those_of_this_run() -> None:

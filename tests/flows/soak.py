@@ -31,6 +31,7 @@ UPLOADERS = 2
 CHURNED = 3
 RECORDS = 40
 AHEAD_S = 20 * 60
+SCANS_ARE_OLD_S = 91 * 86_400
 KEPT = "kept"
 MOST_LEFT = 150
 _PATIENCE_S = 300
@@ -165,11 +166,14 @@ class Soak:
                 ("gc", "--engine", "local", "--barrier", *keep),
                 ("epoch", "advance"),
                 ("epoch", "advance"),
-                ("vacuum", "--keep-scans", "5", *keep),
+                ("vacuum", *keep),
                 ("housekeep",),
-                ("vacuum", "--keep-scans", "5", *keep),
+                ("vacuum", *keep),
             ):
                 assert self.command(*args, environment=later) == 0, self.failures
+        with Proxy(self.server.endpoint_url, clock_ahead_s=SCANS_ARE_OLD_S) as proxy:
+            later = {"AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
+            assert self.command("vacuum", *keep, environment=later) == 0, self.failures
 
     def check(self) -> None:
         """What must hold in the end."""

@@ -13,7 +13,7 @@ from l0gc.collect.attempts import attempt_key
 from l0gc.collect.garbage import KINDS
 from l0gc.collect.plan import run_id
 from l0gc.errors import PausedError, UsageError
-from l0gc.keys import ATTEMPTS, GC_UNDER_WAY, RUNS, SCANS, PartitionId, level_one, level_one_index
+from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one, level_one_index
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.merge import merge
@@ -46,7 +46,7 @@ def records() -> list[bytes]:
 
 @pytest.fixture
 def planted(store: S3Store) -> S3Store:
-    """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old notes; all after two ticks."""
+    """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old records; all after two ticks."""
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "2")
     l0gc("topic", "create", "gone", "--partitions", "1")
@@ -101,7 +101,6 @@ def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, mon
     planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
     planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000.parquet", b"x")
     planted.put(attempt_key("a-job-of-long-ago"), b"{}")
-    planted.put(f"{GC_UNDER_WAY}20260101T000000Z-01234567.json", b"{}")
     there = records()
     with Proxy(str(planted.config.endpoint_url), clock_ahead_s=40 * 86_400) as proxy:
         dry = l0gc("vacuum", "--dry-run", *NOW, "--endpoint-url", proxy.endpoint_url)
@@ -154,10 +153,3 @@ def test_the_metrics_of_a_vacuum_have_every_kind(planted: S3Store, tmp_path: Pat
     for name, value in (("dropped_l1", 9), ("orphaned_l1", 1), ("orphaned_index", 1), ("run_records", 0)):
         assert f'l0gc_vacuumed_{name}_objects_total{{command="vacuum",step="vacuum"' in text
         assert f"}} {float(value)}\n" in text
-
-
-@pytest.mark.thorough
-def test_a_mark_of_a_killed_gc_goes_when_it_is_old(planted: S3Store) -> None:
-    planted.put(f"{GC_UNDER_WAY}20260101T000000Z-01234567.json", b"{}")
-    assert counts(l0gc("vacuum")) == {}
-    assert f"{GC_UNDER_WAY}20260101T000000Z-01234567.json" in everything(planted)

@@ -11,16 +11,14 @@ from l0gc.collect.local import LocalSweep
 from l0gc.collect.pause import Pause, clear_pause, read_pause
 from l0gc.collect.record import RunSummary, summary_key
 from l0gc.collect.runs import newest_runs
-from l0gc.collect.under_way import UnderWay, announced
 from l0gc.errors import CorruptObjectError, PausedError
-from l0gc.keys import GC_UNDER_WAY, PAUSED
+from l0gc.keys import PAUSED
 from l0gc.storage.parallel import Inline
 from tests.fuzz.mutations import JSON, fuzzing, hostile, refusal
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 PAUSE = msgspec.json.encode(Pause("disk audit", "ann@ops1", 1_700_000_000_000))
 ATTEMPT = msgspec.json.encode(Attempt("sweep", 1, "it failed", 1_700_000_000_000))
-MARKER = msgspec.json.encode(UnderWay("20260101T000000Z-aaaaaaaa", "ann@ops1", 1_700_000_000_000))
 RUN = "20231114T221320Z-aaaaaaaa"
 SUMMARY = msgspec.json.encode(
     RunSummary(
@@ -54,16 +52,6 @@ def test_an_attempt_of_any_bytes_counts_as_one_or_as_none(body: bytes) -> None:
 
 
 @fuzzing(60)
-@given(hostile(MARKER, PAUSE, JSON, deep=False))
-def test_a_marker_of_any_bytes_keeps_no_run_from_beginning(body: bytes) -> None:
-    store = MemoryStore()
-    store.put(f"{GC_UNDER_WAY}aaaa.json", body)
-    store.put(f"{GC_UNDER_WAY}bbbb.json", MARKER)
-    with announced(store, UnderWay("me", "ann@ops1", store.now_ms())) as others:
-        assert msgspec.json.decode(MARKER, type=UnderWay) in others
-
-
-@fuzzing(60)
 @given(hostile(SUMMARY, ATTEMPT, JSON, deep=False))
 def test_a_runs_summary_of_any_bytes_is_read_or_refused(body: bytes) -> None:
     store = MemoryStore()
@@ -79,11 +67,9 @@ def test_a_runs_summary_of_any_bytes_is_read_or_refused(body: bytes) -> None:
 def test_a_note_that_is_nested_too_deep_counts_as_none(deep: bytes) -> None:
     """msgspec goes through what it does not want by recursion."""
     store = MemoryStore()
-    for key in (attempt_key("sweep"), f"{GC_UNDER_WAY}aaaa.json", summary_key(RUN), PAUSED):
+    for key in (attempt_key("sweep"), summary_key(RUN), PAUSED):
         store.put(key, deep)
     assert read_attempts(store, Inline()) == {}
-    with announced(store, UnderWay("me", "ann@ops1", store.now_ms())) as others:
-        assert others == []
     with pytest.raises(CorruptObjectError, match=RUN):
         newest_runs(store, 3, store.now_ms())
     assert read_pause(store) is not None

@@ -57,11 +57,10 @@ ONCE: Final = {
     "merge": Requests(gets=3, puts=1),
     # two reads of the controller, M before and while it is published, the time; M, how the run ended
     "compute-watermark": Requests(gets=6, puts=2),
-    # old ones; the new one
-    "scan snapshot": Requests(lists=1, puts=1),
-    # unfinished uploads, old records; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it
-    # ends
-    "sweep": Requests(lists=2, gets=7, puts=2),
+    # the new one
+    "scan snapshot": Requests(puts=1),
+    # unfinished uploads; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it ends
+    "sweep": Requests(lists=1, gets=7, puts=2),
 }
 """What a run of a command asks once, beside the logs that it reads and what grows with its work."""
 

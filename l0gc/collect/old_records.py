@@ -1,0 +1,55 @@
+"""Old records of runs, and old scan snapshots.
+
+Deleting them is safe because nothing that deletes data reads them, and neither does the computation of M. Each kind expires
+by age, by the store's clock, and by number. The records of the newest runs always stay, and so does this run's. No record is
+kept of what is deleted here: that record would be the next to expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from l0gc.collect.attempts import JOBS, attempt_key
+from l0gc.collect.runs import old_runs, run_of
+from l0gc.collect.scan import EligibleObject
+from l0gc.keys import ATTEMPTS, RUNS, SCANS
+from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.watermark.scan_keys import old_scans
+
+KEEP_RUNS: Final = 10_000
+"""The most runs whose records are kept."""
+
+
+def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str) -> Iterator[list[EligibleObject]]:
+    """The records of runs that began before `before_ms`, and of all but the `keep` newest.
+
+    An attempt of a job that this l0gc does not have expires by the same age.
+    """
+    known = {attempt_key(job) for job in JOBS}
+    for page in store.scan(ATTEMPTS):
+        yield _those(page, lambda key, modified_ms: key not in known and modified_ms < before_ms)
+    runs: set[str] = set()
+    for page in store.scan(RUNS):
+        runs |= {run for key in page.keys if (run := run_of(key)) is not None}
+    old = old_runs(runs, before_ms, keep) - {this_run}
+    if not old:
+        return
+    newest = max(old)
+    for page in store.scan(RUNS):
+        yield _those(page, lambda key, _: run_of(key) in old)
+        if (run_of(page.keys[-1]) or "") > newest:
+            return  # names sort by time
+
+
+def old_scan_snapshots(store: ObjectStore, now_ms: int) -> Iterator[list[EligibleObject]]:
+    """The snapshots that `old_scans` names."""
+    pages = list(store.scan(SCANS))
+    old = set(old_scans([key for page in pages for key in page.keys], now_ms))
+    yield from (_those(page, lambda key, _: key in old) for page in pages)
+
+
+def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[EligibleObject]:
+    """The objects of a page that are wanted, judged by key and by when they were written."""
+    rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
+    return [EligibleObject(key, -1, size, modified_ms) for key, size, modified_ms in rows if wanted(key, modified_ms)]
