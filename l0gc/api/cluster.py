@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from l0gc.api.topics import Topics, checked
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS, Removal
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.collect.vacuum import Vacuum, VacuumResult
-from l0gc.collect.vacuum_plan import L1_GRACE_MS, ORPHAN_AGE_MS, VacuumOptions
 from l0gc.errors import UsageError
 from l0gc.inspect.status import Status, status
 from l0gc.storage.config import StoreConfig
@@ -236,11 +235,17 @@ class Cluster:
             shards: the first and the last shard to sweep.
             purge_versions: remove every version of what is deleted, for good.
         """
-        options = SweepOptions(
-            dry_run, int(min_age_s * 1000), max_objects, max_rate, shards, max_delete_ratio, purge_versions
+        wanted = Removal(
+            dry_run=dry_run,
+            min_age_ms=int(min_age_s * 1000),
+            max_objects=max_objects,
+            max_rate=max_rate,
+            shards=shards,
+            max_delete_ratio=max_delete_ratio,
+            purge_versions=purge_versions,
         )
-        with LastRun(self.handles(), "sweep", whole=options.whole), ThreadPoolExecutor(DELETERS) as deleters:
-            sweep = LocalSweep(self._handles, options)
+        with LastRun(self.handles(), "sweep", whole=wanted.whole), ThreadPoolExecutor(DELETERS) as deleters:
+            sweep = LocalSweep(self._handles, wanted)
             try:
                 result = sweep.run(self._handles.parallel, deleters=deleters)
             finally:
@@ -304,17 +309,17 @@ class Cluster:
             max_rate: delete no more than this many a second.
             keep_runs_s: remove the records of runs that are older than this.
         """
-        options = VacuumOptions(
-            dry_run,
-            int(l1_grace_s * 1000),
-            int(orphan_age_s * 1000),
+        wanted = Removal(
+            dry_run=dry_run,
+            l1_grace_ms=int(l1_grace_s * 1000),
+            orphan_age_ms=int(orphan_age_s * 1000),
             keep_runs_ms=int(keep_runs_s * 1000),
             max_objects=max_objects,
             max_rate=max_rate,
         )
         with LastRun(self.handles(), "vacuum", whole=not dry_run), ThreadPoolExecutor(DELETERS) as deleters:
             external = self._handles.identity().external_log
-            run = Vacuum(self._handles, None if external else JournalGarbage(self._handles), options)
+            run = Vacuum(self._handles, None if external else JournalGarbage(self._handles), wanted)
             try:
                 result = run.run(self._handles.parallel, deleters)
             finally:

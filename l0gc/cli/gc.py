@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from l0gc.cli import logs
 from l0gc.cli.compute_watermark import LOCAL, SPARK, run_compute_watermark
@@ -21,10 +22,11 @@ from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
+from l0gc.cli.run_options import removal_options
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OneSession, open_spark, spark_options
-from l0gc.cli.sweep import Limits, eligible, limits, run_sweep
-from l0gc.cli.vacuum import Ages, ages, run_vacuum
+from l0gc.cli.sweep import eligible, run_sweep
+from l0gc.cli.vacuum import run_vacuum
 from l0gc.collect.attempts import read_attempts
 from l0gc.collect.gc_steps import (
     COMPUTE,
@@ -39,7 +41,7 @@ from l0gc.collect.gc_steps import (
     is_left_out,
     worst,
 )
-from l0gc.collect.plan import choose_engine, run_id
+from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
@@ -60,19 +62,17 @@ _log: Final = logging.getLogger(__name__)
 )
 @click.option("--no-reconcile", is_flag=True, help="Leave reconcile and merge out: another job does them.")
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
-@limits
-@ages
+@removal_options("gc")
 @rule_options("merge-")
 @spark_options
 @common_options
 @metrics_options
 def command(
     settings: Settings,
-    dry_run: bool,
     no_reconcile: bool,
     barrier: bool,
-    bounds: Limits,
-    ages: Ages,
+    removal: Removal,
+    engine: str,
     rule: MergeRule,
     master: str | None,
     conf: tuple[str, ...],
@@ -93,12 +93,11 @@ def command(
         cluster.controller.snapshot()  # without a cluster, nothing begins
         name = run_id(cluster.now_ms(), cluster.runtime.new_id())
         logs.set_run_id(name)
-        steps = _steps(
-            out, cluster, store, bounds, ages, rule, session, master, barrier=barrier, dry_run=dry_run, name=name
-        )
+        removal = replace(removal, run_id=name)
+        steps = _steps(out, cluster, store, removal, engine, rule, session, master, barrier=barrier)
         if no_reconcile:
             steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
-        if dry_run:
+        if removal.dry_run:
             out.note(
                 "a dry run leaves out what comes before compute-watermark, and sweeps by the M that is published now"
             )
@@ -110,7 +109,7 @@ def command(
     data: dict[str, Any] = {step.replace("-", "_"): run.data(step) for step in STEPS}
     data["not_due"] = {step.replace("-", "_"): why for step, why in run.not_due.items()}
     data["errors"] = run.errors
-    data["dry_run"] = dry_run
+    data["dry_run"] = removal.dry_run
     data["seconds"] = round(time.monotonic() - began, 3)
     data["run_id"] = name
     width = max(map(len, STEPS)) + 2
@@ -132,20 +131,18 @@ def _steps(
     out: Output,
     cluster: Cluster,
     store: S3Store,
-    bounds: Limits,
-    ages: Ages,
+    removal: Removal,
+    engine: str,
     rule: MergeRule,
     session: OneSession,
     master: str | None,
     *,
     barrier: bool,
-    dry_run: bool,
-    name: str,
 ) -> list[_Step]:
     """The steps, in their order."""
-    local = bounds.engine == LOCAL
+    local = engine == LOCAL
     of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # its record is one of its own
-    due = Due(cluster, rule, dry_run=dry_run)
+    due = Due(cluster, rule, removal)
 
     def expire() -> None:
         from l0gc.cli.expire import run_expire
@@ -153,19 +150,12 @@ def _steps(
         run_expire(out, cluster)
 
     def sweep() -> None:
-        chosen, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=bounds.limited)
-        options = bounds.options(dry_run=dry_run, run_id=name)
-        run_sweep(out, cluster, store, options, session, chosen, why)
+        chosen, why = choose_engine(engine, master, lambda: eligible(cluster), limited=removal.in_one_process)
+        run_sweep(out, cluster, store, removal, session, chosen, why)
 
     def vacuum() -> None:
-        more = {
-            "max_objects": bounds.max_objects,
-            "max_rate": bounds.max_rate,
-            "record_dir": bounds.record_dir,
-            "record": not bounds.no_record,
-        }
-        options = ages.options(dry_run=dry_run, orphans=due.orphans(ages), run_id=of_vacuum, **more)
-        run_vacuum(out, cluster, store, options, session, bounds.engine, master)
+        of_data = replace(removal, run_id=of_vacuum, orphans=due.orphans(), max_delete_ratio=None)
+        run_vacuum(out, cluster, store, of_data, session, engine, master)
 
     return [
         _Step(HOUSEKEEP, lambda: run_housekeep(out, cluster, barrier=barrier)),
@@ -183,13 +173,13 @@ def _steps(
         _Step(
             COMPUTE,
             lambda: run_compute_watermark(
-                out, cluster, store.config, session, dry_run=dry_run, engine=LOCAL if local else SPARK
+                out, cluster, store.config, session, dry_run=removal.dry_run, engine=LOCAL if local else SPARK
             ),
             due.no_watermark,
             due.computed,
         ),
         _Step(SWEEP, sweep, due.no_sweep, due.swept),
-        _Step(VACUUM, vacuum, lambda: due.no_vacuum(ages)),
+        _Step(VACUUM, vacuum, due.no_vacuum),
     ]
 
 

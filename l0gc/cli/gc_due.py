@@ -12,12 +12,12 @@ import msgspec
 
 from l0gc.collect.gc_note import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import SCAN_EVERY_MS, GcNote, compute_not_due, sweep_not_due
+from l0gc.collect.plan import Removal
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
-    from l0gc.cli.vacuum import Ages
     from l0gc.streamlog.garbage import JournalGarbage
     from l0gc.streamlog.level_one.merge_plan import MergeRule
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Due:
     """Each `no_…` says why its step is not due, or nothing if it is. In a dry run, and on an external log, all are."""
 
-    def __init__(self, cluster: Cluster, rule: MergeRule, *, dry_run: bool) -> None:
-        self._cluster, self._rule, self._dry_run = cluster, rule, dry_run
+    def __init__(self, cluster: Cluster, rule: MergeRule, removal: Removal) -> None:
+        self._cluster, self._rule, self._removal, self._dry_run = cluster, rule, removal, removal.dry_run
         self._external = cluster.identity().external_log
-        self._all = dry_run or self._external
+        self._all = self._dry_run or self._external
         self._note = GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
@@ -80,20 +80,20 @@ class Due:
         if not self._dry_run and data["eligible"] == data["deleted"] and not data["stopped"] and not data["paused"]:
             self._keep(swept=data["watermark"])
 
-    def no_vacuum(self, ages: Ages) -> str:
+    def no_vacuum(self) -> str:
         if self._all:
             return ""
         source = self._garbage_now()
-        dropped = source.is_due(self._cluster.store.now_ms() - ages.l1_grace * 1000)
-        if dropped or source.broken or self.orphans(ages):
+        dropped = source.is_due(self._cluster.store.now_ms() - self._removal.l1_grace_ms)
+        if dropped or source.broken or self.orphans():
             return ""
         return "nothing that was dropped has had its grace, and orphans were searched for within a day"
 
-    def orphans(self, ages: Ages) -> bool:
+    def orphans(self) -> bool:
         """Whether it is time to look for orphans, which takes a listing."""
         if self._all:
             return True
-        before_ms = self._cluster.store.now_ms() - ages.orphan_age * 1000 - SCAN_EVERY_MS
+        before_ms = self._cluster.store.now_ms() - self._removal.orphan_age_ms - SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
     def _garbage_now(self) -> JournalGarbage:

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import click
+from msgspec.structs import replace
 
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.object_lines import ObjectLines
-from l0gc.cli.options import FILE, Duration, Number, common_options, open_cluster
+from l0gc.cli.options import FILE, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.progress import Advance
-from l0gc.cli.run_options import (
-    ENGINES,
-    max_objects_option,
-    max_rate_option,
-    no_record_option,
-    record_dir_option,
-)
+from l0gc.cli.run_options import removal_options
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cli.sweep_text import data_of, lines_of
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
-from l0gc.collect.plan import SweepOptions, choose_engine, run_id
+from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.collect.sweeper import Progress
 from l0gc.errors import StoppedError, UsageError
 from l0gc.formatting import count, size
@@ -59,71 +52,9 @@ class ShardRange(click.ParamType[tuple[int, int]]):
         return int(m[1]), int(m[2] or m[1])
 
 
-_LIMITS: Final = [
-    click.option("--min-age", type=Duration(), default="0s", show_default=True, help="Leave objects younger than this."),
-    max_objects_option,
-    max_rate_option,
-    click.option(
-        "--max-delete-ratio", type=Number(0, 1), metavar="R",
-        help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
-    ),
-    click.option(
-        "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
-        help="Where it runs; auto takes a Spark cluster, if one is given, for a million objects and more.",
-    ),
-    record_dir_option,
-    no_record_option,
-]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What bounds a sweep, where it runs, and where its record goes; times are seconds."""
-
-    min_age: int
-    max_objects: int | None
-    max_rate: float | None
-    max_delete_ratio: float | None
-    engine: str
-    record_dir: Path | None = None
-    no_record: bool = False
-
-    @property
-    def limited(self) -> bool:
-        """Whether one of them is a limit, or a record, that only one process can keep."""
-        counted = self.max_objects is not None or self.max_delete_ratio is not None
-        return counted or self.record_dir is not None or self.no_record
-
-    def options(self, **more: Any) -> SweepOptions:
-        """The same as options of a sweep, with `more` of them."""
-        return SweepOptions(
-            min_age_ms=self.min_age * 1000,
-            max_objects=self.max_objects,
-            max_rate=self.max_rate,
-            max_delete_ratio=self.max_delete_ratio,
-            record_dir=self.record_dir,
-            record=not self.no_record,
-            **more,
-        )
-
-
-def limits(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the options that bound what a sweep does, and where it runs; it gets them as one `Limits`."""
-    names = [f.name for f in fields(Limits)]
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        bounds = Limits(**{name: kwargs.pop(name) for name in names})
-        return command(*args, bounds=bounds, **kwargs)
-
-    for option in reversed(_LIMITS):
-        wrapped = option(wrapped)
-    return wrapped
-
-
 @click.command("sweep")
 @click.option("--dry-run", is_flag=True, help="Delete nothing; print the numbers that the run would print.")
-@limits
+@removal_options("sweep")
 @click.option("--shards", type=ShardRange(), metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
 @click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
 @click.option(
@@ -138,10 +69,8 @@ def limits(command: Callable[..., Any]) -> Callable[..., Any]:
 @metrics_options
 def command(
     settings: Settings,
-    dry_run: bool,
-    bounds: Limits,
-    shards: tuple[int, int] | None,
-    purge_versions: bool,
+    removal: Removal,
+    engine: str,
     listed: str | None,
     master: str | None,
     conf: tuple[str, ...],
@@ -155,25 +84,24 @@ def command(
       l0gc sweep --dry-run --list - | head
       l0gc sweep --record-dir /var/lib/l0gc     # the store is full
     """
-    if listed is not None and not dry_run:
+    if listed is not None and not removal.dry_run:
         raise UsageError(
             "--list writes what would be deleted, so it belongs to --dry-run; of a run, see l0gc runs show"
         )
     if listed == "-" and settings.json:
         raise UsageError("--list - writes to stdout, and so does --json: name a file for one of them")
-    options = bounds.options(dry_run=dry_run, shards=shards, purge_versions=purge_versions)
     with open_cluster(settings) as (cluster, store):
         spark = lambda defaults: open_spark(settings, "sweep", master, (*defaults, *conf))  # noqa: E731
-        limited = bounds.limited or listed is not None
-        engine, why = choose_engine(bounds.engine, master, lambda: eligible(cluster), limited=limited)
-        run_sweep(Output(settings), cluster, store, options, spark, engine, why, listed)
+        limited = removal.in_one_process or listed is not None
+        engine, why = choose_engine(engine, master, lambda: eligible(cluster), limited=limited)
+        run_sweep(Output(settings), cluster, store, removal, spark, engine, why, listed)
 
 
 def run_sweep(
     out: Output,
     cluster: ClusterHandle,
     store: S3Store,
-    options: SweepOptions,
+    removal: Removal,
     open_session: OpenSpark,
     engine: str,
     why: str,
@@ -186,21 +114,21 @@ def run_sweep(
 
     Raises what `_raise_what_went_wrong` raises, after the result.
     """
-    if options.run_id is None:
-        options = replace(options, run_id=run_id(cluster.now_ms(), cluster.runtime.new_id()))
-        logs.set_run_id(options.run_id or "")
+    if not removal.run_id:
+        removal = replace(removal, run_id=run_id(cluster.now_ms(), cluster.runtime.new_id()))
+        logs.set_run_id(removal.run_id)
     signals: list[int] = []
-    with LastRun(cluster, "sweep", whole=options.whole):
+    with LastRun(cluster, "sweep", whole=removal.whole):
         if engine == "local":
-            result = _local(out, cluster, options, signals, listed)
+            result = _local(out, cluster, removal, signals, listed)
         else:
             out.note(f"the spark engine sweeps: {why}")
-            result = _spark(out, cluster, store, options, signals, open_session)
+            result = _spark(out, cluster, store, removal, signals, open_session)
         if listed == "-":
-            for line in lines_of(result, options):
+            for line in lines_of(result):
                 out.note(line)
         else:
-            out.result(data_of(result, why), lines_of(result, options))
+            out.result(data_of(result, why), lines_of(result))
         _raise_what_went_wrong(result, signals)
 
 
@@ -222,7 +150,7 @@ def give_memory_back() -> None:
 
 
 def _local(
-    out: Output, cluster: ClusterHandle, options: SweepOptions, signals: list[int], listed: str | None
+    out: Output, cluster: ClusterHandle, removal: Removal, signals: list[int], listed: str | None
 ) -> SweepResult:
     give_memory_back()
     with ExitStack() as stack:
@@ -231,7 +159,7 @@ def _local(
             gone = stack.enter_context(ObjectLines.to(None if listed == "-" else Path(listed))).found
         show = stack.enter_context(out.progress("sweeping"))
         deleters = stack.enter_context(ThreadPoolExecutor(DELETERS))
-        sweep = LocalSweep(cluster, options, progress=_reporter(show), gone=gone or (lambda objects: None))
+        sweep = LocalSweep(cluster, removal, progress=_reporter(show), gone=gone or (lambda objects: None))
         stack.enter_context(_measured(out, sweep))
         stack.enter_context(stopping(sweep.stop.set, signals))
         # In one range, the list is in the order of keys.
@@ -242,14 +170,14 @@ def _spark(
     out: Output,
     cluster: ClusterHandle,
     store: S3Store,
-    options: SweepOptions,
+    removal: Removal,
     signals: list[int],
     open_session: OpenSpark,
 ) -> SweepResult:
     with out.progress("sweeping") as show, open_session(()) as spark:
         from l0gc.spark.sweep_job import SparkSweep
 
-        sweep = SparkSweep(cluster, store.config, options, progress=_task_reporter(show))
+        sweep = SparkSweep(cluster, store.config, removal, progress=_task_reporter(show))
         with _measured(out, sweep), stopping(sweep.stop, signals):
             return sweep.run(spark)
 

@@ -7,7 +7,7 @@ from typing import Any
 from l0gc.cli.output import epoch
 from l0gc.cli.run_options import bytes_that_stay
 from l0gc.collect.local import SweepResult
-from l0gc.collect.plan import UNKNOWN, SweepOptions
+from l0gc.collect.plan import UNKNOWN
 from l0gc.formatting import count, size
 
 
@@ -39,7 +39,7 @@ def data_of(r: SweepResult, why: str) -> dict[str, Any]:
     }
 
 
-def lines_of(r: SweepResult, options: SweepOptions) -> list[str]:
+def lines_of(r: SweepResult) -> list[str]:
     """The run, for people."""
     plan, t, c = r.plan, r.tally, r.tally.counts
     lines = [
@@ -70,9 +70,7 @@ def lines_of(r: SweepResult, options: SweepOptions) -> list[str]:
             f"the store asked to slow down {count(t.throttled, 'time')}; {t.backpressure_s:.1f} s were spent waiting for it"
         )
     if not plan.purge_versions and t.deleted:
-        lines += bytes_that_stay(
-            plan.versioning, options, "" if r.dry_run else plan.run_id, " or l0gc sweep --purge-versions"
-        )
+        lines += bytes_that_stay(plan, " or l0gc sweep --purge-versions")
     if plan.versioning == UNKNOWN:
         lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
     return lines

@@ -155,6 +155,17 @@ class Deleter:
         return VersionsDeleted(self._store.delete_once([o.key for o in batch]))
 
 
+class DryDeleter:
+    """Deletes nothing; the outcome is that of requests that succeed."""
+
+    def delete(
+        self, objects: Sequence[EligibleObject], requested: Callable[[Sequence[EligibleObject]], None]
+    ) -> DeleteOutcome:
+        """Take all objects for deleted."""
+        requested(objects)
+        return DeleteOutcome(list(objects), requests=-(-len(objects) // PAGE_SIZE))
+
+
 def _without(objects: list[EligibleObject], keys: set[str]) -> list[EligibleObject]:
     return [o for o in objects if o.key not in keys] if keys else objects
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from l0gc.collect.pause import refusal
-from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan
+from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record_places import sink_of
 from l0gc.collect.remover import Tally
 from l0gc.collect.run_end import ending
@@ -34,7 +34,7 @@ class SweepResult:
     Its properties have the names of the command's JSON. `stopped`: the caller or a pause ended it.
     """
 
-    plan: SweepPlan
+    plan: Removal
     engine: str
     tally: Tally = field(default_factory=Tally)
     uploads: UploadsResult = field(default_factory=UploadsResult)
@@ -145,16 +145,16 @@ class LocalSweep:
     def __init__(
         self,
         cluster: ClusterHandle,
-        options: SweepOptions | None = None,
+        wanted: Removal | None = None,
         *,
         progress: Callable[[Progress], None] = lambda progress: None,
         gone: Callable[[Sequence[EligibleObject]], None] = lambda objects: None,
     ) -> None:
         self._cluster = cluster
         self._gone = gone
-        self._options = options or SweepOptions()
+        self._wanted = wanted or Removal()
         self._progress = progress
-        self._records = sink_of(cluster.store, self._options)
+        self._records = sink_of(cluster.store, self._wanted)
         self.stop = threading.Event()
         """Set it, and the run finishes what is under way, records it, and returns."""
         self.result: SweepResult | None = None
@@ -168,12 +168,12 @@ class LocalSweep:
             deleters: where DELETE requests run; by default in the scanner's thread.
 
         Raises:
-            What `make_plan` raises: nothing was deleted.
+            What `plan_sweep` raises: nothing was deleted.
             StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; what was deleted until
                 then is on record.
         """
         began = self._cluster.runtime.clock.monotonic()
-        plan = make_plan(self._cluster, self._options)
+        plan = plan_sweep(self._cluster, self._wanted)
         result = self.result = SweepResult(plan, "local")
         if plan.watermark == NO_WATERMARK:
             return result

@@ -1,14 +1,14 @@
-"""The plan of a sweep, made once, before anything is deleted; both engines and every worker follow the same one.
+"""One description of a run that deletes, a sweep or a vacuum: what the caller wants, and what was found when it started.
 
-The published watermark must be this cluster's (hazard 11), and not ahead of the cluster epoch (hazard 10). M is read once: a
-higher one that is published meanwhile waits for the next run. Ages are measured by the store's clock (hazard 16). While an
-operator's pause is set, there is no plan but that of a dry run.
+It is completed once, before anything is deleted; both engines and every worker follow the same one. The published watermark
+must be this cluster's (hazard 11), and not ahead of the cluster epoch (hazard 10). M is read once: a higher one that is
+published while the run works waits for the next run. Ages are measured by the store's clock (hazard 16), from the moment of
+the plan on, so a long run judges all objects alike. While an operator's pause is set, only a dry run starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,13 +16,18 @@ from typing import Final
 import msgspec
 
 from l0gc.collect.pause import describe, read_pause, refusal
+from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
-from l0gc.watermark.publication import PublishedWatermark, refuse_if_set_back, watermark_of
+from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_of
 from l0gc.watermark.source import ClusterHandle
 
+L1_GRACE_MS: Final = 3_600_000
+"""How long dropped objects stay for readers by default."""
+ORPHAN_AGE_MS: Final = 24 * 3_600_000
+"""Runs that stamped an object so long ago are refused by default, if they have not committed it yet."""
 UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
 ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record need one process"
@@ -30,68 +35,75 @@ SPARK_FROM: Final = 1_000_000
 """Eligible objects from which `auto` takes a Spark cluster, if it is given one: below, starting Spark takes longer."""
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """What the caller wants.
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that deletes. It holds no secret, so it can be sent to executors.
+
+    The caller sets the first three groups of fields; `plan_sweep` and `plan_vacuum` set the last.
 
     Attributes:
-        min_age_ms: objects younger than this stay for now.
+        dry_run: delete nothing; the result is that of the run.
         max_objects: delete no more than this many.
         max_rate: delete no more than this many a second.
-        shards: the first and the last shard to sweep.
-        max_delete_ratio: stop before deleting more than this share of what the last scan counted.
-        purge_versions: remove every version and delete marker of eligible keys for good.
-        run_id: the run's name, see `run_id`; by default a new one.
-        record_dir: a folder of this machine that the run record goes to, for a store that takes no more writes.
         record: False for no run record at all.
+        record_dir: a folder of this machine that the run record goes to, for a store that takes no more writes.
+        run_id: the run's name, see `run_id`; empty for a new one.
+
+        min_age_ms: a sweep leaves objects younger than this for now.
+        shards: the first and the last shard to sweep.
+        max_delete_ratio: a sweep stops before it deletes more than this share of what the last scan counted.
+        purge_versions: a sweep removes every version and delete marker of eligible keys for good.
+
+        l1_grace_ms: a vacuum leaves dropped objects so long for readers.
+        orphan_age_ms: objects stamped so long ago that no journal names are orphans.
+        orphans: False to leave out the listing that finds orphans.
+        keep_runs_ms: the records of runs are kept so long.
+
+        older_than_ms: a sweep deletes only what was changed at this time or before.
+        expected, counted: what the last scan saw as eligible and in all, -1 if there was none.
+        paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
     """
 
     dry_run: bool = False
-    min_age_ms: int = 0
     max_objects: int | None = None
     max_rate: float | None = None
+    record: bool = True
+    record_dir: Path | None = None
+    run_id: str = ""
+
+    min_age_ms: int = 0
     shards: tuple[int, int] | None = None
     max_delete_ratio: float | None = None
     purge_versions: bool = False
-    run_id: str | None = None
-    record_dir: Path | None = None
-    record: bool = True
 
-    @property
-    def whole(self) -> bool:
-        """Whether the run is to delete all that may go."""
-        return not self.dry_run and self.shards is None
+    l1_grace_ms: int = L1_GRACE_MS
+    orphan_age_ms: int = ORPHAN_AGE_MS
+    orphans: bool = True
+    keep_runs_ms: int = KEEP_RUNS_S * 1000
 
-
-class SweepPlan(msgspec.Struct, frozen=True):
-    """What every worker needs to know; holds no secret, so it can be sent to executors.
-
-    `expected` and `counted` are what the last scan saw as eligible and in all, -1 if there was none. `paused` is the
-    pause that is set, which a dry run reports and which stops any other run; else empty.
-    """
-
-    run_id: str
-    watermark: int
-    cluster_epoch: int
-    template: str
-    shards: int
-    first_shard: int
-    end_shard: int
-    started_ms: int
-    older_than_ms: int
-    dry_run: bool
-    versioning: str
-    purge_versions: bool
-    max_objects: int | None = None
-    max_rate: float | None = None
+    started_ms: int = -1
+    watermark: int = NO_WATERMARK
+    cluster_epoch: int = -1
+    external_log: bool = False
+    older_than_ms: int = _WHATEVER_ITS_AGE
+    layout: KeyLayout = KeyLayout()
+    first_shard: int = 0
+    end_shard: int = 0
+    versioning: str = OFF
     ratio_limit: int | None = None
     expected: int = -1
     counted: int = -1
     paused: str = ""
 
     @property
-    def layout(self) -> KeyLayout:
-        return KeyLayout(self.template, self.shards)
+    def whole(self) -> bool:
+        """Whether the run is to delete all that may go."""
+        return not self.dry_run and self.shards is None
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether it has a limit, or a record, that only one process can keep."""
+        counted = self.max_objects is not None or self.max_delete_ratio is not None
+        return counted or self.record_dir is not None or not self.record
 
     @property
     def limit(self) -> int | None:
@@ -127,42 +139,59 @@ class SweepPlan(msgspec.Struct, frozen=True):
         return [(cuts[i], cuts[i + 1]) for i in range(n)]
 
 
-def make_plan(cluster: ClusterHandle, options: SweepOptions) -> SweepPlan:
-    """Look at the cluster, and decide what may go.
+def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
+    """Look at the cluster, and decide what a sweep may delete.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: see the module.
-        PausedError: an operator has paused sweeps, and this is no dry run.
+        PausedError: an operator has paused deletions, and this is not a dry run.
         UsageError: there are no such shards.
         SafetyError: a share of the bucket is given, and the bucket was not counted.
     """
-    identity, published, _ = refuse_if_set_back(cluster, keep=False, by_m=True)
-    layout = identity.layout
-    pause = read_pause(cluster.store)
-    if pause is not None and not options.dry_run:
-        raise refusal(describe(pause))
-    first, last = options.shards or (0, layout.shards - 1)
+    judged = refuse_if_set_back(cluster, keep=False, by_m=True)
+    plan, published, layout = _planned(cluster, wanted, judged), judged.published, judged.identity.layout
+    first, last = wanted.shards or (0, layout.shards - 1)
     if not 0 <= first <= last < layout.shards:
         raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
-    now_ms = cluster.now_ms()
-    return SweepPlan(
-        run_id=options.run_id or run_id(now_ms, cluster.runtime.new_id()),
-        watermark=watermark_of(published),
-        cluster_epoch=identity.cluster_epoch,
-        template=layout.template,
-        shards=layout.shards,
+    return msgspec.structs.replace(
+        plan,
+        older_than_ms=plan.started_ms - wanted.min_age_ms if wanted.min_age_ms else _WHATEVER_ITS_AGE,
         first_shard=first,
         end_shard=last + 1,
-        started_ms=now_ms,
-        older_than_ms=now_ms - options.min_age_ms if options.min_age_ms else _WHATEVER_ITS_AGE,
-        dry_run=options.dry_run,
-        versioning=versioning_of(cluster.store) if watermark_of(published) > NO_WATERMARK else OFF,
-        purge_versions=options.purge_versions,
-        max_objects=options.max_objects,
-        max_rate=options.max_rate,
-        ratio_limit=_ratio_limit(published, options.max_delete_ratio),
+        versioning=versioning_of(cluster.store) if plan.watermark > NO_WATERMARK else OFF,
+        ratio_limit=_ratio_limit(published, wanted.max_delete_ratio),
         expected=published.eligible_objects if published is not None else -1,
         counted=published.listed_objects if published is not None else -1,
+    )
+
+
+def plan_vacuum(cluster: ClusterHandle, wanted: Removal) -> Removal:
+    """Look at the cluster. Versions stay, for `l0gc undelete`, and the share of the bucket is a sweep's limit.
+
+    Raises:
+        NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
+        PausedError: an operator has paused deletions, and this is not a dry run.
+    """
+    plan = _planned(cluster, wanted, refuse_if_set_back(cluster))
+    return msgspec.structs.replace(
+        plan, purge_versions=False, max_delete_ratio=None, versioning=versioning_of(cluster.store)
+    )
+
+
+def _planned(cluster: ClusterHandle, wanted: Removal, judged: Judged) -> Removal:
+    """What sweeps and vacuums have in common."""
+    pause = read_pause(cluster.store)
+    if pause is not None and not wanted.dry_run:
+        raise refusal(describe(pause))
+    now_ms = cluster.now_ms()
+    return msgspec.structs.replace(
+        wanted,
+        run_id=wanted.run_id or run_id(now_ms, cluster.runtime.new_id()),
+        started_ms=now_ms,
+        watermark=watermark_of(judged.published),
+        cluster_epoch=judged.identity.cluster_epoch,
+        external_log=judged.identity.external_log,
+        layout=judged.identity.layout,
         paused=describe(pause) if pause is not None else "",
     )
 
@@ -192,7 +221,7 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
 
 
 def needs_one_process() -> UsageError:
-    """What becomes on Spark of a limit, or of a record, that one process must keep."""
+    """The error for a limit, or a record, that Spark cannot keep."""
     return UsageError(f"{ONE_PROCESS}: use --engine local")
 
 

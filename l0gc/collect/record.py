@@ -39,7 +39,7 @@ VERSIONS: Final = "versions"
 
 
 class RecordSink(Protocol):
-    """Where a run record is written: the bucket, a folder of this machine, or nowhere (`record_places.py`)."""
+    """Where a run record is written: the bucket, or a folder of this machine (`record_places.py`)."""
 
     def put(self, key: str, body: bytes) -> object: ...
 
@@ -147,9 +147,13 @@ class Segment:
 
 
 class RunRecord:
-    """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads."""
+    """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads.
 
-    def __init__(self, sink: RecordSink, run_id: str, worker: str, *, purge: bool = False) -> None:
+    Args:
+        sink: where they go; None to write nothing.
+    """
+
+    def __init__(self, sink: RecordSink | None, run_id: str, worker: str, *, purge: bool = False) -> None:
         self._sink = sink
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
@@ -167,6 +171,8 @@ class RunRecord:
         Raises:
             StoreError: it cannot be written. What is not on record is not deleted.
         """
+        if self._sink is None:
+            return
         try:
             with self._encoding:
                 body = segment.encode(statuses, version_ids, now_ms)

@@ -1,4 +1,4 @@
-"""Where a run record is kept when it is not in the bucket: in a folder of this machine, or nowhere.
+"""Where a run record is kept: in the bucket, in a folder of this machine, or nowhere.
 
 A store that is full takes no more writes, and a sweep writes its record before it deletes: only an operator can say that the
 record is to go elsewhere, or that none is needed. In a folder, a file is on disk before the write returns, so the record
@@ -12,8 +12,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import RecordSink
 from l0gc.errors import ObjectNotFoundError, StoreError, UsageError
 from l0gc.storage.objectstore import ListedPage, Listing, ObjectStore, Stored
@@ -21,39 +22,20 @@ from l0gc.storage.objectstore import ListedPage, Listing, ObjectStore, Stored
 _TEMPORARY: Final = ".partial"
 
 
-class RecordOptions(Protocol):
-    """What a caller says about the record of a run."""
-
-    @property
-    def record_dir(self) -> Path | None: ...
-
-    @property
-    def record(self) -> bool: ...
-
-
-def sink_of(store: ObjectStore, options: RecordOptions) -> RecordSink:
-    """Where the record of a run goes.
+def sink_of(store: ObjectStore, wanted: Removal) -> RecordSink | None:
+    """Where the record of a run goes; None for a run that keeps none, as a dry run does.
 
     Raises:
         UsageError: both a folder and no record are wanted, or the folder cannot be written to.
     """
-    if options.record_dir is not None and not options.record:
+    if wanted.record_dir is not None and not wanted.record:
         raise UsageError(
             "--record-dir keeps the run record in a folder, and --no-record keeps none: give one of the two"
         )
-    if not options.record:
-        return NoRecords()
-    return store if options.record_dir is None else FolderRecords.created(options.record_dir)
-
-
-class NoRecords:
-    """Keeps nothing."""
-
-    def put(self, key: str, body: bytes) -> None:
-        pass
-
-    def put_fast(self, key: str, body: bytes) -> None:
-        pass
+    folder = FolderRecords.created(wanted.record_dir) if wanted.record_dir is not None else None
+    if wanted.dry_run or not wanted.record:
+        return None
+    return folder or store
 
 
 class FolderRecords:

@@ -3,7 +3,8 @@
 The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then its
 batches go to the deleters. Few segments are under way at once, and the caller waits for a place, with no more than
 the batch in its hands, so memory does not grow with the bucket. An operator's pause is read before each segment is put
-on record; it ends the run as a stop does.
+on record; it ends the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no
+record, and a pause does not end it.
 """
 
 from __future__ import annotations
@@ -13,47 +14,24 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from l0gc.collect.deleter import DeleteOutcome, Deleter
+from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import describe, read_pause
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordSink, RunRecord, Segment
 from l0gc.collect.scan import EligibleObject, ScanCounts
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
+from l0gc.storage.parallel import InlineExecutor
 
 _log: Final = logging.getLogger(__name__)
 
 FAILURES_KEPT: Final = 20
 SEGMENTS_UNDER_WAY: Final = 3
 """Enough for all deleters to be busy, `DELETERS` requests of `PAGE_SIZE` objects; each costs a MiB and a half."""
-
-
-class RemovalPlan(Protocol):
-    """What a remover needs to know of a run; a sweep's plan is one, and a vacuum's."""
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def started_ms(self) -> int: ...
-
-    @property
-    def dry_run(self) -> bool: ...
-
-    @property
-    def max_rate(self) -> float | None: ...
-
-    @property
-    def limit(self) -> int | None: ...
-
-    @property
-    def keeps_history(self) -> bool: ...
-
-    @property
-    def by_version(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -111,7 +89,7 @@ class Remover:
         plan: its `started_ms` is now; the times on record count from there.
         worker: what this worker's segments are called.
         deleters: where the DELETE requests run.
-        records: where the run record goes; by default into the bucket.
+        records: where the run record goes; None for no record.
         stop: set to end the run: what is under way is finished and recorded, the rest is left.
         pacer: the process's pace, made with `stop`; by default one of this worker's own.
         progress: called after every DELETE request.
@@ -127,25 +105,29 @@ class Remover:
         self,
         store: ObjectStore,
         runtime: Runtime,
-        plan: RemovalPlan,
+        plan: Removal,
         *,
         worker: str,
         deleters: Executor,
-        records: RecordSink | None = None,
+        records: RecordSink | None,
         stop: threading.Event | None = None,
         pacer: Pacer | None = None,
         progress: Callable[[], None] = lambda: None,
         budget: Budget | None = None,
     ) -> None:
-        self._store, self._runtime, self._plan, self._deleters = store, runtime, plan, deleters
+        self._store, self._runtime, self._plan = store, runtime, plan
+        # A dry run hands over in order, since its objects may be listed.
+        self._deleters = InlineExecutor() if plan.dry_run else deleters
         self.stop = stop or threading.Event()
         self._progress = progress
         self.gone: Callable[[Sequence[EligibleObject]], None] = lambda objects: None
         self._budget = budget or Budget(plan.limit)
         self.pacer = pacer or Pacer(runtime, plan.max_rate, self.stop)
         self._throttled, self._backpressure_s = self.pacer.throttled, self.pacer.backpressure_s
-        self._deleter = Deleter(store, runtime, self.pacer, self.stop, keep_history=plan.keeps_history)
-        self._record = RunRecord(records or store, plan.run_id, worker, purge=plan.by_version)
+        self._deleter: Deleter | DryDeleter = DryDeleter()
+        if not plan.dry_run:
+            self._deleter = Deleter(store, runtime, self.pacer, self.stop, keep_history=plan.keeps_history)
+        self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
         self._places = threading.Semaphore(SEGMENTS_UNDER_WAY)
@@ -209,12 +191,6 @@ class Remover:
     def _send(self, objects: list[EligibleObject]) -> None:
         """Put a segment on record, then its batches to the deleters; its place under way is free when all have ended."""
         batches = [objects[i : i + PAGE_SIZE] for i in range(0, len(objects), PAGE_SIZE)]
-        if self._plan.dry_run:
-            self._places.release()
-            with self.lock:
-                self._show(objects)
-                self._add(DeleteOutcome(objects, requests=len(batches)))
-            return
         under_way = None
         try:
             if not self._paused():
@@ -237,7 +213,7 @@ class Remover:
 
     def _paused(self) -> bool:
         """Whether deletions are paused, which ends the run; it does not go on, though the pause may be gone again."""
-        pause = read_pause(self._store)
+        pause = read_pause(self._store) if not self._plan.dry_run else None
         if pause is None:
             return False
         with self.lock:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import RecordSink, RunSummary, write_summary
 from l0gc.collect.remover import Tally
 from l0gc.errors import StoreError
@@ -22,28 +23,6 @@ FAILED: Final = "failed"
 """The outcomes: all that was to go was tried; the caller or a pause ended the run; an error did."""
 
 
-class RunPlan(Protocol):
-    """What the plans of all runs have in common."""
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def started_ms(self) -> int: ...
-
-    @property
-    def watermark(self) -> int: ...
-
-    @property
-    def cluster_epoch(self) -> int: ...
-
-    @property
-    def versioning(self) -> str: ...
-
-    @property
-    def dry_run(self) -> bool: ...
-
-
 class RunResult(Protocol):
     """What the results of all runs have in common."""
 
@@ -51,7 +30,7 @@ class RunResult(Protocol):
     seconds: float
 
     @property
-    def plan(self) -> RunPlan: ...
+    def plan(self) -> Removal: ...
 
     @property
     def engine(self) -> str: ...
@@ -70,10 +49,11 @@ class RunResult(Protocol):
 
 
 @contextmanager
-def ending(cluster: ClusterHandle, records: RecordSink, result: RunResult, began: float) -> Iterator[None]:
+def ending(cluster: ClusterHandle, records: RecordSink | None, result: RunResult, began: float) -> Iterator[None]:
     """Around the work of a run: its result gets its time, and `run.json` is written, when the work has ended or failed.
 
     Args:
+        records: where it goes; None to write nothing.
         began: when, by the monotonic clock.
 
     Raises:
@@ -92,9 +72,9 @@ def ending(cluster: ClusterHandle, records: RecordSink, result: RunResult, began
     _write(cluster, records, result, STOPPED if result.stopped else DONE)
 
 
-def _write(cluster: ClusterHandle, records: RecordSink, result: RunResult, outcome: str) -> None:
+def _write(cluster: ClusterHandle, records: RecordSink | None, result: RunResult, outcome: str) -> None:
     plan, t = result.plan, result.tally
-    if plan.dry_run or (outcome == DONE and not result.left_traces):
+    if records is None or (outcome == DONE and not result.left_traces):
         return
     summary = RunSummary(
         run_id=plan.run_id,

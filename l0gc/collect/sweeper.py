@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.plan import SweepPlan
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import RecordSink
 from l0gc.collect.remover import Remover, Tally
 from l0gc.collect.scan import EligibleObject, OutOfOrderError, SkipScan
@@ -46,11 +46,11 @@ class Sweeper:
         self,
         store: ObjectStore,
         runtime: Runtime,
-        plan: SweepPlan,
+        plan: Removal,
         *,
         worker: str,
         deleters: Executor,
-        records: RecordSink | None = None,
+        records: RecordSink | None,
         stop: threading.Event | None = None,
         pacer: Pacer | None = None,
         progress: Callable[[Progress], None] = lambda progress: None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from l0gc.collect.plan import SweepPlan
+from l0gc.collect.plan import Removal
 from l0gc.errors import StoreError
 from l0gc.storage.objectstore import ObjectStore
 
@@ -24,7 +24,7 @@ class UploadsResult:
     note: str = ""
 
 
-def abort_uploads(store: ObjectStore, plan: SweepPlan, stop: threading.Event) -> UploadsResult:
+def abort_uploads(store: ObjectStore, plan: Removal, stop: threading.Event) -> UploadsResult:
     """Abort the unfinished uploads of keys that M gives up; a dry run only counts them. Ends when `stop` is set."""
     result, layout = UploadsResult(), plan.layout
     result.requests = 1  # for the first page, also if it is empty

@@ -28,12 +28,12 @@ from l0gc.collect.old_records import KEEP_RUNS, old_run_records, old_scan_snapsh
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import refusal
+from l0gc.collect.plan import Removal, plan_vacuum
 from l0gc.collect.record import VACUUM, Removed
-from l0gc.collect.record_places import NoRecords, sink_of
+from l0gc.collect.record_places import sink_of
 from l0gc.collect.remover import Budget, Remover, Tally
 from l0gc.collect.run_end import ending
 from l0gc.collect.scan import EligibleObject
-from l0gc.collect.vacuum_plan import VacuumOptions, VacuumPlan, make_vacuum_plan
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -51,7 +51,7 @@ class VacuumResult:
     `damaged` dropped objects that cannot be.
     """
 
-    plan: VacuumPlan
+    plan: Removal
     engine: str = "local"
     tallies: dict[str, Tally] = field(default_factory=dict)
     scanned: OrphanCounts = field(default_factory=OrphanCounts)
@@ -154,9 +154,7 @@ class ScansElsewhere(Protocol):
         """Into how many parts a listing is best cut."""
         ...
 
-    def run(
-        self, plan: VacuumPlan, kind: str, parts: Sequence[Part], look_at: LookAt
-    ) -> tuple[Tally, OrphanCounts]: ...
+    def run(self, plan: Removal, kind: str, parts: Sequence[Part], look_at: LookAt) -> tuple[Tally, OrphanCounts]: ...
 
 
 class Vacuum:
@@ -172,15 +170,15 @@ class Vacuum:
         self,
         cluster: ClusterHandle,
         source: GarbageSource | None,
-        options: VacuumOptions | None = None,
+        wanted: Removal | None = None,
         *,
         elsewhere: ScansElsewhere | None = None,
         progress: Callable[[str, int, int], None] = lambda kind, objects, size: None,
     ) -> None:
         self._cluster, self._source = cluster, source
-        self._options = options or VacuumOptions()
+        self._wanted = wanted or Removal()
         self._elsewhere, self._progress = elsewhere, progress
-        self._records = sink_of(cluster.store, self._options)
+        self._records = sink_of(cluster.store, self._wanted)
         self.stop = threading.Event()
         """Set it, and the run finishes what is under way, records it, and returns."""
         self.result: VacuumResult | None = None
@@ -191,12 +189,12 @@ class Vacuum:
         """Vacuum.
 
         Raises:
-            What `make_vacuum_plan` raises: nothing was deleted.
+            What `plan_vacuum` raises: nothing was deleted.
             EpochRegressionError: a journal knows what the controller does not (hazard 10).
             StoreError: the store failed; what was deleted until then is on record.
         """
         began = self._cluster.runtime.clock.monotonic()
-        plan = make_vacuum_plan(self._cluster, self._options)
+        plan = plan_vacuum(self._cluster, self._wanted)
         result = self.result = VacuumResult(plan, "local" if self._elsewhere is None else "spark")
         self._pacer, self._budget = Pacer(self._cluster.runtime, plan.max_rate, self.stop), Budget(plan.max_objects)
         self._deleters = deleters or InlineExecutor()
@@ -217,20 +215,18 @@ class Vacuum:
     # -- data ---------------------------------------------------------------------------------------------------------
 
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
-        plan, options = result.plan, self._options
+        plan = result.plan
         source.look()
         removal = DroppedRemoval(source, self._of_kind, self.stop, dry_run=plan.dry_run)
-        removal.run(plan.started_ms, options.l1_grace_ms, plan.cluster_epoch)
+        removal.run(plan.started_ms, plan.l1_grace_ms, plan.cluster_epoch)
         result.amounts = source.amounts()
-        if options.orphans and not self._ended:
+        if plan.orphans and not self._ended:
             self._vacuum_orphans(source, result, scanners)
         result.broken, result.damaged = source.broken, source.damaged
 
     def _vacuum_orphans(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
         plan = result.plan
-        before_ms, dropped_before_ms = (
-            plan.started_ms - age for age in (self._options.orphan_age_ms, self._options.l1_grace_ms)
-        )
+        before_ms, dropped_before_ms = plan.started_ms - plan.orphan_age_ms, plan.started_ms - plan.l1_grace_ms
         fence = source.fence(before_ms, dropped_before_ms, dry_run=plan.dry_run)
         if fence <= 0:
             return  # nothing is stamped below it
@@ -278,7 +274,7 @@ class Vacuum:
 
     def _vacuum_records(self, result: VacuumResult) -> None:
         store, now_ms = self._cluster.store, result.plan.started_ms
-        before_ms = now_ms - self._options.keep_runs_ms
+        before_ms = now_ms - result.plan.keep_runs_ms
         for kind, batches in (
             (RUN_RECORDS, old_run_records(store, before_ms, KEEP_RUNS, result.run_id)),
             (SCAN_SNAPSHOTS, old_scan_snapshots(store, now_ms)),
@@ -314,7 +310,7 @@ class Vacuum:
                 self.result.plan,
                 worker=kind,
                 deleters=self._deleters,
-                records=self._records if kind in DATA_KINDS else NoRecords(),
+                records=self._records if kind in DATA_KINDS else None,
                 stop=self.stop,
                 pacer=self._pacer,
                 progress=lambda: self._report(kind),

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from l0gc.collect.local import SweepResult
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.plan import SweepOptions, SweepPlan, make_plan, needs_one_process
+from l0gc.collect.plan import Removal, needs_one_process, plan_sweep
 from l0gc.collect.remover import Tally
 from l0gc.collect.run_end import ending
 from l0gc.collect.runs import deleted_on_record
@@ -59,12 +59,12 @@ class SparkSweep:
         self,
         cluster: ClusterHandle,
         config: StoreConfig,
-        options: SweepOptions | None = None,
+        wanted: Removal | None = None,
         *,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._cluster, self._config, self._progress = cluster, config, progress
-        self._options = options or SweepOptions()
+        self._wanted = wanted or Removal()
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
         self.result: SweepResult | None = None
@@ -84,14 +84,14 @@ class SparkSweep:
         """
         cluster = self._cluster
         began = cluster.runtime.clock.monotonic()
-        plan = make_plan(cluster, self._options)
+        plan = plan_sweep(cluster, self._wanted)
         result = self.result = SweepResult(plan, "spark")
-        if plan.limit is not None or self._options.record_dir is not None or not self._options.record:
+        if plan.in_one_process:
             raise needs_one_process()
         if plan.watermark == NO_WATERMARK:
             return result
         self._spark = spark
-        with ending(cluster, cluster.store, result, began):
+        with ending(cluster, None if plan.dry_run else cluster.store, result, began):
             try:
                 self._sweep(spark, plan, result)
                 if not result.tally.paused:
@@ -104,7 +104,7 @@ class SparkSweep:
                 result.stopped = self._stop.is_set() or result.tally.paused != ""
         return result
 
-    def _sweep(self, spark: SparkSession, plan: SweepPlan, result: SweepResult) -> None:
+    def _sweep(self, spark: SparkSession, plan: Removal, result: SweepResult) -> None:
         slots = spark.sparkContext.defaultParallelism
         # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
         ranges = plan.ranges(slots * (_TASKS_PER_SLOT if plan.max_rate is None else 1))
@@ -171,7 +171,7 @@ def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
     return Pacer(Runtime(), max_rate)
 
 
-def _task(options: dict[str, str], plan: SweepPlan, ranges: list[tuple[int, int]]) -> Any:
+def _task(options: dict[str, str], plan: Removal, ranges: list[tuple[int, int]]) -> Any:
     def sweep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         from pyspark import TaskContext
@@ -191,6 +191,7 @@ def _task(options: dict[str, str], plan: SweepPlan, ranges: list[tuple[int, int]
                     msgspec.structs.replace(plan, started_ms=store.now_ms()),
                     worker=f"{worker}-{n:05}",
                     deleters=deleters,
+                    records=None if plan.dry_run else store,
                     pacer=pacer_of(plan.run_id, plan.max_rate),
                 )
                 tally.add(sweeper.run([ranges[n]], Inline()))

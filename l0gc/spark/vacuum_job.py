@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from l0gc.collect.garbage import LookAt, Part
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
+from l0gc.collect.plan import Removal
 from l0gc.collect.remover import Remover, Tally
 from l0gc.collect.runs import deleted_on_record
-from l0gc.collect.vacuum_plan import VacuumPlan
 from l0gc.runtime import Runtime
 from l0gc.spark.fan_out import SparkFanOut
 from l0gc.spark.sweep_job import pacer_of
@@ -50,7 +50,7 @@ class SparkOrphans:
         """With the executors of `spark`."""
         return cls(cluster, SparkFanOut(spark, config))
 
-    def run(self, plan: VacuumPlan, kind: str, parts: Sequence[Part], look_at: LookAt) -> tuple[Tally, OrphanCounts]:
+    def run(self, plan: Removal, kind: str, parts: Sequence[Part], look_at: LookAt) -> tuple[Tally, OrphanCounts]:
         """Scan the parts. Raises what a task raises."""
         if plan.max_rate is not None:
             plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(parts))
@@ -69,7 +69,7 @@ class SparkOrphans:
         return tally, counts
 
 
-def _scan(plan: VacuumPlan, kind: str, look_at: LookAt, store: ObjectStore, part: Part) -> _Done:
+def _scan(plan: Removal, kind: str, look_at: LookAt, store: ObjectStore, part: Part) -> _Done:
     """One part, on an executor."""
     runtime = Runtime()
     worker = f"{kind}-{runtime.new_id()[:8]}"
@@ -81,6 +81,7 @@ def _scan(plan: VacuumPlan, kind: str, look_at: LookAt, store: ObjectStore, part
             msgspec.structs.replace(plan, started_ms=store.now_ms()),
             worker=worker,
             deleters=deleters,
+            records=None if plan.dry_run else store,
             pacer=pacer_of(plan.run_id, plan.max_rate),
         )
         for batch in scan.batches():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 
 from l0gc.cli.main import cli
 from l0gc.cli.output import Output, taking_results
-from l0gc.cli.sweep import Limits, run_sweep
+from l0gc.cli.run_options import removal_options
+from l0gc.cli.sweep import run_sweep
 from l0gc.cli.sweep_text import lines_of
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.settings import Settings
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 from tests.collect.test_local import a_cluster
@@ -53,15 +53,18 @@ def refuse(command: str, option: str, value: str) -> None:
     ("limit", "limited"), [({}, False), ({"max_objects": 1}, True), ({"max_delete_ratio": 0.0}, True)]
 )
 def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, Any], limited: bool) -> None:
-    unlimited = Limits(0, None, 100.0, None, "auto")
-    assert replace(unlimited, **limit).limited == limited
+    unlimited = Removal(max_rate=100.0)
+    assert msgspec.structs.replace(unlimited, **limit).in_one_process == limited
 
 
 @pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"no_record": True}])
 def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
-    bounds = replace(Limits(0, None, None, None, "auto"), **elsewhere)
-    assert bounds.limited
-    assert (bounds.options().record_dir, bounds.options().record) == (
+    def removal_of(*, removal: Removal) -> Removal:
+        return removal
+
+    removal = removal_options("gc")(removal_of)(**{"no_record": False} | elsewhere)
+    assert removal.in_one_process
+    assert (removal.record_dir, removal.record) == (
         elsewhere.get("record_dir"),
         "no_record" not in elsewhere,
     )
@@ -70,20 +73,20 @@ def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, A
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (SweepOptions(), "; l0gc undelete --run RUN brings them back until then"),
+        (Removal(), "; l0gc undelete --run RUN brings them back until then"),
         (
-            SweepOptions(record_dir=Path("/some/dir")),
+            Removal(record_dir=Path("/some/dir")),
             "; l0gc undelete --run RUN --record-dir /some/dir brings them back",
         ),
-        (SweepOptions(record=False), "removes them"),
-        (SweepOptions(dry_run=True), "removes them"),  # there is no such run
+        (Removal(record=False), "removes them"),
+        (Removal(dry_run=True), "removes them"),  # there is no such run
     ],
 )
-def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: SweepOptions, said: str) -> None:
+def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: Removal, said: str) -> None:
     cluster = a_cluster()
-    result = LocalSweep(cluster, SweepOptions(dry_run=options.dry_run)).run(cluster.parallel)
-    result.plan = msgspec.structs.replace(result.plan, versioning=ENABLED, run_id="RUN")
-    (line,) = [line for line in lines_of(result, options) if "keeps versions" in line]
+    result = LocalSweep(cluster, Removal(dry_run=options.dry_run)).run(cluster.parallel)
+    result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")
+    (line,) = [line for line in lines_of(result) if "keeps versions" in line]
     assert said in line
     assert ("undelete" in line) == (options.record and not options.dry_run)
 
@@ -104,7 +107,7 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(
     result.plan = msgspec.structs.replace(result.plan, versioning=versioning)
     monkeypatch.setattr("l0gc.cli.sweep._local", lambda *given: result)
     with taking_results() as results:
-        run_sweep(Output(Settings()), cluster, cluster.store, SweepOptions(), never, "local", "")  # type: ignore[arg-type]
+        run_sweep(Output(Settings()), cluster, cluster.store, Removal(), never, "local", "")  # type: ignore[arg-type]
     lines = [line for line in results[0].text if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line for line in lines)

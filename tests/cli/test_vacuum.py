@@ -6,9 +6,9 @@ import pytest
 
 from l0gc.cli.vacuum import lines_of
 from l0gc.collect.garbage import DROPPED_L1
+from l0gc.collect.plan import Removal
 from l0gc.collect.remover import Tally
 from l0gc.collect.vacuum import VacuumResult
-from l0gc.collect.vacuum_plan import VacuumOptions, VacuumPlan
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 
 
@@ -18,8 +18,8 @@ from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 )
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: str, *, dry_run: bool) -> None:
-    plan = VacuumPlan("RUN", watermark=3, cluster_epoch=5, started_ms=0, dry_run=dry_run, versioning=versioning)
+    plan = Removal(run_id="RUN", watermark=3, cluster_epoch=5, started_ms=0, dry_run=dry_run, versioning=versioning)
     result = VacuumResult(plan, tallies={DROPPED_L1: Tally(deleted=2)})
-    lines = [line for line in lines_of(result, VacuumOptions()) if "version" in line]
+    lines = [line for line in lines_of(result) if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line and ("l0gc undelete --run RUN" in line) is not dry_run for line in lines)

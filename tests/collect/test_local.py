@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import l0gc.collect.remover
 import l0gc.collect.scan
 from l0gc.collect.local import LocalSweep, SweepResult
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, RecordedObject, read_segment, read_summary
 from l0gc.collect.runs import list_runs
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
@@ -77,7 +77,7 @@ def sweep(
     min_age_ms: int = 0,
     max_objects: int | None = None,
 ) -> SweepResult:
-    options = SweepOptions(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
+    options = Removal(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
     return LocalSweep(cluster, options).run(workers or Inline(), ranges)
 
 

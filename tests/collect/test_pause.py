@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.pause import Pause, clear_pause, describe, read_pause, set_pause
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
 from l0gc.collect.runs import list_runs
@@ -235,5 +235,5 @@ def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
 def test_a_limit_and_a_pause_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
-    result = LocalSweep(cluster, SweepOptions(max_objects=20)).run(Inline(), 1)
+    result = LocalSweep(cluster, Removal(max_objects=20)).run(Inline(), 1)
     assert (result.deleted, result.tally.paused, result.stopped) == (20, "", False)

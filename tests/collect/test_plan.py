@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SPARK_FROM, UNKNOWN, SweepOptions, SweepPlan, choose_engine, make_plan
+from l0gc.collect.plan import SPARK_FROM, UNKNOWN, Removal, choose_engine, plan_sweep
 from l0gc.collect.runs import started_ms
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.storage.parallel import Inline
@@ -23,7 +21,7 @@ def test_shards_that_there_are_not_are_refused() -> None:
     cluster = a_cluster()
     for shards in [(0, 4), (4, 4), (3, 2)]:
         with pytest.raises(UsageError, match="are not within 0-3"):
-            make_plan(cluster, SweepOptions(shards=shards))
+            plan_sweep(cluster, Removal(shards=shards))
 
 
 @pytest.mark.parametrize("shards", [(0, 0), (1, 2), (3, 3), (0, 3)])
@@ -32,7 +30,7 @@ def test_only_the_shards_that_were_requested_are_swept(shards: tuple[int, int]) 
     layout = cluster.controller.layout()
     before = level_zero(cluster)
     inside = {k for k in expected_garbage(cluster, 4) if (p := layout.parse(k)) and shards[0] <= p.shard <= shards[1]}
-    result = LocalSweep(cluster, SweepOptions(shards=shards)).run(Inline(), 3)
+    result = LocalSweep(cluster, Removal(shards=shards)).run(Inline(), 3)
     assert before - level_zero(cluster) == inside
     assert result.deleted == len(inside)
 
@@ -54,19 +52,19 @@ def test_the_ranges_cover_the_shards_once(first: int, more: int, n: int) -> None
     assert all(a < b for a, b in ranges)
 
 
-def a_plan(**changes: object) -> SweepPlan:
-    plan = make_plan(a_cluster(), SweepOptions())
+def a_plan(**changes: object) -> Removal:
+    plan = plan_sweep(a_cluster(), Removal())
     return msgspec.structs.replace(plan, **changes)
 
 
 def test_a_plan_may_be_sent_to_another_process() -> None:
     plan = a_plan(max_rate=1.5, versioning="enabled")
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=SweepPlan) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Removal) == plan
 
 
 def test_a_run_is_named_by_the_stores_clock() -> None:
     cluster = a_cluster()
-    plan = make_plan(cluster, SweepOptions())
+    plan = plan_sweep(cluster, Removal())
     assert started_ms(plan.run_id) == plan.started_ms // 1000 * 1000 == store_of(cluster).clock.ms // 1000 * 1000
 
 
@@ -110,8 +108,8 @@ def test_no_more_than_the_share_goes_and_the_run_says_so(ratio: float, most: int
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_id=state.cluster_id))
     before = level_zero(cluster)
-    options = SweepOptions(max_delete_ratio=ratio)
-    dry = LocalSweep(cluster, dataclasses.replace(options, dry_run=True)).run(Inline(), 3)
+    options = Removal(max_delete_ratio=ratio)
+    dry = LocalSweep(cluster, msgspec.structs.replace(options, dry_run=True)).run(Inline(), 3)
     result = LocalSweep(cluster, options).run(Inline(), 3)
     assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
     assert result.over_ratio == dry.over_ratio == (most < 60)
@@ -121,7 +119,7 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(SafetyError, match="did not count the bucket"):
-        LocalSweep(cluster, SweepOptions(max_delete_ratio=0.5)).run(Inline())
+        LocalSweep(cluster, Removal(max_delete_ratio=0.5)).run(Inline())
     assert level_zero(cluster) == before
 
 
@@ -129,7 +127,7 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
     cluster = a_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
-    result = LocalSweep(cluster, SweepOptions(max_objects=5, max_delete_ratio=0.5)).run(Inline())
+    result = LocalSweep(cluster, Removal(max_objects=5, max_delete_ratio=0.5)).run(Inline())
     assert (result.deleted, result.over_ratio) == (5, False)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import l0gc.collect.remover
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, PLANNED, read_segment
 from l0gc.collect.record_places import FolderRecords
 from l0gc.collect.runs import list_runs, show_run
@@ -44,7 +44,7 @@ def test_a_full_store_is_not_swept_without_a_record_and_the_error_says_the_way_o
 def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> None:
     cluster = a_full_cluster()
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
-    result = LocalSweep(cluster, SweepOptions(record_dir=tmp_path / "deep" / "records")).run(Inline())
+    result = LocalSweep(cluster, Removal(record_dir=tmp_path / "deep" / "records")).run(Inline())
     assert (result.deleted, level_zero(cluster)) == (len(garbage), before - garbage)
     assert not [k for k in store_of(cluster).objects if k.startswith(RUNS)]
     records = FolderRecords(tmp_path / "deep" / "records")
@@ -61,7 +61,7 @@ def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> No
 def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
     cluster = a_full_cluster()
     garbage = expected_garbage(cluster, 4)
-    assert LocalSweep(cluster, SweepOptions(record=False)).run(Inline()).deleted == len(garbage)
+    assert LocalSweep(cluster, Removal(record=False)).run(Inline()).deleted == len(garbage)
     assert level_zero(cluster) & garbage == set()
     assert list(tmp_path.iterdir()) == []
 
@@ -84,7 +84,7 @@ def test_what_is_deleted_is_in_the_folder_before_and_the_bucket_shows_what_a_kil
 
     store_of(cluster).fault = fault
     with pytest.raises(KeyboardInterrupt):
-        LocalSweep(cluster, SweepOptions(record_dir=tmp_path)).run(Inline(), ranges=1)
+        LocalSweep(cluster, Removal(record_dir=tmp_path)).run(Inline(), ranges=1)
     store_of(cluster).fault = lambda call: None
     (run,), _ = list_runs(records, 5)
     assert run.summary is None
@@ -96,9 +96,9 @@ def test_a_folder_is_tried_out_before_the_sweep(tmp_path: Path) -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(UsageError, match=r"--record-dir .*file/below cannot be written to"):
-        LocalSweep(cluster, SweepOptions(record_dir=tmp_path / "file" / "below"))
+        LocalSweep(cluster, Removal(record_dir=tmp_path / "file" / "below"))
     with pytest.raises(UsageError, match="give one of the two"):
-        LocalSweep(cluster, SweepOptions(record_dir=tmp_path, record=False))
+        LocalSweep(cluster, Removal(record_dir=tmp_path, record=False))
     assert level_zero(cluster) == before
 
 

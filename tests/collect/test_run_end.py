@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions, run_id
+from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import read_summary
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import AccessDeniedError, ObjectNotFoundError
 from l0gc.storage.parallel import Inline
 from tests.collect.test_local import a_cluster as swept_cluster
@@ -26,13 +25,13 @@ Made = tuple[MemoryStore, Callable[[], Any]]
 def a_sweep() -> Made:
     store = MemoryStore()
     cluster = swept_cluster(store)
-    return store, lambda: LocalSweep(cluster, SweepOptions(run_id=RUN)).run(Inline())
+    return store, lambda: LocalSweep(cluster, Removal(run_id=RUN)).run(Inline())
 
 
 def a_vacuum() -> Made:
     cluster, store = vacuumed_cluster()
     source = planted(store)
-    return store, lambda: Vacuum(cluster, source, VacuumOptions(run_id=RUN)).run(Inline())
+    return store, lambda: Vacuum(cluster, source, Removal(run_id=RUN)).run(Inline())
 
 
 def ended_by(e: BaseException, run: Made) -> MemoryStore:

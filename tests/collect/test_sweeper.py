@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import l0gc.collect.remover
 import l0gc.collect.scan
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions, make_plan
+from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
 from l0gc.collect.sweeper import Progress, Sweeper
@@ -120,7 +120,7 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     stuck = {k for k in garbage if int(k.rsplit("/", 1)[1][:8], 16) in locked}
     with pytest.MonkeyPatch.context() as patch:
         pages_of(patch, page, segment)
-        dry = LocalSweep(cluster, SweepOptions(dry_run=True)).run(Inline(), ranges)
+        dry = LocalSweep(cluster, Removal(dry_run=True)).run(Inline(), ranges)
         assert level_zero(cluster) == before
         if threads:
             with Threads(4) as scanners, ThreadPoolExecutor(3) as deleters:
@@ -321,11 +321,13 @@ def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tallies_of_workers_add_up() -> None:
     cluster = a_cluster()
-    plan = make_plan(cluster, SweepOptions())
+    plan = plan_sweep(cluster, Removal())
     total = Tally()
     with ThreadPoolExecutor(2) as deleters:
         for n, span in enumerate(plan.ranges(4)):
-            sweeper = Sweeper(cluster.store, cluster.runtime, plan, worker=f"w{n}", deleters=deleters)
+            sweeper = Sweeper(
+                cluster.store, cluster.runtime, plan, worker=f"w{n}", deleters=deleters, records=cluster.store
+            )
             total.add(sweeper.run([span], Inline()))
     assert (total.deleted, total.counts.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
     assert total.highest_deleted_epoch == 4
@@ -351,13 +353,13 @@ def with_uploads(cluster: Cluster) -> dict[str, UnfinishedUpload]:
 @pytest.mark.parametrize(
     ("options", "aborted"),
     [
-        (SweepOptions(), {"old", "young"}),
-        (SweepOptions(min_age_ms=50_000), {"old"}),
-        (SweepOptions(shards=(1, 3)), {"young"}),
-        (SweepOptions(dry_run=True), set()),
+        (Removal(), {"old", "young"}),
+        (Removal(min_age_ms=50_000), {"old"}),
+        (Removal(shards=(1, 3)), {"young"}),
+        (Removal(dry_run=True), set()),
     ],
 )
-def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: SweepOptions, aborted: set[str]) -> None:
+def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Removal, aborted: set[str]) -> None:
     cluster = a_cluster()
     uploads = with_uploads(cluster)
     result = LocalSweep(cluster, options).run(Inline())

@@ -14,13 +14,12 @@ from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDE
 from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import SAMPLES, is_orphan
 from l0gc.collect.pause import set_pause
-from l0gc.collect.plan import run_id
+from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import VACUUM, read_summary
 from l0gc.collect.remover import FAILURES_KEPT
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import EligibleObject
 from l0gc.collect.vacuum import Vacuum, VacuumResult
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoreError
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
@@ -43,7 +42,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Cluste
     return cluster, store
 
 
-def vacuum(cluster: Cluster, source: FakeGarbage | None, options: VacuumOptions | None = None) -> VacuumResult:
+def vacuum(cluster: Cluster, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
     return Vacuum(cluster, source, options).run(Inline())
 
 
@@ -92,7 +91,7 @@ def test_a_dry_run_says_of_every_kind_what_the_run_that_follows_deletes() -> Non
     cluster, store = a_cluster()
     source = planted(store)
     before = dict(store.objects)
-    dry = vacuum(cluster, source, VacuumOptions(dry_run=True))
+    dry = vacuum(cluster, source, Removal(dry_run=True))
     assert store.objects == before
     assert (source.fences, source.purged_keys) == ([], [])
     done = vacuum(cluster, source)
@@ -292,9 +291,9 @@ def test_units_that_cannot_be_read_are_reported_after_the_rest() -> None:
 def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
     cluster, store = a_cluster()
     source = planted(store)
-    dry = vacuum(cluster, source, VacuumOptions(dry_run=True, max_objects=most))
+    dry = vacuum(cluster, source, Removal(dry_run=True, max_objects=most))
     before = len(store.objects)
-    done = vacuum(cluster, source, VacuumOptions(max_objects=most, record=False))
+    done = vacuum(cluster, source, Removal(max_objects=most, record=False))
     assert dry.deleted == done.deleted
     assert before - len(store.objects) == sum(counts(done).values()) == most
     assert ("scanned" in source.events) == (most > 6)
@@ -307,7 +306,7 @@ def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:
     before = dict(store.objects)
     with pytest.raises(PausedError):
         vacuum(cluster, source)
-    dry = vacuum(cluster, source, VacuumOptions(dry_run=True))
+    dry = vacuum(cluster, source, Removal(dry_run=True))
     assert (store.objects, counts(dry)) == (before, EVERY_KIND)
     assert dry.paused is not None
 

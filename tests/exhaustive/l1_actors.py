@@ -20,8 +20,8 @@ import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.reader
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import Inline
@@ -168,12 +168,12 @@ class Vacuumer(Actor):
     patient = False
 
     def act(self, cluster: Cluster, local: Local) -> Local:
-        options = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0, record=False)
+        options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=False)
         vacuum(cluster, options)
         return Local("")
 
 
-def vacuum(cluster: Cluster, options: VacuumOptions) -> None:
+def vacuum(cluster: Cluster, options: Removal) -> None:
     done = Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
     if done.problem is not None:
         raise BrokenError(str(done.problem))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.support.fake_s3 import BUCKET, FakeS3
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.spark.vacuum_job import SparkOrphans
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -58,7 +58,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
     with FakeS3(served) as server, Threads(8) as threads:
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
         cluster = Cluster(store, parallel=threads)
-        options = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)
+        options = Removal(l1_grace_ms=0, orphan_age_ms=0)
         elsewhere = SparkOrphans.of(cluster, spark, store.config)
         gc.collect()
         tracemalloc.start()

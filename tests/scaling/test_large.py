@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import LocalSweep, SweepResult
-from l0gc.collect.plan import SweepOptions, run_id
+from l0gc.collect.plan import Removal, run_id
 from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
@@ -48,7 +48,7 @@ def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
     with LastRun(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
-        return LocalSweep(cluster, SweepOptions(dry_run=dry_run, run_id=name)).run(Inline())
+        return LocalSweep(cluster, Removal(dry_run=dry_run, run_id=name)).run(Inline())
 
 
 @pytest.mark.parametrize(

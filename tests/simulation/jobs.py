@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
 from l0gc.storage.fan_out import LocalFanOut
@@ -207,7 +206,7 @@ def vacuumer(world: World, times: int) -> Body:
 
 
 def vacuum(cluster: Cluster, grace_ms: int, orphan_age_ms: int) -> None:
-    options = VacuumOptions(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
+    options = Removal(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
     Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
 
 
@@ -284,7 +283,7 @@ def sweeper(world: World, times: int) -> Body:
 
 def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
     """How many objects went."""
-    return LocalSweep(cluster, SweepOptions(min_age_ms=min_age_ms)).run(Inline(), ranges=2).deleted
+    return LocalSweep(cluster, Removal(min_age_ms=min_age_ms)).run(Inline(), ranges=2).deleted
 
 
 def cron(world: World, times: int) -> Body:

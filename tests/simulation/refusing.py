@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.errors import AmbiguousWriteError, L0gcError, StoreError
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog.housekeep import housekeep
@@ -62,7 +62,7 @@ def full(world: World) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 kept = {"record": False} if world.random.random() < 0.5 else {"record_dir": Path(folder)}
                 try:
-                    LocalSweep(world.cluster(process), SweepOptions(**kept)).run(Inline(), ranges=2)
+                    LocalSweep(world.cluster(process), Removal(**kept)).run(Inline(), ranges=2)
                 except StoreError as e:
                     raise world.violation(f"a full store could not be swept: {e}") from e
                 except L0gcError:

@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 import l0gc.spark.sweep_job
-from l0gc.collect.plan import SweepOptions, make_plan
+from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.spark.sweep_job import SparkSweep, _task, following
 from l0gc.storage.config import StoreConfig
 from tests.collect.test_local import a_cluster, on_record, store_of
@@ -70,7 +70,7 @@ def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan(monkeypat
     """A task may wait for hours until an executor is free."""
     cluster = a_cluster()
     store = store_of(cluster)
-    plan = make_plan(cluster, SweepOptions())
+    plan = plan_sweep(cluster, Removal())
     store.clock.sleep(3600)
     monkeypatch.setattr(l0gc.spark.sweep_job, "store_from_options", lambda options: store)
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: SimpleNamespace(taskAttemptId=lambda: 7))

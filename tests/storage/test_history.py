@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.collect.local import LocalSweep, SweepResult
-from l0gc.collect.plan import SweepOptions
+from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, PLANNED, RunRecord
 from l0gc.collect.runs import show_run, undelete
 from l0gc.collect.scan import EligibleObject
@@ -209,22 +209,22 @@ def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothin
     held = len(versions(any_store))
     plain = LocalSweep(cluster).run(Inline(), 1)
     assert plain.deleted == 0
-    dry = LocalSweep(cluster, SweepOptions(purge_versions=True, dry_run=True)).run(Inline(), 1)
+    dry = LocalSweep(cluster, Removal(purge_versions=True, dry_run=True)).run(Inline(), 1)
     assert len(versions(any_store)) == held
-    result = LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    result = LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
     assert versions(any_store) == kept
     assert result.deleted == dry.deleted == result.tally.counts.eligible == 2 * len(garbage_of(before)) + 1
     with pytest.raises(UsageError, match="removed versions for good"):
         undelete(cluster, result.plan.run_id)
     assert show_run(cluster, result.plan.run_id).by_status == {DELETED: result.deleted}
-    assert LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1).deleted == 0
+    assert LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1).deleted == 0
 
 
 def test_a_purge_of_a_bucket_that_keeps_no_versions_is_a_plain_sweep(any_store: S3Store) -> None:
     any_store.create_bucket()
     cluster = a_cluster(any_store)
     before = there(any_store)
-    result = LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    result = LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
     assert there(any_store) == before - garbage_of(before)
     assert result.deleted == len(garbage_of(before))
     with pytest.raises(UsageError, match="kept no versions"):
@@ -309,7 +309,7 @@ def test_what_is_locked_is_reported_by_key_and_stays(moto_store: S3Store) -> Non
         Bucket=moto_store.config.bucket, Key=f"a/prefix/{locked}", LegalHold={"Status": "ON"}
     )
     before = there(moto_store)
-    result = LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    result = LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
     assert [f.key for f in result.tally.failures] == [locked]
     assert result.tally.delete_requests == 1
     assert there(moto_store) == before - garbage_of(before) | {locked}
@@ -328,7 +328,7 @@ def test_unfinished_uploads_below_m_are_aborted_and_the_others_go_on(any_store: 
             "level_zero/data/000/x", "level_one/data/x"]  # fmt: skip
     for key in keys:
         any_store.client.create_multipart_upload(Bucket=any_store.config.bucket, Key=f"{any_store.config.prefix}{key}")
-    dry = LocalSweep(cluster, SweepOptions(dry_run=True)).run(Inline(), 1)
+    dry = LocalSweep(cluster, Removal(dry_run=True)).run(Inline(), 1)
     assert dry.uploads.aborted == 2
     result = LocalSweep(cluster).run(Inline(), 1)
     assert (result.uploads.aborted, result.uploads.note) == (2, "")
@@ -350,7 +350,7 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
     set_versioning(any_store, "Enabled")
     cluster = a_cluster(any_store)
     swept = LocalSweep(cluster).run(Inline(), 1)
-    LocalSweep(cluster, SweepOptions(purge_versions=True)).run(Inline(), 1)
+    LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
     back = undelete(cluster, swept.plan.run_id)
     assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])
 
@@ -360,15 +360,15 @@ def swept_and_taken_back(store: S3Store) -> tuple[Cluster, SweepResult]:
     store.create_bucket()
     set_versioning(store, "Enabled")
     cluster = a_cluster(store)
-    first = LocalSweep(cluster, SweepOptions(run_id="20260101T000000Z-0123abcd")).run(Inline(), 1)
+    first = LocalSweep(cluster, Removal(run_id="20260101T000000Z-0123abcd")).run(Inline(), 1)
     undelete(cluster, first.plan.run_id)
     return cluster, first
 
 
 def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(any_store)
-    some = LocalSweep(cluster, SweepOptions(max_objects=3)).run(Inline(), 1)
-    rest = LocalSweep(cluster, SweepOptions(run_id="20990101T000000Z-0123abcd")).run(Inline(), 1)
+    some = LocalSweep(cluster, Removal(max_objects=3)).run(Inline(), 1)
+    rest = LocalSweep(cluster, Removal(run_id="20990101T000000Z-0123abcd")).run(Inline(), 1)
     back = undelete(cluster, first.plan.run_id)
     assert (back.restored, back.already, back.gone, back.failures) == (0, 0, 0, [])
     assert back.again == {some.plan.run_id: some.deleted, rest.plan.run_id: rest.deleted}
@@ -380,7 +380,7 @@ def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3S
 def test_what_a_later_run_removed_for_good_is_gone(any_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(any_store)
     LocalSweep(cluster).run(Inline(), 1)
-    LocalSweep(cluster, SweepOptions(run_id="20990101T000000Z-0123abcd", purge_versions=True)).run(Inline(), 1)
+    LocalSweep(cluster, Removal(run_id="20990101T000000Z-0123abcd", purge_versions=True)).run(Inline(), 1)
     back = undelete(cluster, first.plan.run_id)
     assert (back.restored, back.gone, back.again) == (0, first.deleted, {})
 

@@ -9,8 +9,8 @@ import pytest
 
 import l0gc.streamlog.level_one.index
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum, VacuumResult
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index
 from l0gc.storage.fan_out import LocalFanOut
@@ -30,7 +30,7 @@ from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.reconcile import begin, lifted, named, put, reconcile
 
 UUID = "01234567-89ab-4cde-8f01-23456789abcd"
-NOW = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)
+NOW = Removal(l1_grace_ms=0, orphan_age_ms=0)
 HOUR_MS = 3_600_000
 
 
@@ -72,7 +72,7 @@ class World:
     def l1(self, prefix: str = "level_one/") -> set[str]:
         return {k for k in self.store.objects if k.startswith(prefix)}
 
-    def vacuum(self, options: VacuumOptions = NOW, cluster: Cluster | None = None) -> VacuumResult:
+    def vacuum(self, options: Removal = NOW, cluster: Cluster | None = None) -> VacuumResult:
         cluster = cluster or self.cluster
         return Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
 
@@ -97,7 +97,7 @@ def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_n
     assert counts(w.vacuum()) == {}  # its epoch is the newest one
     w.tick()
     assert killed.keys <= w.l1()
-    dry = w.vacuum(VacuumOptions(dry_run=True, l1_grace_ms=0, orphan_age_ms=0))
+    dry = w.vacuum(Removal(dry_run=True, l1_grace_ms=0, orphan_age_ms=0))
     assert killed.keys <= w.l1()
     done = w.vacuum()
     assert counts(dry) == counts(done) == {ORPHANED_L1: 2}
@@ -158,7 +158,7 @@ def test_the_age_of_orphans_is_that_of_their_epoch() -> None:
     w.upload()
     killed = begin(w.cluster)
     w.tick(3)
-    age = VacuumOptions(orphan_age_ms=2 * HOUR_MS)
+    age = Removal(orphan_age_ms=2 * HOUR_MS)
     assert counts(w.vacuum(age)) == {}
     w.store.clock.ms += 3 * HOUR_MS
     assert counts(w.vacuum(age)) == {ORPHANED_L1: len(killed.keys)}
@@ -234,7 +234,7 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
     assert counts(w.vacuum(cluster=restored)) == {}  # two epochs have to pass
     for _ in range(2):
         restored.controller.advance()
-    assert counts(w.vacuum(VacuumOptions(l1_grace_ms=HOUR_MS), cluster=restored)) == {}
+    assert counts(w.vacuum(Removal(l1_grace_ms=HOUR_MS), cluster=restored)) == {}
     assert lost <= w.l1()  # the grace holds for them, too
     done = w.vacuum(cluster=restored)
     assert not lost & w.l1()
@@ -297,7 +297,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs() -> None:
     before = w.l1()
     w.merge()
     merged = w.l1() - before
-    grace = VacuumOptions(l1_grace_ms=HOUR_MS)
+    grace = Removal(l1_grace_ms=HOUR_MS)
     w.store.clock.ms += HOUR_MS + 1
     assert counts(w.vacuum(grace)) == {}  # no two epochs later
     w.tick(2)
@@ -309,7 +309,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs() -> None:
     w.lift(4)
     w.merge()
     w.tick(3)
-    assert counts(w.vacuum(VacuumOptions(l1_grace_ms=HOUR_MS))) == {}  # no hour later
+    assert counts(w.vacuum(Removal(l1_grace_ms=HOUR_MS))) == {}  # no hour later
 
 
 def test_a_run_killed_before_its_journal_knew_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import tracemalloc
 
 import pytest
 
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.spark.vacuum_job import SparkOrphans
 from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -35,7 +35,7 @@ MOST_MIB = 24
 )
 def test_a_scan_for_orphans(partitions: int, elsewhere: bool) -> None:
     cluster, store = a_cluster(partitions)
-    options = VacuumOptions(l1_grace_ms=0, orphan_age_ms=0, record=elsewhere)
+    options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=elsewhere)
     spark = SparkOrphans(cluster, LocalFanOut(store, Inline(), slots=8)) if elsewhere else None
     store.requests.clear()
     gc.collect()

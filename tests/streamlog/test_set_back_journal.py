@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import AccessDeniedError, L0gcError, SetBackError
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.parallel import Inline
@@ -78,7 +78,7 @@ def test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan(place: Place) -> 
     before = place.objects()
     cluster = place.process()
     with pytest.raises(SetBackError, match="journal 0"):
-        Vacuum(cluster, JournalGarbage(cluster), VacuumOptions()).run(Inline())
+        Vacuum(cluster, JournalGarbage(cluster), Removal()).run(Inline())
     assert place.objects() == before
     place.restore(JOURNALS, newest)
     place.check()

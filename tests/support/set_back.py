@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from l0gc.collect.local import LocalSweep
+from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.collect.vacuum_plan import VacuumOptions
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
@@ -130,7 +130,7 @@ class Place:
 
 
 def vacuum(cluster: Cluster) -> None:
-    Vacuum(cluster, JournalGarbage(cluster), VacuumOptions(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+    Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
 
 
 CHANGES: dict[str, Callable[[Place], object]] = {

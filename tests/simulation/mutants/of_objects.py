@@ -235,7 +235,7 @@ MUTANTS = [
     Mutant(
         16,
         "age-by-local-clock",
-        "l0gc/collect/plan.py::make_plan",
+        "l0gc/collect/plan.py::plan_sweep",
         "`--min-age` goes by the process's clock",
         _age_by_the_local_clock,
         ("tests/collect/test_local.py::test_age_is_judged_by_the_stores_clock",),
