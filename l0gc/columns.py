@@ -7,7 +7,7 @@ Nothing here decides anything; it belongs below the packages that read and write
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,11 @@ def integers(values: Sequence[int | None], kind: pa.DataType | None = None) -> p
     )
 
 
+def numbers(values: Any) -> pa.Array:
+    """A column of 64-bit integers from numpy's; those of another width are converted."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))])
+
+
 def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Array:
     """One 64-bit value, so many times."""
     return pa.Array.from_buffers(kind or pa.int64(), times, [None, pa.py_buffer(np.full(times, value, np.int64))])
@@ -32,9 +37,7 @@ def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Arra
 
 def counting(first: int, times: int) -> pa.Array:
     """`first`, `first + 1` and so on."""
-    return pa.Array.from_buffers(
-        pa.int64(), times, [None, pa.py_buffer(np.arange(first, first + times, dtype=np.int64))]
-    )
+    return numbers(np.arange(first, first + times, dtype=np.int64))
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
@@ -73,29 +76,25 @@ class Groups:
 
     def counts(self) -> pa.Array:
         """The rows of each group."""
-        return _numbers(np.bincount(self._of, minlength=len(self.values)).astype(np.int64))
+        return numbers(np.bincount(self._of, minlength=len(self.values)).astype(np.int64))
 
     def sums(self, column: pa.Array) -> pa.Array:
         """The sum of 64-bit integers in each group."""
         sums = np.zeros(len(self.values), np.int64)
         np.add.at(sums, self._of, np.frombuffer(raw(column), np.int64))
-        return _numbers(sums)
+        return numbers(sums)
 
     def least(self, column: pa.Array) -> pa.Array:
         """The smallest of 64-bit integers in each group."""
         least = np.full(len(self.values), np.iinfo(np.int64).max)
         np.minimum.at(least, self._of, np.frombuffer(raw(column), np.int64))
-        return _numbers(least)
+        return numbers(least)
 
     def first(self) -> pa.Array:
         """The number of the first row of each group."""
         first = np.empty(len(self.values), np.int64)
         first[self._of[::-1]] = np.arange(len(self._of) - 1, -1, -1)  # of several the last one written stays
-        return _numbers(first)
-
-
-def _numbers(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+        return numbers(first)
 
 
 def _variable(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:

@@ -53,8 +53,8 @@ ROOMS = [
     {"producers"},
     {"ingest"},
     {"level_one"},
-    {"parts"},
-    {"epoch_source", "garbage_look", "housekeep", "reader"},
+    {"epoch_source", "garbage_look", "housekeep", "range_reader"},
+    {"reader"},
     {"delete_records", "founding", "garbage", "set_back", "standing", "topics"},
 ]
 """The same within `streamlog`."""
@@ -104,7 +104,7 @@ HOMES: dict[str, set[str]] = {
         "spark/",
         "streamlog/ingest/",
         "streamlog/level_one/",
-        "streamlog/parts.py",
+        "streamlog/range_reader.py",
         "streamlog/reader.py",
         "watermark/",
     },

@@ -23,8 +23,7 @@ from l0gc.settings import Settings
 if TYPE_CHECKING:
     from l0gc.streamlog.cluster import Cluster
     from l0gc.streamlog.controller.state import Topic
-    from l0gc.streamlog.parts import RecordSlice
-    from l0gc.streamlog.reader import Record
+    from l0gc.streamlog.reader import Record, RecordSlice
 
 _FLUSH: Final = 4096
 _STDOUT: Final = "-"

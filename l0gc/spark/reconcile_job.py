@@ -13,19 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from l0gc.runtime import Runtime
-from l0gc.spark.remote import collected, store_at
+from l0gc.spark.handles import ClusterAddress, cluster_at, journal_at
+from l0gc.spark.remote import collected
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, JournalPlan, ObjectRead, Round, Window, reads_of
@@ -39,12 +36,8 @@ from l0gc.streamlog.level_one.reconcile import (
 )
 from l0gc.streamlog.level_one.write import Written, write_l1
 
-_THREADS: Final = 8
-"""For the requests of one task."""
 _TASKS_PER_CORE: Final = 4
 """At the most, of those that go through the journals."""
-_JOURNALS_KEPT: Final = 2
-"""How many journals' states a worker's process keeps from one task to the next, which then only reads what is new."""
 
 Packed = tuple[int, "bytes | Fault"]
 """What a reader sends: the number of the writer, and a batch as an Arrow stream or a fault."""
@@ -73,7 +66,7 @@ class OnSpark:
     """Does the work of rounds on a Spark session's executors."""
 
     def __init__(self, spark: SparkSession, config: StoreConfig) -> None:
-        self._context, self._config = spark.sparkContext, config
+        self._context, self._address = spark.sparkContext, ClusterAddress(config)
 
     @property
     def cores(self) -> int:
@@ -81,10 +74,10 @@ class OnSpark:
 
     def plan(self, windows: Sequence[Window], budget: int) -> list[JournalPlan]:
         tasks = self._context.parallelize(windows, self._tasks(windows))
-        return collected(tasks.mapPartitions(_planner(self._config, budget)))
+        return collected(tasks.mapPartitions(_planner(self._address, budget)))
 
     def lift(self, r: Round) -> list[Committed]:
-        tasks = _Tasks(self._config, r)
+        tasks = _Tasks(self._address, r)
         number = {take.window.journal: i for i, take in enumerate(r.takes)}
         commits = self._tasks(r.takes)
         reads = self._context.parallelize(range(len(r.takes)), commits).mapPartitions(tasks.hand_out)
@@ -101,10 +94,10 @@ def _itself(number: int) -> int:
     return number
 
 
-def _planner(config: StoreConfig, budget: int) -> Callable[[Iterable[Window]], Iterator[JournalPlan]]:
+def _planner(address: ClusterAddress, budget: int) -> Callable[[Iterable[Window]], Iterator[JournalPlan]]:
     def plan(windows: Iterable[Window]) -> Iterator[JournalPlan]:
         for window in windows:
-            yield plan_journal(_journal(config, window.journal), window, budget)
+            yield plan_journal(journal_at(address, window.journal), window, budget)
 
     return plan
 
@@ -113,22 +106,22 @@ def _planner(config: StoreConfig, budget: int) -> Callable[[Iterable[Window]], I
 class _Tasks:
     """The four kinds of tasks of a round, as they are sent to the executors."""
 
-    config: StoreConfig
+    address: ClusterAddress
     round: Round
 
     def hand_out(self, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
         """What is to be read, and by which reader."""
         for number in takes:
             take, before = self.round.takes[number], 0
-            state = _journal(self.config, take.window.journal).catch_up()
+            state = journal_at(self.address, take.window.journal).catch_up()
             for read in reads_of(state, take.window):
                 yield self.round.reader_of(take, before), read
                 before += read.bytes
 
     def read(self, reads: Iterable[tuple[int, ObjectRead]]) -> Iterator[Packed]:
         """The records, and which writer gets them."""
-        cluster = _cluster(self.config)
-        needed = still_needed(lambda number: _journal(self.config, number))
+        cluster = cluster_at(self.address)
+        needed = still_needed(lambda number: journal_at(self.address, number))
         objects = (read for _, read in reads)
         for writer, row in read_rows(cluster.store, objects, self.round.writers, needed, cluster.parallel):
             if isinstance(row, Fault):
@@ -149,7 +142,7 @@ class _Tasks:
                 else:
                     yield from pa.ipc.open_stream(row)
 
-        cluster, r = _cluster(self.config), self.round
+        cluster, r = cluster_at(self.address), self.round
         written = write_l1(cluster.store, r.topics(), r.epoch, arriving(), cluster.runtime, cluster.parallel)
         for (journal, revision), rows in written.files.items():
             yield journal, (revision, rows)
@@ -169,17 +162,5 @@ class _Tasks:
         journals = {journal for journal, _ in parts} | {f.journal for f in faults}
         for take in self.round.takes:
             if (journal := take.window.journal) in journals:
-                handle = _journal(self.config, journal)
-                yield commit_journal(_cluster(self.config), handle, take.window, self.round.epoch, written)
-
-
-@lru_cache(maxsize=1)
-def _cluster(config: StoreConfig) -> Cluster:
-    """The cluster, for all tasks of a worker's process: setting up clients takes a while."""
-    return Cluster(store_at(config), Runtime(), Threads(_THREADS))
-
-
-@lru_cache(maxsize=_JOURNALS_KEPT)
-def _journal(config: StoreConfig, journal: int) -> JournalHandle:
-    cluster = _cluster(config)
-    return JournalHandle(journal, cluster.store, cluster.controller, cluster.runtime, parallel=cluster.parallel)
+                handle = journal_at(self.address, journal)
+                yield commit_journal(cluster_at(self.address), handle, take.window, self.round.epoch, written)

@@ -143,13 +143,20 @@ class Threads(AbstractContextManager["Threads"]):
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         todo = list(items)
-        if len(todo) < 2 or threading.current_thread().name.startswith(self._prefix):
+        if len(todo) < 2 or self._within():
             return [fn(i) for i in todo]
         futures = [self._pool.submit(fn, i) for i in todo]
         errors = [e for f in futures if (e := f.exception()) is not None]
         if errors:
             raise errors[0]
         return [f.result() for f in futures]
+
+    def pool(self) -> Executor | None:
+        """The pool, for work that is handed in one by one; none within the pool, which must not wait for itself."""
+        return None if self._within() else self._pool
+
+    def _within(self) -> bool:
+        return threading.current_thread().name.startswith(self._prefix)
 
     def __exit__(self, *exc: object) -> None:
         self._pool.shutdown(cancel_futures=True)

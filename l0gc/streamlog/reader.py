@@ -1,51 +1,48 @@
-"""Reading a topic: L1 up to the last reconciled offset, L0 above it, each record once and in order.
+"""Reading a topic, a partition after another: each record once and in order.
 
-A reader holds no lock, so an object may be reconciled, merged or swept between the reading of the journal that named it and
-the read of it (hazard 19). The reader then replays the journal and goes on from the same offset. Only an object that the
-journal still names after it was found missing is reported, as what it is: a loss.
-
-Many partitions share the blocks of an L0 object, and a small partition has small L1 objects. So consecutive partitions are
-read together, as many as fit the memory: each block is fetched and decoded once, and small objects are fetched at once.
+Where the records lie, and what becomes of them meanwhile, is for `range_reader.py`. Many partitions share the blocks of an
+L0 object, and a small partition has small L1 objects. So consecutive partitions are read together, as many as fit the
+memory: each block is fetched and decoded once, and small objects are fetched at once. A partition that is larger is read
+alone, and its records are handed out as they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Final
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from l0gc import columns
-from l0gc.errors import (
-    CorruptObjectError,
-    ObjectNotFoundError,
-    OffsetOutOfRangeError,
-    PartitionClosedError,
-)
+from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError
+from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows, distinct
-from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_file
-from l0gc.streamlog.level_one.index import index_key, l1_key, read_index
-from l0gc.streamlog.parts import (
-    FilePart,
-    Found,
-    Lost,
-    ObjectPart,
-    Part,
-    RecordSlice,
-    by_partition,
-    cost_of,
-    file_records,
-    groups,
-    load,
-)
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.parquet import RECORD
+from l0gc.streamlog.range_reader import Piece, RangeReader, l0_bytes, look
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
+_MOST_BYTES: Final = 1 << 30
+"""Partitions with more records than this are not read together: Arrow's offsets end at 2 GiB."""
+_EXPANSION: Final = 8
+"""Records take about so many times the bytes that they are stored in."""
+_PARTITION_BYTES: Final = 512
+"""What a partition takes however little is in it."""
+
+
+class RecordSlice(NamedTuple):
+    """Consecutive records of a partition: the offset of the first, and the columns timestamp, key and value."""
+
+    partition: int
+    base_offset: int
+    batch: pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,244 +119,115 @@ def _within(partitions: Rows, run: JournalRun) -> Rows:
     return found
 
 
-class _Gone(Exception):
-    """An object is not there any more."""
-
-    def __init__(self, lost: Lost) -> None:
-        super().__init__()
-        self.lost = lost
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What a journal says of partitions at one time, and what of that is to be read.
-
-    Attributes:
-        costs: what the records of each partition take in memory.
-    """
-
-    topic: TopicState
-    objects: list[ObjectPart]
-    files: Rows
-    costs: Rows
-
-
 class _RunReader:
-    """Reads those partitions of a topic that one journal keeps."""
+    """Reads those partitions of a topic that one journal keeps, up to where they end now."""
 
     def __init__(self, cluster: Cluster, topic: Topic, run: JournalRun, wanted: Rows | None, start: int | None) -> None:
         self._cluster, self._topic, self._start = cluster, topic, start
         self._journal = cluster.journal(run.journal)
-        known = self._known()
+        known = look(self._journal, topic)
         chosen = _within(known.partitions, run).astype(np.int64)
         if wanted is not None:
             chosen = chosen[np.isin(chosen, wanted)]
-        starts = self._starts_of(known, chosen)
-        ends = known.next_offsets[np.searchsorted(known.partitions, chosen)]
+        log_starts = known.values(known.log_start, chosen, 0)
+        starts = log_starts if start is None else np.full(len(chosen), start, np.int64)
+        for at in np.flatnonzero(starts < log_starts).tolist():
+            raise self._out_of_range(int(chosen[at]), int(starts[at]), int(log_starts[at]))
+        ends = known.values(known.next_offsets, chosen, 0)
         self._partitions, self._starts, self._ends = (column[ends > starts] for column in (chosen, starts, ends))
-        self._index = 0  # the partition that is being read; `_starts` has the record that is next
-        self._begun = False
+        self._costs = self._costs_of(known)
 
     @property
     def records(self) -> int:
-        """How many are left to read."""
+        """How many there are to read."""
         return int((self._ends - self._starts).sum())
 
-    # -- what the journal says ----------------------------------------------------------------------------------------
-
-    def _known(self) -> TopicState:
-        """A copy of the topic's state, which does not change while it is read."""
-        with self._journal.replica.lock:
-            state = self._journal.state
-            if state.closed(self._topic.revision):
-                raise self._deleted()
-            topic = state.topics.get(self._topic.revision, TopicState(self._topic.revision, ""))
-            return replace(
-                topic,
-                next_offsets=topic.next_offsets.copy(),
-                reconciled=topic.reconciled.copy(),
-                log_start=topic.log_start.copy(),
-                objects=list(topic.objects),
-            )
-
-    def _deleted(self) -> PartitionClosedError:
-        return PartitionClosedError(f"topic {self._topic.name!r} (revision {self._topic.revision}) was deleted")
-
-    def _starts_of(self, known: TopicState, partitions: Rows) -> Rows:
-        """Where reading begins. Raises `OffsetOutOfRangeError` if that is below a log start offset."""
-        log_starts: Rows = known.log_start[np.searchsorted(known.partitions, partitions)]
-        if self._start is None:
-            return log_starts
-        starts = np.full(len(partitions), self._start, np.int64)
-        self._check_log_starts(partitions, starts, log_starts)
-        return starts
-
-    def _check_log_starts(self, partitions: Rows, offsets: Rows, log_starts: Rows) -> None:
-        for at in np.flatnonzero(offsets < log_starts):
-            raise OffsetOutOfRangeError(
-                f"record {offsets[at]} of partition {self._topic.name}/{partitions[at]} was deleted; the first one that is "
-                f"there has offset {log_starts[at]}"
-            )
-
-    def _view(self) -> _View:
-        """What is to be read, from where the reader has come to."""
-        topic = self._known()
-        left = self._partitions[self._index :]
-        log_starts = topic.log_start[np.searchsorted(topic.partitions, left)]
-        begun = len(left) if self._start is not None else int(self._begun)
-        self._check_log_starts(left[:begun], self._starts[self._index :][:begun], log_starts[:begun])
-        self._starts[self._index :] = np.maximum(self._starts[self._index :], log_starts)
-        costs = np.zeros(len(self._partitions))
-        objects = [self._needed(o, costs) for o in topic.objects]
-        files = topic.l1[self._wanted(topic.l1, topic.l1["last"])]
-        np.add.at(costs, self._at(files), cost_of(files["bytes"].astype(np.float64)))
-        index = topic.index[self._wanted(topic.index, topic.index["last"])]
-        np.add.at(costs, self._at(index), cost_of(index["bytes"].astype(np.float64)))
-        return _View(topic, [o for o in objects if len(o.extents)], files, costs)
-
-    def _at(self, rows: Rows) -> Rows:
-        return np.searchsorted(self._partitions, rows["partition"])
-
-    def _wanted(self, rows: Rows, last: Rows) -> Rows:
-        """Which of these extents or L1 objects hold records that are to be read, given their last ones."""
-        at = self._at(rows)
-        at[at == len(self._partitions)] = 0
-        mine: Rows = self._partitions[at] == rows["partition"]
-        return mine & (at >= self._index) & (last >= self._starts[at]) & (rows["base"] < self._ends[at])
-
-    def _needed(self, o: UnreconciledObject, costs: Rows) -> ObjectPart:
-        """What is to be read of an object. Its costs are added."""
-        rows = o.extents[self._wanted(o.extents, o.extents["base"] + o.extents["records"] - 1)]
-        records = np.ones(len(o.blocks))
-        np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
-        shares = rows["records"] / records[rows["block"]] * o.blocks["length"][rows["block"]]
-        costs[self._at(rows)] += cost_of(shares)
-        return ObjectPart(o, rows)
-
-    # -- reading ------------------------------------------------------------------------------------------------------
+    def _costs_of(self, known: TopicState) -> Rows:
+        """About how much memory the records of each partition take."""
+        partitions, starts, ends = self._partitions, self._starts, self._ends
+        stored = l0_bytes(known, partitions, starts, ends)
+        for rows in (known.l1, known.index) if len(partitions) else ():
+            at = np.searchsorted(partitions, rows["partition"])
+            at[at == len(partitions)] = 0
+            mine = (partitions[at] == rows["partition"]) & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
+            np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
+        return _PARTITION_BYTES + _EXPANSION * stored
 
     def read(self) -> Iterator[RecordSlice]:
         """The records, each once and in order, whatever happens to the objects meanwhile."""
-        while self._index < len(self._partitions):
-            view = self._view()
-            try:
-                for first, end in self._windows(view.costs):
-                    for found in self._read_window(view, first, end):
-                        yield from self._due(found)
-                    self._go_to(end)
-            except _Gone as gone:
-                self._journal.catch_up()
-                self._check_not_lost(gone.lost)
-
-    def _windows(self, costs: Rows) -> Iterator[tuple[int, int]]:
-        """The partitions that are left, as many together as fit the memory, or one that does not."""
-        total = np.concatenate(([0.0], np.cumsum(costs)))
-        first = self._index
+        total = np.concatenate(([0.0], np.cumsum(self._costs)))
+        first = 0
         while first < len(self._partitions):
             end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
-            yield first, end
+            yield from self._read(first, end)
             first = end
 
-    def _go_to(self, index: int) -> None:
-        """The partitions before this one are read. Raises `CorruptObjectError` if one is not, to its end."""
-        while self._index < index:
-            if self._starts[self._index] < self._ends[self._index]:
-                raise self._hole()
-            self._index, self._begun = self._index + 1, False
+    def _read(self, first: int, end: int) -> Iterator[RecordSlice]:
+        """The records of some partitions: of one as they come, of several once all of them are here."""
+        if end - first == 1:
+            for piece in self._pieces(first, end):
+                yield from _in_order([piece])
+            return
+        held = self._held(first, end)
+        if held is not None:
+            yield from _in_order(held)
+            return
+        middle = (first + end) // 2
+        yield from self._read(first, middle)
+        yield from self._read(middle, end)
 
-    def _hole(self) -> CorruptObjectError:
-        partition, offset = self._partitions[self._index], self._starts[self._index]
-        return CorruptObjectError(
-            f"partition {self._topic.name}/{partition}: record {offset} is in no object that the journal names"
+    def _held(self, first: int, end: int) -> list[Piece] | None:
+        """The records of some partitions; None if they are too many, or if something is wrong with one of them: what lies
+        before it is read first."""
+        held, size = list[Piece](), 0
+        with suppress(CorruptObjectError, OffsetOutOfRangeError):
+            for piece in self._pieces(first, end):
+                held.append(piece)
+                size += piece.batch.nbytes
+                if size > _MOST_BYTES:
+                    return None
+            return held
+        return None
+
+    def _pieces(self, first: int, end: int) -> Iterator[Piece]:
+        parallel = self._cluster.parallel
+        partitions, starts, ends = (c[first:end] for c in (self._partitions, self._starts, self._ends))
+        return RangeReader(
+            self._cluster,
+            self._journal,
+            self._topic,
+            partitions,
+            starts,
+            ends,
+            self._on_deleted,
+            names=RECORD,
+            pool=parallel.pool() if isinstance(parallel, Threads) else None,
+        ).read()
+
+    def _on_deleted(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
+        if begun or self._start is not None:
+            raise self._out_of_range(partition, offset, log_start)
+
+    def _out_of_range(self, partition: int, offset: int, log_start: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"record {offset} of partition {self._topic.name}/{partition} was deleted; the first one that is there has "
+            f"offset {log_start}"
         )
 
-    def _due(self, found: Found) -> Iterator[RecordSlice]:
-        """What was found, from the record on that is next, up to the end of the partition as it was."""
-        self._go_to(int(np.searchsorted(self._partitions, found.partition)))
-        if isinstance(found, Lost):
-            raise _Gone(found) if isinstance(found.error, ObjectNotFoundError) else found.error
-        offset, end = int(self._starts[self._index]), int(self._ends[self._index])
-        if found.base_offset > offset:
-            raise self._hole()
-        n = min(end, found.base_offset + found.batch.num_rows) - offset
-        if n > 0:
-            self._starts[self._index] += n
-            self._begun = True
-            yield RecordSlice(found.partition, offset, found.batch.slice(offset - found.base_offset, n))
 
-    def _check_not_lost(self, lost: Lost) -> None:
-        """Raises `CorruptObjectError` if the journal still needs an object that is gone."""
-        known = self._known()
-        p = self._topic.id(lost.partition)
-        offset = max(lost.base_offset, int(self._starts[self._index]))
-        named = {e.key for e in known.extents(lost.partition) if e.last_offset >= offset}
-        named |= {index_key(p, row) for row in known.index_of(lost.partition) if row["last"] >= offset}
-        with suppress(_Gone):  # then the index object is read next
-            named |= {l1_key(p, f) for f in self._listed(known, lost.partition, offset)}
-        if lost.key not in named:
-            return
-        state = self._cluster.controller.snapshot()
-        live = state.topics.get(self._topic.name)
-        if live is None or (live.revision, live.topic_id) != (self._topic.revision, self._topic.topic_id):
-            raise self._deleted()
-        raise CorruptObjectError(
-            f"{lost.error}, though partition {p} needs it for record {offset}; restore that object from a version"
-        ) from lost.error
-
-    # -- objects ------------------------------------------------------------------------------------------------------
-
-    def _read_window(self, view: _View, first: int, end: int) -> Iterator[Found]:
-        """What is in L1 and L0 of these partitions, in order. Of a single one, only so much at once as fits the memory."""
-        lower, upper = int(self._partitions[first]), int(self._partitions[end - 1]) + 1
-        try:
-            parts: list[Part] = [*self._files(view, lower, upper), *_objects(view, lower, upper)]
-        except _Gone as gone:
-            yield gone.lost
-            return
-        if not parts:
-            return  # all of these records were deleted meanwhile
-        in_turn = [parts] if end - first > 1 else groups(parts, WINDOW_BYTES)
-        for group in in_turn:
-            if isinstance(part := group[0], FilePart) and part.cost > WINDOW_BYTES:
-                yield from file_records(self._cluster.store, part)
-                continue
-            loaded = self._cluster.parallel.map(lambda part: load(self._cluster.store, part), group)
-            yield from by_partition(list(chain.from_iterable(loaded)))
-
-    def _files(self, view: _View, lower: int, upper: int) -> Iterator[FilePart]:
-        """The L1 objects of some partitions, by partition. Raises `_Gone` if an index object is not there any more."""
-        inside = view.files[(view.files["partition"] >= lower) & (view.files["partition"] < upper)]
-        index = view.topic.index
-        indexed = distinct(index["partition"][(index["partition"] >= lower) & (index["partition"] < upper)]).tolist()
-        if indexed:
-            inside = inside[~np.isin(inside["partition"], indexed)]
-        files = [l1_file(row) for row in inside]
-        for partition in indexed:
-            at = int(np.searchsorted(self._partitions, partition))
-            if at < len(self._partitions) and self._partitions[at] == partition:
-                listed = self._listed(view.topic, partition, int(self._starts[at]))
-                files += [f for f in listed if f.base_offset < self._ends[at]]
-        for f in sorted(files, key=lambda f: (f.partition, f.base_offset)) if indexed else files:
-            start = int(self._starts[np.searchsorted(self._partitions, f.partition)])
-            yield FilePart(l1_key(self._topic.id(f.partition), f), f, start)
-
-    def _listed(self, known: TopicState, partition: int, start: int) -> list[L1File]:
-        """The L1 objects of a partition with records from `start` on. Raises `_Gone` as `_files` does."""
-        p, files = self._topic.id(partition), known.files(partition)
-        for row in reversed(known.index_of(partition)):
-            if row["last"] >= start:
-                try:
-                    older = read_index(self._cluster.store, p, np.array([row]))
-                except ObjectNotFoundError as e:
-                    raise _Gone(Lost(partition, start, index_key(p, row), e)) from e
-                files = [*map(l1_file, older), *files]
-        return [f for f in files if f.last_offset >= start]
-
-
-def _objects(view: _View, lower: int, upper: int) -> Iterator[ObjectPart]:
-    """What is to be read of L0 objects for some partitions, in order of offset."""
-    for o in view.objects:
-        partitions = o.extents["partition"]
-        inside = o.extents[(partitions >= lower) & (partitions < upper)]
-        if len(inside):
-            yield ObjectPart(o.object, inside)
+def _in_order(pieces: Sequence[Piece]) -> Iterator[RecordSlice]:
+    """All records in order of partition and offset, as one slice for each partition."""
+    if not pieces:
+        return
+    partitions = np.concatenate([np.broadcast_to(p.partition, p.batch.num_rows) for p in pieces])
+    batch = pieces[0].batch
+    if len(pieces) > 1:
+        batch = pa.Table.from_batches([p.batch for p in pieces]).combine_chunks().to_batches()[0]
+    if (partitions[1:] < partitions[:-1]).any():
+        order = np.argsort(partitions, kind="stable")  # those of one partition come in the order of their offsets
+        partitions, batch = partitions[order], batch.take(columns.numbers(order))
+    offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
+    records = batch.select(RECORD)
+    firsts = np.flatnonzero(np.concatenate(([True], partitions[1:] != partitions[:-1]))).tolist()
+    for first, end in pairwise([*firsts, len(partitions)]):
+        yield RecordSlice(int(partitions[first]), int(offsets[first]), records.slice(first, end - first))

@@ -19,7 +19,9 @@ import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
+import l0gc.streamlog.range_reader
 import l0gc.streamlog.reader
+from l0gc import columns
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError
@@ -30,13 +32,15 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
 from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.chunks import Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD
 from l0gc.streamlog.level_one.plan import Wanted, Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
-from l0gc.streamlog.parts import FilePart, Found, Loaded, Lost, ObjectPart, RecordSlice
+from l0gc.streamlog.range_reader import Piece, RangeReader, WantedObject
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
 
@@ -219,24 +223,42 @@ class Reader(Actor):
 
 
 @lru_cache
-def _batch(rows: int) -> pa.RecordBatch:
-    return pa.record_batch({"n": pa.array(range(rows))})
+def _batch(base: int, rows: int) -> pa.RecordBatch:
+    nothing = columns.binary([b""] * rows)
+    arrays = [
+        columns.counting(base, rows),
+        columns.repeated(0, rows, L1_SCHEMA.field("timestamp").type),
+        nothing,
+        nothing,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=["offset", *RECORD])
 
 
-def _file_records(store: Any, part: FilePart) -> Iterator[Found]:
-    f = part.file
-    try:
-        store.get(part.key)
-    except ObjectNotFoundError as e:
-        yield Lost(f.partition, f.base_offset, part.key, e)
-        return
-    yield RecordSlice(f.partition, f.base_offset, _batch(f.last_offset - f.base_offset + 1))
+def _open_l1(store: Any, wanted: WantedFile, times: None) -> Opened:
+    store.get(wanted.key)
+    return Opened(wanted, None, None)
 
 
-def _load(store: Any, part: ObjectPart | FilePart) -> list[Loaded]:
-    if isinstance(part, FilePart):
-        return list(_file_records(store, part))
-    return [RecordSlice(int(e["partition"]), int(e["base"]), _batch(int(e["records"]))) for e in part.extents]
+def _chunks(opened: Opened, groups: Sequence[RowGroup]) -> list[Chunk]:
+    return [Chunk(opened, [])]
+
+
+def _fetch_chunk(store: Any, chunk: Chunk, names: Sequence[str]) -> Chunk:
+    return chunk
+
+
+def _decode(chunk: Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    f = chunk.opened.wanted.file
+    yield f.base_offset, _batch(f.base_offset, f.last_offset - f.base_offset + 1)
+
+
+def _fetched(reader: RangeReader, wanted: WantedObject) -> tuple[WantedObject, list[bytes]]:
+    return wanted, []
+
+
+def _of_l0(reader: RangeReader, wanted: WantedObject, bodies: Sequence[bytes]) -> Piece:
+    ((partition, _, _, records, base),) = wanted.extents.tolist()
+    return Piece(partition, _batch(base, records))
 
 
 def _rewrite(
@@ -268,8 +290,12 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.merge, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
-        (l0gc.streamlog.reader, "file_records", _file_records),
-        (l0gc.streamlog.reader, "load", _load),
+        (l0gc.streamlog.range_reader, "open_l1", _open_l1),
+        (l0gc.streamlog.range_reader, "chunks", _chunks),
+        (l0gc.streamlog.range_reader, "fetch_chunk", _fetch_chunk),
+        (l0gc.streamlog.range_reader, "decode", _decode),
+        (RangeReader, "_fetched", _fetched),
+        (RangeReader, "_of_l0", _of_l0),
     ]
     with ExitStack() as stack:
         for module, name, value in patches:

@@ -17,14 +17,16 @@ from functools import partial
 from typing import Final, Self
 
 import numpy as np
+import pyarrow as pa
 from crc32c import crc32c
 
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.streamlog.ingest.extents import Chunk, decode_block, rows_of
-from l0gc.streamlog.journal.rows import BLOCK, EXTENT
-from l0gc.streamlog.journal.topic import Block, Extent, L1File, UnreconciledObject
-from l0gc.streamlog.level_one.parquet import read_l1
-from l0gc.streamlog.parts import FilePart, ObjectPart, RecordSlice, by_partition, load
+from l0gc.streamlog.ingest.extents import select as select_rows
+from l0gc.streamlog.journal.rows import EXTENT
+from l0gc.streamlog.journal.topic import Block, Extent, L1File
+from l0gc.streamlog.level_one.chunks import WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
+from l0gc.streamlog.level_one.parquet import RECORD, read_l1
 from l0gc.watermark.external_files import read_table
 from tests.fuzz.strict_store import StrictStore
 
@@ -35,6 +37,7 @@ KEY: Final = "the/key"
 TIME_MS: Final = 1_700_000_000_000
 MOST_BYTES: Final = 64 << 10
 """As much as the log says that a block unpacks to, or less."""
+NAMES: Final = ("offset", *RECORD)
 READ, REFUSED = "read", "refused"
 _ADDRESSES: Final = 4 << 30
 _TAKEN: Final = 512 << 20
@@ -59,37 +62,32 @@ def read_block(body: bytes) -> None:
         assert rows.num_rows == records
         assert all(isinstance(v, bytes) for v in rows.column("value").to_pylist())
         assert all(k is None or isinstance(k, bytes) for k in rows.column("key").to_pylist())
-    store = StrictStore()
-    store.put(KEY, body)
-    blocks = np.array([(len(body), crc32c(body), 2, MOST_BYTES)], BLOCK)
     extents = np.array([(0, 0, 0, RECORDS, 0), (1, 0, RECORDS, FEWER, 0)], EXTENT)
-    _check_slices(
-        store, ObjectPart(UnreconciledObject(KEY, 1, 0, TIME_MS, 0, blocks, extents), extents), RECORDS + FEWER
-    )
+    assert _checked(select_rows(decode_block(body, KEY, block, RECORDS + FEWER), extents)) == RECORDS + FEWER
 
 
 def read_l1_object(body: bytes) -> None:
-    """At once, as a small one is read, and by ranges, as a large one."""
+    """As readers of a topic do, row group by row group, and as a merge does."""
     named = re.search(rb"level_one/data/[ -~]{1,200}?\.parquet", body)  # the key is in what is changed, too
     key = named[0].decode() if named is not None else KEY
     store = StrictStore()
     store.put(key, body)
     file = L1File(0, 0, RECORDS - 1, len(body), 0, 3, str(uuid.UUID(int=1)))
     for start in (0, RECORDS // 2):
-        _check_slices(store, FilePart(key, file, start), RECORDS)
+        opened = open_l1(store, WantedFile(key, file, start, RECORDS))
+        found = 0
+        for part in chunks(opened, wanted_groups(opened, None)):
+            found += sum(_checked(batch.select(RECORD)) for _, batch in decode(fetch_chunk(store, part, NAMES), NAMES))
+        assert found == RECORDS
         assert sum(len(batch) for _, batch in read_l1(store, key, file, start)) == RECORDS
 
 
-def _check_slices(store: StrictStore, part: ObjectPart | FilePart, records: int) -> None:
-    found = 0
-    for s in by_partition(load(store, part)):
-        if not isinstance(s, RecordSlice):
-            raise s.error
-        assert s.batch.schema.names == ["timestamp", "key", "value"]
-        assert s.batch.column(0).null_count == 0
-        assert all(isinstance(v, bytes) for v in s.batch.column(2).to_pylist())
-        found += s.batch.num_rows
-    assert found == records
+def _checked(records: pa.RecordBatch) -> int:
+    """How many records these are."""
+    assert records.schema.names == ["timestamp", "key", "value"]
+    assert records.column(0).null_count == 0
+    assert all(isinstance(v, bytes) for v in records.column(2).to_pylist())
+    return int(records.num_rows)
 
 
 def read_external(suffix: str, body: bytes) -> None:

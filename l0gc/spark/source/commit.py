@@ -45,7 +45,7 @@ from l0gc.errors import (
 )
 from l0gc.events import event
 from l0gc.spark.source.landed import PLACES, BatchId, BatchRows, has_landed, refuse_other_rows
-from l0gc.spark.source.stage import StagedObject, write_object
+from l0gc.spark.source.stage import StagedObject
 from l0gc.storage.entry import ENTRY_LIMIT
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Producer
@@ -273,7 +273,7 @@ class _Commit:
                     f"{e}: it was swept before its batch was committed, which took longer than two epochs. Nothing of it is "
                     f"committed in journal {self._part.journal}; write smaller batches, or sweep with --min-age"
                 ) from e
-            return msgspec.structs.replace(o, key=write_object(self._cluster, body, epoch), epoch=epoch)
+            return msgspec.structs.replace(o, key=self._cluster.write_l0(body, epoch), epoch=epoch)
 
         for number, o in zip(numbers, self._cluster.parallel.map(again, numbers), strict=True):
             self._part.objects[number] = o

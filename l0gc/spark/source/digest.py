@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from l0gc import columns
 from l0gc.streamlog.journal.rows import Rows
 
 _Words = npt.NDArray[np.uint64]
@@ -43,10 +44,10 @@ def digest_of(topic: str, values: pa.Array, keys: pa.Array, named: Rows) -> int:
     hashes = _mixed(salt + _unsigned(named))
     for of_row in (np.where(without_key, -1, key_lengths), value_lengths):
         hashes = _mixed(hashes + _unsigned(of_row))
-    columns = [values, _PADS.take(numbers(-value_lengths & 7))]
+    joined = [values, _PADS.take(columns.numbers(-value_lengths & 7))]
     if key_lengths.any():
-        columns += [keys, _PADS.take(numbers(-key_lengths & 7))]
-    filled = pc.binary_join_element_wise(*columns, _PADS[0], null_handling="replace", null_replacement="")
+        joined += [keys, _PADS.take(columns.numbers(-key_lengths & 7))]
+    filled = pc.binary_join_element_wise(*joined, _PADS[0], null_handling="replace", null_replacement="")
     lengths = lengths_of(filled) >> 3
     ends, words = np.cumsum(lengths), np.frombuffer(filled.buffers()[2] or b"", "<u8", int(lengths.sum()))
     for first, end in _chunks(ends):
@@ -60,11 +61,6 @@ def lengths_of(column: pa.Array) -> Rows:
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     lengths: Rows = np.diff(offsets).astype(np.int64)
     return lengths
-
-
-def numbers(values: Rows) -> pa.Array:
-    """The numbers as a column, also without `pa.array`."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
 
 
 def _unsigned(values: Rows) -> _Words:

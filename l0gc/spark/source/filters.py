@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from l0gc.spark.source.l1 import Times
+from l0gc.streamlog.level_one.chunks import Times
 
 _NEVER_NULL: Final = {"topic", "partition", "offset", "timestamp", "value", "epoch"}
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ import msgspec
 
 from l0gc.decoding import json_decoder
 from l0gc.errors import UsageError
+from l0gc.spark.handles import ClusterAddress
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 
 EARLIEST: Final = -2
@@ -48,14 +49,6 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the bucket is, and of which cluster it has to be."""
-
-    config: StoreConfig
-    cluster_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Bound:
     """Where reading begins or ends.
 
@@ -79,7 +72,7 @@ class ReadOptions:
         push_filters: whether Spark's filters are taken.
     """
 
-    place: Place
+    place: ClusterAddress
     topics: tuple[str, ...]
     assigned: Mapping[str, frozenset[int]]
     starting: Bound
@@ -97,7 +90,7 @@ class WriteOptions:
     `names_topics` is whether there is a column with the topics of rows.
     """
 
-    place: Place
+    place: ClusterAddress
     topic: str | None
     producer: str | None
     batch_id: int | None
@@ -139,14 +132,14 @@ class _Options:
             raise UsageError(f"option {name} must be true or false, not {value!r}")
         return _BOOLEANS[value.lower()]
 
-    def place(self) -> Place:
+    def place(self) -> ClusterAddress:
         url = self.text("url") or os.environ.get("L0GC_URL")
         if not url:
             raise UsageError("option url is missing: say where the cluster is, as s3://bucket/prefix")
         endpoint = self.text("endpointUrl") or first_of(os.environ, ENDPOINT_VARIABLES)
         region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
         config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=self.text("profile"))
-        return Place(config, self.text("clusterId"))
+        return ClusterAddress(config, self.text("clusterId"))
 
     def bound(self, end: str, default: int, *, streaming: bool = False) -> Bound:
         """`startingOffsets` and `startingTimestamp`, or those of the other end."""

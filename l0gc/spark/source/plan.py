@@ -2,7 +2,7 @@
 
 A plan is offsets: for each partition from which record on, up to which. What was fixed does not change, whatever is
 uploaded, reconciled or merged after it, so a query that is read twice gives the same records. Where they lie is for each
-task to ask (`read.py`).
+task to ask (`range_reader.py`).
 
 Journals are gone through one after another, and of each are kept a few numbers for a partition, from which the tasks are
 cut (`split.py`).
@@ -11,16 +11,14 @@ cut (`split.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 import numpy as np
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.filters import Wanted
-from l0gc.spark.source.l1 import Times, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
 from l0gc.spark.source.offsets import Extent, Ranges
 from l0gc.spark.source.options import EARLIEST, LATEST, Bound
 from l0gc.spark.source.split import Part, Weight
@@ -29,8 +27,10 @@ from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import L1File, TopicState
+from l0gc.streamlog.journal.topic import L1File
+from l0gc.streamlog.level_one.chunks import Times, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
 from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.range_reader import l0_bytes, look
 
 Found = TypeVar("Found")
 
@@ -49,16 +49,11 @@ class Look:
     def __init__(self, cluster: Cluster, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
         self._store, self._topic, self.run, self._handle = cluster.store, topic, run, handle
         handle.catch_up()
-        with handle.replica.lock:
-            state = handle.state
-            if state.closed(topic.revision):
-                raise PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted")
-            known = state.topics.get(topic.revision, TopicState(topic.revision, ""))
-            self._known = replace(known, objects=list(known.objects))
-            views = [known.view(p) for p in range(run.first, run.first + run.count)]
-        self.next = np.array([v.next_offset for v in views], np.int64)
-        self.log_start = np.array([v.log_start_offset for v in views], np.int64)
-        self.reconciled = np.array([v.last_reconciled_offset for v in views], np.int64)
+        self._known = known = look(handle, topic)
+        self._partitions = np.arange(run.first, run.first + run.count)
+        self.next = known.values(known.next_offsets, self._partitions, 0)
+        self.log_start = known.values(known.log_start, self._partitions, 0)
+        self.reconciled = known.values(known.reconciled, self._partitions, -1)
 
     def files(self, partition: int, start: int) -> list[L1File]:
         """The L1 objects of a partition with records from `start` on. Raises `ObjectNotFoundError`: look again."""
@@ -68,17 +63,7 @@ class Look:
 
     def weigh(self, starts: Rows, ends: Rows) -> Weight:
         """What these ranges weigh; they have a row for each partition of the run."""
-        weight = np.zeros(self.run.count)
-        for o in self._known.objects:
-            rows = o.extents[(o.extents["partition"] >= self.run.first)]
-            at = rows["partition"] - self.run.first
-            rows, at = rows[at < self.run.count], at[at < self.run.count]
-            first = np.maximum(rows["base"], starts[at])
-            some = np.maximum(np.minimum(rows["base"] + rows["records"], ends[at]) - first, 0)
-            in_block = np.ones(len(o.blocks))
-            np.maximum.at(in_block, rows["block"], rows["row"].astype(np.int64) + rows["records"])
-            weight[at] += some / in_block[rows["block"]] * o.blocks["length"][rows["block"]]
-        result = Weight(self.run, weight)
+        result = Weight(self.run, l0_bytes(self._known, self._partitions, starts, ends))
         for n in np.flatnonzero((starts < ends) & (starts <= self.reconciled)).tolist():
             self._weigh_l1(result, n, int(starts[n]), int(ends[n]))
         return result
@@ -141,8 +126,8 @@ def look_at(
         topic = state.topic(name)
 
         def ends(run: JournalRun, topic: Topic = topic) -> tuple[Rows, Rows]:
-            look = Look(cluster, journals(run.journal), topic, run)
-            return look.log_start, look.next
+            seen = Look(cluster, journals(run.journal), topic, run)
+            return seen.log_start, seen.next
 
         looks = cluster.parallel.map(ends, topic.runs())
         read = is_assigned(topic, assigned)
@@ -234,14 +219,14 @@ def plan_batch(
             handle = journals(run.journal)
 
             def plan(topic: Topic = topic, run: JournalRun = run, handle: JournalHandle = handle) -> Part:
-                look = Look(cluster, handle, topic, run)
-                starts = positions_of(look, topic.name, starting, "startingOffsets")
-                ends = positions_of(look, topic.name, ending, "endingOffsets")
+                seen = Look(cluster, handle, topic, run)
+                starts = positions_of(seen, topic.name, starting, "startingOffsets")
+                ends = positions_of(seen, topic.name, ending, "endingOffsets")
                 ends = np.where(is_assigned(topic, assigned)[run.first : run.first + run.count], ends, starts)
                 starts, ends = _left(wanted, run, starts, ends)
-                check_log_start(topic.name, run.first, starts, ends, look.log_start, fail_on_data_loss)
-                starts = np.maximum(starts, look.log_start)
-                return Part(topic, starts, ends, look.weigh(starts, ends))
+                check_log_start(topic.name, run.first, starts, ends, seen.log_start, fail_on_data_loss)
+                starts = np.maximum(starts, seen.log_start)
+                return Part(topic, starts, ends, seen.weigh(starts, ends))
 
             parts.append(looking(plan))
     return parts
@@ -257,8 +242,8 @@ def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) 
                 continue
 
             def plan(r: Ranges = r, run: JournalRun = run, starts: Rows = starts, ends: Rows = ends) -> Part:
-                look = Look(cluster, journals(run.journal), r.topic, run)
-                return Part(r.topic, starts, ends, look.weigh(starts, ends))
+                seen = Look(cluster, journals(run.journal), r.topic, run)
+                return Part(r.topic, starts, ends, seen.weigh(starts, ends))
 
             parts.append(looking(plan))
     return parts

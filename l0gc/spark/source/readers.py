@@ -6,11 +6,14 @@ and what is wanted, and connect where they are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -21,18 +24,22 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from l0gc.columns import scalar
+from l0gc.errors import OffsetOutOfRangeError
+from l0gc.events import event
+from l0gc.spark.handles import cluster_at, journal_at, unkept_journal
 from l0gc.spark.source.filters import Wanted
-from l0gc.spark.source.l1 import Times
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import plan_batch
-from l0gc.spark.source.slice_reader import THREADS, SliceReader
 from l0gc.spark.source.split import Slice, split
 from l0gc.spark.source.stream import Stream
-from l0gc.spark.source.tasks import cluster_at, journal_at, unkept_journal
+from l0gc.streamlog.level_one.chunks import Times
+from l0gc.streamlog.range_reader import Piece, RangeReader
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+_log: Final = logging.getLogger(__name__)
+_THREADS: Final = 4
+"""How many objects a task fetches at once."""
+_TIME: Final = pa.timestamp("us", tz="UTC")
 _BATCH_ROWS: Final = 1 << 14
 """Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
 
@@ -46,20 +53,51 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition, times: Times | None) -> Iterator[Any]:
     """The records of a slice, as Arrow batches of these columns."""
     assert isinstance(wanted, Slice)
-    store = cluster_at(options.place).store
-    with ThreadPoolExecutor(THREADS, "fetch") as pool:
-        reader = SliceReader(
-            store,
-            journal_at(options.place, wanted.journal),
-            wanted,
-            _arrow_schema(schema),
-            pool,
+    journal, ranges, columns = journal_at(options.place, wanted.journal), wanted.ranges(), _arrow_schema(schema)
+    journal.catch_up()
+    with ThreadPoolExecutor(_THREADS, "fetch") as pool:
+        reader = RangeReader(
+            cluster_at(options.place),
+            journal,
+            wanted.topic,
+            ranges["partition"].astype(np.int64),
+            ranges["base"],
+            ranges["last"] + 1,
+            partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
+            names=columns.names,
+            pool=pool,
             times=times,
-            fail_on_data_loss=options.fail_on_data_loss,
         )
-        for batch in reader.batches():
+        for piece in reader.read():
+            batch = _as_rows(wanted.topic.name, piece, columns)
             for first in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(first, _BATCH_ROWS)
+
+
+def _on_deleted(
+    topic: str, fail_on_data_loss: bool, partition: int, offset: int, end: int, log_start: int, *, begun: bool
+) -> None:
+    span = f"records {offset} to {min(log_start, end) - 1} of partition {topic}/{partition}"
+    message = f"{span} were deleted before they were read"
+    if fail_on_data_loss:
+        raise OffsetOutOfRangeError(f"{message}; with option failOnDataLoss=false they are left out")
+    _log.warning("%s; they are left out", message, extra=event("data_loss"))
+
+
+def _as_rows(topic: str, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
+    """Records with the columns that Spark wants, which may have those of their topic and partition, too."""
+    records, arrays = piece.batch.num_rows, []
+    for f in schema:
+        if f.name == "partition":
+            numbers = np.ascontiguousarray(np.broadcast_to(piece.partition, records), np.int32)
+            arrays.append(pa.Array.from_buffers(pa.int32(), records, [None, pa.py_buffer(numbers)]))
+        elif f.name == "topic":
+            arrays.append(pa.repeat(scalar(topic), records))
+        else:
+            arrays.append(piece.batch.column(f.name))
+        if f.name == "timestamp":
+            arrays[-1] = arrays[-1].cast(_TIME)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class BatchReader(DataSourceReader):

@@ -20,11 +20,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from l0gc import columns
 from l0gc.errors import BadRecordError
-from l0gc.spark.source.digest import digest_of, lengths_of, numbers
+from l0gc.spark.source.digest import digest_of, lengths_of
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
+from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_for, placeholder
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import NUMBER, Rows
@@ -120,7 +121,7 @@ class Stager:
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(of == number)
             topic = self._topic(name if name is not None else self._default)
-            yield topic, batch if len(rows) == batch.num_rows else batch.take(numbers(rows))
+            yield topic, batch if len(rows) == batch.num_rows else batch.take(columns.numbers(rows))
 
     def _topic(self, name: str | None) -> Topic:
         if name is None:
@@ -201,30 +202,14 @@ class Stager:
         values, keys = pa.concat_arrays(held.values), pa.concat_arrays(held.keys)
         digest = digest_of(topic.name, values, keys, np.concatenate(held.named))
         order = np.argsort(partitions, kind="stable")
-        values, keys = (column.take(numbers(order)) for column in (values, keys))
+        values, keys = (column.take(columns.numbers(order)) for column in (values, keys))
         records = Records(partitions[order], lengths_of(values), values.to_pylist(), keys.to_pylist())
-        runs = topic.runs()
-        behind: list[int] = records.partitions.searchsorted([r.first + r.count for r in runs]).tolist()
-        used = [n for n, (first, end) in enumerate(zip([0, *behind], behind, strict=False)) if end > first]
-        packed = pack_records(records, [behind[n] for n in used])
+        used, packed = pack_for(topic, records)
         epoch = self._cluster.controller.epoch(at_least=topic.revision)
-        key = write_object(self._cluster, packed.body, epoch)
-        parts = {
-            runs[n].journal: ObjectExtents(
-                key, epoch, topic.revision, topic.topic_id, p.start, p.blocks, p.partitions, p.records
-            )
-            for n, p in zip(used, packed.parts, strict=True)
-        }
+        key = self._cluster.write_l0(packed.body, epoch)
+        runs = topic.runs()
+        parts = {runs[n].journal: placeholder(topic, key, epoch, p) for n, p in zip(used, packed.parts, strict=True)}
         return StagedObject(key, epoch, topic.name, len(records.values), len(packed.body), parts, digest)
-
-
-def write_object(cluster: Cluster, body: bytes, epoch: int) -> str:
-    """Write an L0 object at an epoch; its key."""
-    layout = cluster.controller.layout()
-    name = cluster.runtime.new_id()
-    key = layout.format(layout.shard_of(name), epoch, name)
-    cluster.store.put_fast(key, body)
-    return key
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:

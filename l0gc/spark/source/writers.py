@@ -15,11 +15,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from l0gc.errors import UsageError
+from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.commit import Committed, commit
 from l0gc.spark.source.landed import BatchId
 from l0gc.spark.source.options import WriteOptions
 from l0gc.spark.source.stage import StagedObject, Stager
-from l0gc.spark.source.tasks import cluster_at
 from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from crc32c import crc32c
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import rows
+from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
 from l0gc.streamlog.journal.topic import Block, Extent
 
@@ -110,6 +112,20 @@ def pack_records(records: Records, ends: Sequence[int]) -> Packed:
     body = sink.getvalue().to_pybytes()
     parts = [_part(layout, *blocks, body) for layout, blocks in zip(layouts, written, strict=True)]
     return Packed(body, parts)
+
+
+def pack_for(topic: Topic, records: Records) -> tuple[list[int], Packed]:
+    """An L0 object of records of a topic, and which of the topic's runs of journals have a part of it, in their order."""
+    ends: list[int] = records.partitions.searchsorted([r.first + r.count for r in topic.runs()]).tolist()
+    used = [run for run, (first, end) in enumerate(pairwise([0, *ends])) if end > first]
+    return used, pack_records(records, [ends[run] for run in used])
+
+
+def placeholder(topic: Topic, key: str, epoch: int, part: PackedPart) -> ObjectExtents:
+    """What a journal gets of an object that was written at this key and epoch."""
+    return ObjectExtents(
+        key, epoch, topic.revision, topic.topic_id, part.start, part.blocks, part.partitions, part.records
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +276,16 @@ def _number(kind: str, body: memoryview, at: int) -> int:
         raise struct.error(f"a number at {at}")
     value: int = struct.unpack_from(kind, body, at)[0]
     return value
+
+
+def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
+    """The records of several extents of a block, one extent after another; these are rows of `EXTENT`."""
+    counts = extents["records"].astype(np.int64)
+    at = np.cumsum(counts) - counts
+    first = int(extents["row"][0])
+    if (extents["row"] == at + first).all():
+        return batch.slice(first, int(counts.sum()))
+    return batch.take(columns.numbers(np.repeat(extents["row"] - at, counts) + np.arange(counts.sum())))
 
 
 def rows_of(batch: pa.RecordBatch, extent: Extent) -> pa.RecordBatch:

@@ -34,11 +34,10 @@ from l0gc.errors import (
     StaleClusterEpochError,
 )
 from l0gc.events import event
-from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.batch import Batch, Filling, Position, Runs
-from l0gc.streamlog.ingest.extents import pack_records
+from l0gc.streamlog.ingest.extents import pack_for, placeholder
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import Partitioner, Placed
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
@@ -130,7 +129,6 @@ class Uploader:
         self._batch_bytes = batch_bytes
         self._producer = producer
         self._progress = progress
-        self._layout: KeyLayout = cluster.controller.layout()
         runs = topic.runs()
         self._runs = Runs([r.first + r.count for r in runs])
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
@@ -219,18 +217,14 @@ class Uploader:
 
     def _pack(self, batch: Batch) -> _Sent:
         try:
-            records = batch.sorted()
-            ends: list[int] = records.partitions.searchsorted(self._runs.ends).tolist()
-            runs = [run for run, (first, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > first]
-            packed = pack_records(records, [ends[run] for run in runs])
+            runs, packed = pack_for(self._topic, batch.sorted())
         finally:
             self._raw.put(None)
         l0 = self._write(packed.body)
-        revision, topic_id = self._topic.revision, self._topic.topic_id
         parts = [
             _Part(
                 run,
-                ObjectExtents(l0.key, l0.epoch, revision, topic_id, p.start, p.blocks, p.partitions, p.records),
+                placeholder(self._topic, l0.key, l0.epoch, p),
                 batch.spans[run],
                 p.total_records,
                 p.total_bytes,
@@ -241,10 +235,7 @@ class Uploader:
 
     def _write(self, body: bytes, at_least: int = -1) -> L0Object:
         epoch = self._cluster.controller.epoch(at_least=at_least)
-        name = self._cluster.runtime.new_id()
-        key = self._layout.format(self._layout.shard_of(name), epoch, name)
-        self._cluster.store.put_fast(key, body)
-        return L0Object(key, epoch, len(body))
+        return L0Object(self._cluster.write_l0(body, epoch), epoch, len(body))
 
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 

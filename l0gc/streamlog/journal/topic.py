@@ -264,7 +264,7 @@ class TopicState:
         at = np.searchsorted(self.partitions, partitions)
         return np.where(at == len(self.partitions), 0, at)
 
-    def _values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
+    def values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
         """What a column holds for partitions, and something else for those that it does not have."""
         if not len(self.partitions):
             return np.full(len(partitions), otherwise, np.int64)
@@ -274,7 +274,7 @@ class TopicState:
 
     def _reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
         """What is reconciled when partitions begin at `starts`: extents that leave are done with as if they were in L1."""
-        after = self._values(self.reconciled, partitions, -1)
+        after = self.values(self.reconciled, partitions, -1)
         for o in self.objects:
             ended = o.extents[_ended(o.extents, partitions, starts - 1)]
             slots = np.searchsorted(partitions, ended["partition"])
@@ -294,7 +294,7 @@ class TopicState:
         """
         ranges, change = check_commit(e)
         partitions = ranges["partition"]
-        last = self._values(self.reconciled, partitions, -1)
+        last = self.values(self.reconciled, partitions, -1)
         moved = ~np.isin(partitions, self.partitions) | (ranges["base"] != last + 1)
         refused = {
             int(row["partition"]): f"records up to {done} are reconciled already, so {row['base']} is not next"
@@ -310,8 +310,8 @@ class TopicState:
         """Which partitions of a merge have moved on, and why (hazard 24). See `refusals`."""
         change = check_merge(e)
         partitions, files = change.merged, change.files
-        ends = self._values(self.reconciled, partitions, -1)
-        below = files["partition"][files["last"] < self._values(self.log_start, files["partition"], 0)]
+        ends = self.values(self.reconciled, partitions, -1)
+        below = files["partition"][files["last"] < self.values(self.log_start, files["partition"], 0)]
         refused = self._faults(partitions, change, garbage, ends, np.full(len(partitions), -1, np.int64))
         return dict.fromkeys(below.tolist(), BELOW) | refused
 
@@ -324,7 +324,7 @@ class TopicState:
         partitions, starts, change = check_expiry(e)
         ends = self._reconciled_after(partitions, starts)
         refused = self._faults(partitions, change, garbage, ends, None, starts)
-        following, begins = (self._values(c, partitions, 0) for c in (self.next_offsets, self.log_start))
+        following, begins = (self.values(c, partitions, 0) for c in (self.next_offsets, self.log_start))
         for at in np.flatnonzero(starts > following).tolist():
             refused[int(partitions[at])] = f"it has no record {starts[at] - 1}: the next one will be {following[at]}"
         for at in np.flatnonzero(starts <= begins).tolist():

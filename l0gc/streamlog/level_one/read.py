@@ -14,10 +14,11 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from l0gc.columns import numbers
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.ingest.extents import SCHEMA, decode_block
+from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, select
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
 
@@ -135,7 +136,7 @@ def _blocks(body: _Body, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
             yield _fault(read, extents[beyond], f"{message}; restore that object from a version")
             extents = extents[~beyond]
         if len(extents):
-            yield _Block(read.journal, read.revision, read.epoch, extents, _wanted(records, extents))
+            yield _Block(read.journal, read.revision, read.epoch, extents, select(records, extents))
 
 
 def _fault(read: ObjectRead, extents: Rows, message: str) -> Fault:
@@ -147,16 +148,6 @@ def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:
     for writer in distinct(of).tolist():
         mine = of == writer
         yield writer, replace(fault, partitions=fault.partitions[mine], bases=fault.bases[mine])
-
-
-def _wanted(records: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
-    """The rows of the extents, one after the other."""
-    counts = extents["records"].astype(np.int64)
-    at = np.cumsum(counts) - counts
-    first = int(extents["row"][0])
-    if (extents["row"] == at + first).all():
-        return records.slice(first, int(counts.sum()))
-    return records.take(integers(np.repeat(extents["row"] - at, counts) + np.arange(counts.sum())))
 
 
 def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -176,20 +167,13 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     ends = np.cumsum(counts)
     at = ends - counts
     if (begins != at).any():
-        records = records.take(integers(np.repeat(begins - at, counts) + np.arange(ends[-1])))
+        records = records.take(numbers(np.repeat(begins - at, counts) + np.arange(ends[-1])))
     columns = {name: np.repeat(column[order], counts) for name, column in columns.items()}
     columns["partition"] = np.repeat(extents["partition"].astype(np.int64), counts)
     columns["offset"] = np.repeat(extents["base"] - at, counts) + np.arange(ends[-1])
-    arrays = [integers(columns[f.name]) if f.name in columns else records.column(f.name) for f in ROWS]
+    arrays = [numbers(columns[f.name]) if f.name in columns else records.column(f.name) for f in ROWS]
     batch = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
     firsts = np.flatnonzero(np.r_[True, writer[1:] != writer[:-1]])
     for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(writer)], strict=True):
         rows = int(ends[end - 1] - at[first])
         yield int(writer[first]), batch.slice(int(at[first]), rows)
-
-
-def integers(values: Rows) -> pa.Array:
-    """A column of 64-bit integers; pyarrow's own conversion would look for pandas."""
-    return pa.Array.from_buffers(
-        _INT64, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))]
-    )

@@ -21,7 +21,7 @@ from l0gc.streamlog.level_one import write
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import read_l1
 from l0gc.streamlog.level_one.plan import Fault
-from l0gc.streamlog.level_one.read import ROWS, Row, integers
+from l0gc.streamlog.level_one.read import ROWS, Row
 from l0gc.streamlog.level_one.write import Written, write_l1
 from tests.support.memory_store import Call, MemoryStore
 
@@ -36,8 +36,8 @@ def batch(*places: Place, revision: int = REVISION, journal: int = 2) -> pa.Reco
     arrays = [
         columns.repeated(journal, n),
         columns.repeated(revision, n),
-        integers(np.array([p for p, _ in places], np.int64)),
-        integers(np.array([offset for _, offset in places], np.int64)),
+        columns.numbers(np.array([p for p, _ in places], np.int64)),
+        columns.numbers(np.array([offset for _, offset in places], np.int64)),
         columns.repeated(1_700_000_000_000, n, ROWS.field("timestamp").type),
         columns.binary([None] * n),
         columns.binary([value(*place) for place in places]),

@@ -82,6 +82,11 @@ class Chunk:
     groups: list[RowGroup]
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
 
+    @property
+    def bytes(self) -> int:
+        """About how many bytes its row groups take."""
+        return sum(self.opened.metadata.row_group(g.number).total_byte_size for g in self.groups)
+
 
 class _Sparse(RangedFile):
     """An object of which only some pieces are here; nothing else of it is asked for."""

@@ -1,0 +1,389 @@
+"""Reading ranges of offsets: L1 first, then the L0 objects above it, each record once, each partition in order.
+
+A caller knows offsets and no object. The journal, as it is now, says where those offsets lie; so an object that was
+reconciled, merged away or swept before that look costs nothing (hazard 19). Where one goes between the look and the read,
+the reader looks again and goes on from the record that is next in each partition. Only an object that the journal still
+names after it was found missing is a loss, and is reported as one.
+
+In a partition, all that is in L1 lies below all that is not, and the journal's objects are in the order of their offsets. So
+the L1 objects of the partitions are read one after another, then each L0 object once, for all of them, and no more is held
+than what is fetched ahead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from l0gc import columns
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartitionClosedError
+from l0gc.events import event
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
+from l0gc.streamlog.ingest.extents import decode_block, fetch, select
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import Rows, distinct
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+from l0gc.streamlog.level_one.chunks import (
+    Chunk,
+    Opened,
+    Times,
+    WantedFile,
+    chunks,
+    decode,
+    fetch_chunk,
+    open_l1,
+    wanted_groups,
+)
+from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+_log: Final = logging.getLogger(__name__)
+_AHEAD: Final = 16
+_AHEAD_BYTES: Final = 24 << 20
+"""At most so many objects, or parts of them, are fetched ahead, and about so many bytes of them as they are stored."""
+
+
+def look(journal: JournalHandle, topic: Topic) -> TopicState:
+    """What a journal knew of a topic when it was last caught up with: a copy, which does not change while it is read.
+
+    Raises:
+        PartitionClosedError: the topic was deleted.
+    """
+    with journal.replica.lock:
+        state = journal.state
+        if state.closed(topic.revision):
+            raise _deleted(topic)
+        known = state.topics.get(topic.revision, TopicState(topic.revision, ""))
+        return replace(
+            known,
+            next_offsets=known.next_offsets.copy(),
+            reconciled=known.reconciled.copy(),
+            log_start=known.log_start.copy(),
+            objects=list(known.objects),
+        )
+
+
+def _deleted(topic: Topic) -> PartitionClosedError:
+    return PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted while it was read")
+
+
+class WantedObject(NamedTuple):
+    """An L0 object, and those of its extents that are wanted, cut to what is wanted of them."""
+
+    object: UnreconciledObject
+    extents: Rows
+
+    @property
+    def blocks(self) -> list[int]:
+        numbers: list[int] = distinct(self.extents["block"]).tolist()
+        return numbers
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its blocks take as they are stored."""
+        return int(self.object.blocks["length"][self.blocks].sum(dtype=np.int64))
+
+
+def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Iterator[WantedObject]:
+    """The L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets.
+
+    Args:
+        starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
+    """
+    for o in known.objects if len(partitions) else ():
+        at = np.searchsorted(partitions, o.extents["partition"])
+        at[at == len(partitions)] = 0
+        first = np.maximum(o.extents["base"], starts[at])
+        end = np.minimum(o.extents["base"] + o.extents["records"], ends[at])
+        inside = (partitions[at] == o.extents["partition"]) & (first < end)
+        if inside.any():
+            cut = o.extents[inside].copy()
+            cut["row"] += (first[inside] - cut["base"]).astype(np.int32)
+            cut["base"], cut["records"] = first[inside], end[inside] - first[inside]
+            yield WantedObject(o, cut)
+
+
+def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
+    """About how many bytes of L0 the records of each partition take; see `objects_within`."""
+    found = np.zeros(len(partitions))
+    for o, extents in objects_within(known, partitions, starts, ends):
+        records = np.ones(len(o.blocks))
+        np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
+        shares = extents["records"] / records[extents["block"]] * o.blocks["length"][extents["block"]]
+        found[np.searchsorted(partitions, extents["partition"])] += shares
+    return found
+
+
+@dataclass(slots=True)
+class Counters:
+    """What reading took: objects and row groups that were fetched, their bytes, and what of L1 a filter left out."""
+
+    l0_objects: int = 0
+    l1_objects: int = 0
+    l1_objects_skipped: int = 0
+    row_groups: int = 0
+    row_groups_skipped: int = 0
+    bytes: int = 0
+    records: int = 0
+
+
+class Piece(NamedTuple):
+    """Records that were read together, with the columns that were asked for and their offsets.
+
+    `partition` is that of all of them, or the partition of each, in ascending order.
+    """
+
+    partition: int | Rows
+    batch: pa.RecordBatch
+
+
+class OnDeleted(Protocol):
+    """Is told of records that were deleted before they could be read, and raises, or has them left out."""
+
+    def __call__(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
+        """`offset` was next, and the range ends before `end`; `begun` says whether some of the range was read."""
+        ...
+
+
+class _GoneError(Exception):
+    """An object is not there any more that should hold a record of the partition in some row."""
+
+    def __init__(self, at: int, offset: int, error: ObjectNotFoundError) -> None:
+        super().__init__(str(error))
+        self.at, self.offset, self.error = at, offset, error
+
+
+@contextmanager
+def _holding(at: int, offset: int) -> Iterator[None]:
+    try:
+        yield
+    except ObjectNotFoundError as e:
+        raise _GoneError(at, offset, e) from e
+
+
+class RangeReader:
+    """Reads a range of each of some partitions that one journal keeps.
+
+    Args:
+        journal: caught up with lately.
+        partitions: ascending.
+        starts: the first offset of each range; the one after its last is in `ends`.
+        names: which columns of L1 are wanted; the offset always is.
+        pool: fetches ahead; without it, one object after another is fetched.
+        times: leave out what lies wholly outside.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        journal: JournalHandle,
+        topic: Topic,
+        partitions: Rows,
+        starts: Rows,
+        ends: Rows,
+        on_deleted: OnDeleted,
+        *,
+        names: Sequence[str],
+        pool: Executor | None,
+        times: Times | None = None,
+    ) -> None:
+        self._cluster, self._journal, self._topic, self._pool = cluster, journal, topic, pool
+        self._partitions, self._starts, self._ends = partitions, starts, ends
+        self._next = starts.copy()
+        self._on_deleted, self._times = on_deleted, times
+        self._schema = pa.schema([f for f in L1_SCHEMA if f.name in names or f.name == "offset"])
+        self._missed = ""
+        self.counters = Counters()
+
+    def read(self) -> Iterator[Piece]:
+        """The records, in order within each partition.
+
+        Raises (as it is iterated):
+            CorruptObjectError: an object does not hold what the journal says, or is missing while the journal needs it.
+            PartitionClosedError: the topic was deleted.
+        """
+        while (self._next < self._ends).any():
+            known = self._known()
+            try:
+                yield from self._from_l1(known)
+                yield from self._from_l0(known)
+            except _GoneError as gone:
+                self._check_not_lost(gone)
+                self._journal.catch_up()
+                continue
+            for at in np.flatnonzero(self._next < self._ends).tolist():
+                raise self._hole(at)
+        counters = {f.name: getattr(self.counters, f.name) for f in fields(self.counters)}
+        _log.debug("read ranges of topic %r: %s", self._topic.name, counters, extra=event("ranges_read", **counters))
+
+    # -- what the journal says ----------------------------------------------------------------------------------------
+
+    def _known(self) -> TopicState:
+        """What the journal says now; what was deleted of the ranges is left out, if that is accepted."""
+        known = look(self._journal, self._topic)
+        log_starts = known.values(known.log_start, self._partitions, 0)
+        lost = (self._next < log_starts) & (self._next < self._ends)
+        for at in np.flatnonzero(lost).tolist():
+            place = (int(column[at]) for column in (self._partitions, self._next, self._ends, log_starts))
+            self._on_deleted(*place, begun=bool(self._next[at] > self._starts[at]))
+        self._next = np.where(lost, np.minimum(log_starts, self._ends), self._next)
+        return known
+
+    def _check_not_lost(self, gone: _GoneError) -> None:
+        """What is missing again, though the journal was asked between, was not replaced: it is lost."""
+        if self._missed != str(gone):
+            self._missed = str(gone)
+            return
+        live = self._cluster.controller.snapshot().topics.get(self._topic.name)
+        if live is None or (live.revision, live.topic_id) != (self._topic.revision, self._topic.topic_id):
+            raise _deleted(self._topic)
+        offset = max(gone.offset, int(self._next[gone.at]))
+        raise CorruptObjectError(
+            f"{gone}, though topic {self._topic.name!r} needs it for partition "
+            f"{self._topic.name}/{self._partitions[gone.at]} at record {offset}; restore that object from a version"
+        ) from gone.error
+
+    def _hole(self, at: int) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"partition {self._topic.name}/{self._partitions[at]}: record {self._next[at]} is in no object that the journal "
+            "names"
+        )
+
+    # -- L1 ------------------------------------------------------------------------------------------------------------
+
+    def _from_l1(self, known: TopicState) -> Iterator[Piece]:
+        store, names = self._cluster.store, self._schema.names
+
+        def opened(wanted: tuple[int, WantedFile]) -> tuple[int, Opened]:
+            at, w = wanted
+            with _holding(at, w.file.base_offset):
+                return at, open_l1(store, w, self._times)
+
+        def parts() -> Iterator[tuple[int, Opened, Chunk | None]]:
+            for at, o in self._ahead(opened, self._files(known), lambda w: 0):
+                groups = wanted_groups(o, self._times)
+                self.counters.l1_objects += o.metadata is not None
+                self.counters.l1_objects_skipped += o.metadata is None
+                self.counters.row_groups += len(groups)
+                self.counters.row_groups_skipped += len(o.groups) - len(groups)
+                for chunk in chunks(o, groups):
+                    yield at, o, chunk
+                yield at, o, None
+
+        def fetched(part: tuple[int, Opened, Chunk | None]) -> tuple[int, Opened, Chunk | None]:
+            at, o, chunk = part
+            with _holding(at, o.wanted.file.base_offset):
+                return at, o, None if chunk is None else fetch_chunk(store, chunk, names)
+
+        for at, o, chunk in self._ahead(fetched, parts(), lambda part: 0 if part[2] is None else part[2].bytes):
+            file = o.wanted.file
+            if file.base_offset > self._next[at]:
+                raise self._hole(at)
+            if chunk is None:
+                self._next[at] = max(self._next[at], min(self._ends[at], file.last_offset + 1))
+                continue
+            self.counters.bytes += sum(len(body) for _, body in chunk.pieces)
+            for base, batch in decode(chunk, names):
+                first = max(int(self._next[at]), base)
+                n = min(int(self._ends[at]), base + batch.num_rows) - first
+                if n > 0:
+                    self._next[at] = first + n
+                    yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
+
+    def _files(self, known: TopicState) -> Iterator[tuple[int, WantedFile]]:
+        """The L1 objects that are wanted, partition by partition in order of offset."""
+        state = JournalState(topics={known.revision: known})
+        reconciled = known.values(known.reconciled, self._partitions, -1)
+        for at in np.flatnonzero((self._next < self._ends) & (self._next <= reconciled)).tolist():
+            start, end = int(self._next[at]), int(self._ends[at])
+            p = self._topic.id(int(self._partitions[at]))
+            with _holding(at, start):
+                for f in files_of(self._cluster.store, p, state, start):
+                    if f.base_offset >= end:
+                        break
+                    if f.last_offset >= start:
+                        yield at, WantedFile(l1_key(p, f), f, start, end)
+
+    # -- L0 ------------------------------------------------------------------------------------------------------------
+
+    def _from_l0(self, known: TopicState) -> Iterator[Piece]:
+        # Later objects are looked up before earlier ones are read.
+        objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
+        for wanted, bodies in self._ahead(self._fetched, objects, lambda w: w.bytes):
+            self.counters.l0_objects += 1
+            self.counters.bytes += sum(map(len, bodies))
+            at = self._rows_of(wanted)
+            gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
+            if len(gaps):
+                raise self._hole(int(at[gaps[0]]))
+            piece = self._of_l0(wanted, bodies)
+            self._next[at] = wanted.extents["base"] + wanted.extents["records"]
+            yield piece
+
+    def _rows_of(self, wanted: WantedObject) -> Rows:
+        """Which of the reader's partitions those of the extents are."""
+        return np.searchsorted(self._partitions, wanted.extents["partition"])
+
+    def _fetched(self, wanted: WantedObject) -> tuple[WantedObject, list[bytes]]:
+        blocks = [wanted.object.block(n) for n in wanted.blocks]
+        with _holding(int(self._rows_of(wanted)[0]), int(wanted.extents["base"][0])):
+            return wanted, fetch(self._cluster.store, wanted.object.key, [(b.start, b.length) for b in blocks])
+
+    def _of_l0(self, wanted: WantedObject, bodies: Sequence[bytes]) -> Piece:
+        o, extents = wanted.object, wanted.extents
+        found: list[pa.RecordBatch] = []
+        for number, body in zip(wanted.blocks, bodies, strict=True):
+            mine = extents[extents["block"] == number]
+            at_least = int((mine["row"].astype(np.int64) + mine["records"]).max())
+            found.append(select(decode_block(body, o.key, o.block(number), at_least), mine))
+        # An extent's block rises with it, so the rows lie in the order of the extents.
+        counts = extents["records"].astype(np.int64)
+        begins = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        stored = {f.name: pa.concat_arrays([b.column(f.name) for b in found]) for f in RECORDS}
+        stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
+        stored["epoch"] = columns.repeated(o.epoch, total)
+        arrays = [stored[name] for name in self._schema.names]
+        partitions = np.repeat(extents["partition"].astype(np.int32), counts)
+        return self._piece(partitions, pa.RecordBatch.from_arrays(arrays, names=self._schema.names))
+
+    # -- both ------------------------------------------------------------------------------------------------------------
+
+    def _piece(self, partition: int | Rows, batch: pa.RecordBatch) -> Piece:
+        self.counters.records += batch.num_rows
+        arrays = [batch.column(name) for name in self._schema.names]
+        return Piece(partition, pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def _ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
+        """What `work` makes of each item, in their order, some of them ahead on the pool."""
+        if self._pool is None:
+            yield from map(work, items)
+            return
+        waiting: deque[tuple[Future[B], int]] = deque()
+        held = 0
+        try:
+            for item in items:
+                waiting.append((self._pool.submit(work, item), weigh(item)))
+                held += waiting[-1][1]
+                while len(waiting) > _AHEAD or held > _AHEAD_BYTES:
+                    held -= waiting[0][1]
+                    yield waiting.popleft()[0].result()
+            while waiting:
+                yield waiting.popleft()[0].result()
+        finally:
+            for future, _ in waiting:
+                future.cancel()
