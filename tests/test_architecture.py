@@ -53,7 +53,7 @@ ROOMS = [
     {"producers"},
     {"ingest"},
     {"level_one"},
-    {"epoch_source", "garbage_look", "housekeep", "range_reader"},
+    {"epoch_source", "garbage_look", "housekeep", "offset_reader"},
     {"reader"},
     {"delete_records", "founding", "garbage", "set_back", "standing", "topics"},
 ]
@@ -104,7 +104,7 @@ HOMES: dict[str, set[str]] = {
         "spark/",
         "streamlog/ingest/",
         "streamlog/level_one/",
-        "streamlog/range_reader.py",
+        "streamlog/offset_reader.py",
         "streamlog/reader.py",
         "watermark/",
     },

@@ -1,6 +1,6 @@
 """Reading a topic, a partition after another: each record once and in order.
 
-Where the records lie, and what becomes of them meanwhile, is for `range_reader.py`. Many partitions share the blocks of an
+Where the records lie, and what becomes of them meanwhile, is for `offset_reader.py`. Many partitions share the blocks of an
 L0 object, and a small partition has small L1 objects. So consecutive partitions are read together, as many as fit the
 memory: each block is fetched and decoded once, and small objects are fetched at once. A partition that is larger is read
 alone, and its records are handed out as they come.
@@ -25,7 +25,7 @@ from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD
-from l0gc.streamlog.range_reader import Piece, RangeReader, l0_bytes, look
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, l0_bytes, look
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
@@ -192,7 +192,7 @@ class _RunReader:
     def _pieces(self, first: int, end: int) -> Iterator[Piece]:
         parallel = self._cluster.parallel
         partitions, starts, ends = (c[first:end] for c in (self._partitions, self._starts, self._ends))
-        return RangeReader(
+        return OffsetReader(
             self._cluster,
             self._journal,
             self._topic,

@@ -19,7 +19,7 @@ import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
-import l0gc.streamlog.range_reader
+import l0gc.streamlog.offset_reader
 import l0gc.streamlog.reader
 from l0gc import columns
 from l0gc.collect.plan import Removal
@@ -32,7 +32,7 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
 from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.chunks import Chunk, Opened, RowGroup, WantedFile
+from l0gc.streamlog.level_one.chunks import L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
@@ -40,7 +40,7 @@ from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD
 from l0gc.streamlog.level_one.plan import Wanted, Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
-from l0gc.streamlog.range_reader import Piece, RangeReader, WantedObject
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, WantedObject
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
 
@@ -239,24 +239,24 @@ def _open_l1(store: Any, wanted: WantedFile, times: None) -> Opened:
     return Opened(wanted, None, None)
 
 
-def _chunks(opened: Opened, groups: Sequence[RowGroup]) -> list[Chunk]:
-    return [Chunk(opened, [])]
+def _chunks(opened: Opened, groups: Sequence[RowGroup]) -> list[L1Chunk]:
+    return [L1Chunk(opened, [])]
 
 
-def _fetch_chunk(store: Any, chunk: Chunk, names: Sequence[str]) -> Chunk:
+def _fetch_chunk(store: Any, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
     return chunk
 
 
-def _decode(chunk: Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     f = chunk.opened.wanted.file
     yield f.base_offset, _batch(f.base_offset, f.last_offset - f.base_offset + 1)
 
 
-def _fetched(reader: RangeReader, wanted: WantedObject) -> tuple[WantedObject, list[bytes]]:
+def _fetched(reader: OffsetReader, wanted: WantedObject) -> tuple[WantedObject, list[bytes]]:
     return wanted, []
 
 
-def _of_l0(reader: RangeReader, wanted: WantedObject, bodies: Sequence[bytes]) -> Piece:
+def _of_l0(reader: OffsetReader, wanted: WantedObject, bodies: Sequence[bytes]) -> Piece:
     ((partition, _, _, records, base),) = wanted.extents.tolist()
     return Piece(partition, _batch(base, records))
 
@@ -290,12 +290,12 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.merge, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
-        (l0gc.streamlog.range_reader, "open_l1", _open_l1),
-        (l0gc.streamlog.range_reader, "chunks", _chunks),
-        (l0gc.streamlog.range_reader, "fetch_chunk", _fetch_chunk),
-        (l0gc.streamlog.range_reader, "decode", _decode),
-        (RangeReader, "_fetched", _fetched),
-        (RangeReader, "_of_l0", _of_l0),
+        (l0gc.streamlog.offset_reader, "open_l1", _open_l1),
+        (l0gc.streamlog.offset_reader, "chunks", _chunks),
+        (l0gc.streamlog.offset_reader, "fetch_chunk", _fetch_chunk),
+        (l0gc.streamlog.offset_reader, "decode", _decode),
+        (OffsetReader, "_fetched", _fetched),
+        (OffsetReader, "_of_l0", _of_l0),
     ]
     with ExitStack() as stack:
         for module, name, value in patches:

@@ -2,7 +2,7 @@
 
 A plan is offsets: for each partition from which record on, up to which. What was fixed does not change, whatever is
 uploaded, reconciled or merged after it, so a query that is read twice gives the same records. Where they lie is for each
-task to ask (`range_reader.py`).
+task to ask (`offset_reader.py`).
 
 Journals are gone through one after another, and of each are kept a few numbers for a partition, from which the tasks are
 cut (`split.py`).
@@ -30,7 +30,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one.chunks import Times, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
 from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.range_reader import l0_bytes, look
+from l0gc.streamlog.offset_reader import l0_bytes, look
 
 Found = TypeVar("Found")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from l0gc.spark.source.plan import plan_batch
 from l0gc.spark.source.split import Slice, split
 from l0gc.spark.source.stream import Stream
 from l0gc.streamlog.level_one.chunks import Times
-from l0gc.streamlog.range_reader import Piece, RangeReader
+from l0gc.streamlog.offset_reader import OffsetReader, Piece
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
@@ -56,7 +57,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
     journal, ranges, columns = journal_at(options.place, wanted.journal), wanted.ranges(), _arrow_schema(schema)
     journal.catch_up()
     with ThreadPoolExecutor(_THREADS, "fetch") as pool:
-        reader = RangeReader(
+        reader = OffsetReader(
             cluster_at(options.place),
             journal,
             wanted.topic,
@@ -72,6 +73,8 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             batch = _as_rows(wanted.topic.name, piece, columns)
             for first in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(first, _BATCH_ROWS)
+    counters = asdict(reader.counters)
+    _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
 
 
 def _on_deleted(

@@ -75,7 +75,7 @@ class Opened:
 
 
 @dataclass(slots=True)
-class Chunk:
+class L1Chunk:
     """Neighbouring row groups of an object, and the bytes of it that were fetched for them, by where they begin."""
 
     opened: Opened
@@ -165,22 +165,22 @@ def _columns(metadata: Any, number: int) -> list[Any]:
     return [group.column(i) for i in range(group.num_columns)]
 
 
-def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[Chunk]:
+def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
     """The row groups, as many together as are fetched at once."""
-    chunk = Chunk(opened, [])
+    chunk = L1Chunk(opened, [])
     size = 0
     for g in groups:
         weight = opened.metadata.row_group(g.number).total_byte_size
         if chunk.groups and (size + weight > CHUNK_BYTES or chunk.groups[-1].end != g.base):
             yield chunk
-            chunk, size = Chunk(opened, []), 0
+            chunk, size = L1Chunk(opened, []), 0
         chunk.groups.append(g)
         size += weight
     if chunk.groups:
         yield chunk
 
 
-def fetch_chunk(store: ObjectStore, chunk: Chunk, names: Sequence[str]) -> Chunk:
+def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
     """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
     opened = chunk.opened
     if opened.body is not None:
@@ -202,7 +202,7 @@ def fetch_chunk(store: ObjectStore, chunk: Chunk, names: Sequence[str]) -> Chunk
     return chunk
 
 
-def decode(chunk: Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them.
 
     Raises:

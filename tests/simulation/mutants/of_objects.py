@@ -24,7 +24,7 @@ from l0gc.streamlog.journal.entries import ReconciledTopic
 from l0gc.streamlog.journal.l1 import Change
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.level_one import write as level_one_write
-from l0gc.streamlog.range_reader import RangeReader
+from l0gc.streamlog.offset_reader import OffsetReader
 from tests.simulation.mutants.tools import Mutant, everywhere, method
 
 _open_inputs = l0gc.streamlog.ingest.inputs.open_inputs
@@ -126,7 +126,7 @@ def _looks_once() -> AbstractContextManager[Any]:
     def check_not_lost(self: Any, gone: Any) -> None:
         raise CorruptObjectError(str(gone))
 
-    return method(RangeReader, "_check_not_lost", check_not_lost)
+    return method(OffsetReader, "_check_not_lost", check_not_lost)
 
 
 # -- uploads ----------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ MUTANTS = [
     Mutant(
         19,
         "looks-once",
-        "l0gc/streamlog/range_reader.py::RangeReader.read",
+        "l0gc/streamlog/offset_reader.py::OffsetReader.read",
         "a reader does not look again",
         _looks_once,
         ("tests/streamlog/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",),

@@ -12,12 +12,11 @@ than what is fetched ahead.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -25,7 +24,6 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartitionClosedError
-from l0gc.events import event
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
@@ -35,7 +33,7 @@ from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.chunks import (
-    Chunk,
+    L1Chunk,
     Opened,
     Times,
     WantedFile,
@@ -51,7 +49,6 @@ from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 A = TypeVar("A")
 B = TypeVar("B")
 
-_log: Final = logging.getLogger(__name__)
 _AHEAD: Final = 16
 _AHEAD_BYTES: Final = 24 << 20
 """At most so many objects, or parts of them, are fetched ahead, and about so many bytes of them as they are stored."""
@@ -175,7 +172,7 @@ def _holding(at: int, offset: int) -> Iterator[None]:
         raise _GoneError(at, offset, e) from e
 
 
-class RangeReader:
+class OffsetReader:
     """Reads a range of each of some partitions that one journal keeps.
 
     Args:
@@ -227,8 +224,6 @@ class RangeReader:
                 continue
             for at in np.flatnonzero(self._next < self._ends).tolist():
                 raise self._hole(at)
-        counters = {f.name: getattr(self.counters, f.name) for f in fields(self.counters)}
-        _log.debug("read ranges of topic %r: %s", self._topic.name, counters, extra=event("ranges_read", **counters))
 
     # -- what the journal says ----------------------------------------------------------------------------------------
 
@@ -273,7 +268,7 @@ class RangeReader:
             with _holding(at, w.file.base_offset):
                 return at, open_l1(store, w, self._times)
 
-        def parts() -> Iterator[tuple[int, Opened, Chunk | None]]:
+        def parts() -> Iterator[tuple[int, Opened, L1Chunk | None]]:
             for at, o in self._ahead(opened, self._files(known), lambda w: 0):
                 groups = wanted_groups(o, self._times)
                 self.counters.l1_objects += o.metadata is not None
@@ -284,7 +279,7 @@ class RangeReader:
                     yield at, o, chunk
                 yield at, o, None
 
-        def fetched(part: tuple[int, Opened, Chunk | None]) -> tuple[int, Opened, Chunk | None]:
+        def fetched(part: tuple[int, Opened, L1Chunk | None]) -> tuple[int, Opened, L1Chunk | None]:
             at, o, chunk = part
             with _holding(at, o.wanted.file.base_offset):
                 return at, o, None if chunk is None else fetch_chunk(store, chunk, names)
