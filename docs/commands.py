@@ -1,8 +1,8 @@
 """Write docs/commands.md again from the commands' own help: `.venv/bin/python docs/commands.py`.
 
-A section begins with what its command says of itself: how it is called, what it does, its options. What stands below the
-line `BY_HAND` is written by hand and stays: details, a real run, the fields of the JSON. A command that has no section yet
-gets one, and the section of a command that is gone goes with it.
+A section begins with its command's own help: how it is called, what it does, its options. The text below the line `BY_HAND`
+is written by hand and stays: details, a real run, the fields of the JSON. A new command gets a section, and the section of a
+removed command is removed.
 """
 
 from __future__ import annotations

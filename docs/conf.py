@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-from l0gc import __version__  # noqa: E402 - behind the path that it is found on
+from l0gc import __version__  # noqa: E402 - after the path on which it is found
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = _PROJECT["urls"]["Source"]

@@ -54,7 +54,7 @@ def write(directory: Path) -> list[Path]:
 
 
 def _examples(page: str) -> str:
-    """An example keeps its lines, which `--help` does by a mark that is no text."""
+    """Keep the lines of examples, which `--help` does with a control character."""
     return re.sub(r"\x08\n(.*?)(?=\n\.SH|\Z)", r".nf\n\1\n.fi", page, flags=re.DOTALL)
 
 

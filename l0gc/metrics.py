@@ -17,7 +17,7 @@ REFUSED: Final = 4
 """The exit code of a run that was refused for safety."""
 
 LABELS: Final = ("url", "command", "step")
-"""Of every metric: the cluster, the command that ran, and which of its steps it is about; `gc` has several."""
+"""Every metric has these: the cluster, the command that ran, and which of its steps; `gc` has several."""
 
 LAST_RUN: Final = "l0gc_last_run_"
 """What the names of a Pushgateway's gauges begin with where a counter would have to be added up."""
@@ -97,8 +97,8 @@ _KINDS: Final = {
 """What a vacuum deletes, by the names in its result."""
 
 METRICS: Final = (
-    # -- of every run, from what `Run` says beside its result
-    _counter("runs", _ALL, "run.one", "Runs that ended, whatever became of them."),
+    # -- of every run: what `Run` adds to its result
+    _counter("runs", _ALL, "run.one", "Runs that ended, with any result."),
     _counter("failed_runs", _ALL, "run.failed", "Runs that ended with another exit code than 0."),
     _counter("safety_blocks", _ALL, "run.refused", "Runs that were refused for safety or by a pause (exit code 4)."),
     _gauge("exit_code", _ALL, "run.exit_code", "The exit code of the last run."),
@@ -111,7 +111,7 @@ METRICS: Final = (
     _gauge("epoch_lag", "compute-watermark sweep status", "lag_epochs", "The cluster epoch less M."),
     _gauge(
         "lowest_partition_gc_epoch", "compute-watermark status", "lowest_gc_epoch",
-        "The lowest M(p) of all partitions; absent if there are none.",
+        "The lowest M(p) of all partitions; absent without partitions.",
     ),
     _gauge(
         "held_back_partitions", "compute-watermark status", "held_back_by",
@@ -131,7 +131,7 @@ METRICS: Final = (
     _gauge("eligible_bytes", "compute-watermark", "listing.eligible_bytes", "The bytes of those objects."),
     _gauge(
         "unparsable_keys", "compute-watermark sweep", "unparsable",
-        "Keys among the L0 objects that are no L0 keys; they are never deleted.",
+        "Keys among the L0 objects that are not L0 keys; they are never deleted.",
     ),
     # -- housekeep
     _counter("ticks", "housekeep", "ticked", "Runs in which the cluster epoch moved."),
@@ -180,7 +180,7 @@ METRICS: Final = (
         )
     ),
     _counter("vacuum_objects_failed", "vacuum", "failed", "Objects that a vacuum could not delete."),
-    _gauge("vacuum_unparsable_keys", "vacuum", "unparsable", "Keys among L1 that are no L1 keys; they are never deleted."),
+    _gauge("vacuum_unparsable_keys", "vacuum", "unparsable", "Keys among L1 that are not L1 keys; they are never deleted."),
     _gauge("l1_live_objects", "vacuum", "l1.live_objects", "L1 and index objects that journals name."),
     _gauge("l1_live_bytes", "vacuum", "l1.live_bytes", "The bytes of those objects."),
     _gauge("l1_dropped_objects", "vacuum", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),

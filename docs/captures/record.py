@@ -6,8 +6,8 @@
 
 The session is the README's own text: the lines behind `$`, in two terminals. Without `--fresh` those that install are left
 out, and the l0gc that runs this is used. What the first terminal prints is typed into the second where the README says so.
-What is bound to differ from run to run, ids, times, sizes of what is compressed, is taken from the file as it is where
-nothing else on the line changed, so that a refresh shows in the diff only what is news.
+Ids, times and sizes of compressed data differ from run to run. A line in which nothing else changed is kept as it was, so
+that the diff of a refresh shows only real changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-import click  # noqa: E402 - behind the path that the others are found on
+import click  # noqa: E402 - after the path on which the others are found
 
 from docs.captures.scenes import FORMS, SCENES  # noqa: E402
 from docs.captures.terminal import Terminal, screen, shown  # noqa: E402
@@ -44,8 +44,8 @@ FLIGHTS = "/tmp/flights"
 WIDTHS = (80, 140)
 FIRST_SWEEP = "l0gc sweep"
 GOAL_SECONDS = 180
-"""How long a newcomer may wait for the first sweep, installing included. What is printed is the time by the clock. What is
-judged is the processor time of the whole session, which another program on the machine does not change."""
+"""How long a newcomer may wait for the first sweep, installing included. The time by the clock is printed. The limit applies
+to the processor time of the whole session, which another program on the machine does not change."""
 VARIES = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # ids
     r"|\b[0-9a-f]{20}(?:[0-9a-f]{20})?\b"  # keys of a server that is gone
@@ -262,7 +262,7 @@ def main() -> int:
         sys.stderr.write(f"README.md, {HEADING}: run `make captures`. The commands now say:\n")
         sys.stderr.writelines(session)
         return 1
-    README.write_text(replaced(README.read_text(), session))  # read again: somebody may have edited it meanwhile
+    README.write_text(replaced(README.read_text(), session))  # read again: it may have been edited since
     if options.readme_only:
         return 0
     captures = look()

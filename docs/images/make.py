@@ -4,8 +4,8 @@
     .venv/bin/python docs/images/make.py --all DIR three widths in light and dark, and a PDF, to look at
 
 Needs Chromium. The cluster is on a store in memory, whose clock is set: five days of ticks, uploads, reconciling and
-housekeeping go by as they would. Of the scans and the sweeps, which would take the objects themselves, the records are
-written, from one account of what lies at each epoch: what a scan sees is what was uploaded and not yet swept.
+housekeeping run as usual. Scans and sweeps would need the objects themselves, so only their records are written, from one
+account of what lies at each epoch: a scan sees what was uploaded and not yet swept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from l0gc.collect.attempts import Attempt, write_attempt  # noqa: E402 - behind the path that it is found on
+from l0gc.collect.attempts import Attempt, write_attempt  # noqa: E402 - after the path on which it is found
 from l0gc.collect.record import RunSummary, write_summary  # noqa: E402
 from l0gc.inspect.report.facts import gather  # noqa: E402
 from l0gc.inspect.report.page import render  # noqa: E402
@@ -141,7 +141,7 @@ def chromium(*args: str) -> None:
     """Run a browser without a window and without the network."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        raise SystemExit("there is no Chromium on the PATH")
+        raise SystemExit("Chromium is not on the PATH")
     with tempfile.TemporaryDirectory(prefix="l0gc-chromium-") as profile:
         quiet = ["quic", "gpu", "background-networking", "component-update", "sync"]
         command = [

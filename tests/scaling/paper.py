@@ -171,7 +171,7 @@ def _beside() -> str:
         ("a lifecycle rule", "0", dollars(0), "ages in whole days, nothing of M"),
     ]
     note = wrapped_below(
-        f"What is kept longer costs more than any listing. A day of uploads is {number(case.PER_S * DAY_S)} objects, or "
+        f"Keeping objects longer costs more than any listing. A day of uploads is {number(case.PER_S * DAY_S)} objects, or "
         f"{size(case.PER_S * DAY_S * case.OBJECT_BYTES)}: {dollars(uploaded)} for a month of having it. The bucket where "
         f"every job keeps up holds {size(case.KEPT_UP * case.OBJECT_BYTES)}, {dollars(kept)} a month; the one of 10^9 "
         f"objects {size(case.OBJECTS * case.OBJECT_BYTES)}."

@@ -293,7 +293,7 @@ MUTANTS = [
         39,
         "raised-for-ever",
         "l0gc/storage/boundary.py::Boundary.lift",
-        "there is no deadline for raising the boundary",
+        "raising the boundary has no deadline",
         _boundary_raised_for_ever,
         (f"{_LOG}::test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation",),
     ),
