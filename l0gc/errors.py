@@ -24,7 +24,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
 class L0gcError(Exception):
     """Base of all errors that l0gc raises on purpose.
 
-    `result` is what was done all the same, where a method of `l0gc.Cluster` raises it after its work.
+    `result` is the work that was done, if a method of `l0gc.Cluster` raises the error after it.
     """
 
     exit_code: ClassVar[int] = 1
@@ -112,7 +112,7 @@ class NotFoundError(L0gcError):
 
 
 class NotInitialisedError(NotFoundError):
-    """There is no l0gc cluster under this URL."""
+    """This URL holds no l0gc cluster."""
 
 
 class BucketNotFoundError(NotFoundError):
@@ -190,10 +190,10 @@ class StoreTimeoutError(StoreError):
 
 
 class OutputFailedError(L0gcError):
-    """Stdout, or the file in its place, takes nothing: its disk is full, or it is closed. It says nothing about the work."""
+    """Stdout, or the file in its place, cannot be written: its disk is full, or it is closed. The work may be done."""
 
 
-# -- a code of its own -------------------------------------------------------------------------------------------------
+# -- a separate exit code ----------------------------------------------------------------------------------------------
 
 
 class CheckFailedError(L0gcError):
@@ -205,7 +205,7 @@ class CheckFailedError(L0gcError):
 
 
 class StoppedError(L0gcError):
-    """The user stopped the run; what was under way is finished and reported, the rest is for another run."""
+    """The user stopped the run; work in progress is finished and reported, the rest is for another run."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

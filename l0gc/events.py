@@ -1,4 +1,4 @@
-"""The log of the library: each module's own logger, and beside the message what a machine reads of it."""
+"""The log of the library: each module has its own logger; a record has a message and machine-readable fields."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The epochs of a whole Arrow column of keys, without a Python object for each.
 
-The decision is `KeyLayout.parse`'s, put as the same regular expression and comparisons of digits: what is no L0 key there
-is none here (hazard 13).
+The decision is `KeyLayout.parse`'s, put as the same regular expression and comparisons of digits: both accept exactly the
+same keys as L0 keys (hazard 13).
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class KeyLayout:
         return found
 
     def shard_text(self, key: str) -> str:
-        """The digits of the shard in `key`, for people; whatever stands there in a foreign key."""
+        """The digits of the shard in `key`, for display; in a foreign key, whatever stands in their place."""
         start = len(self.data_prefix)
         return key[start : start + self._width("shard")]
 

@@ -44,11 +44,11 @@ class FileSettings:
     """What a settings file says.
 
     Attributes:
-        path: empty where there is none.
-        values: of everything, and of the context that was chosen, which comes first.
-        context: that one; None for none.
-        of_context: the names of the values that it has.
-        contexts: the names of all that are there.
+        path: empty without a file.
+        values: the settings of the whole file and of the chosen context, which wins.
+        context: the chosen context, or None.
+        of_context: the names of the values that it sets.
+        contexts: the names of all contexts.
     """
 
     path: str = ""
@@ -78,14 +78,14 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
     if not path:
         if context is not None:
             raise UsageError(
-                f"there is no settings file with a context {context!r}: write [contexts.{context}] into {default_file()}"
+                f"no settings file with a context {context!r} was found: write [contexts.{context}] into {default_file()}"
             )
         return FileSettings()
     values = _read(path)
     contexts = values.pop(_CONTEXTS, {})
     if not isinstance(contexts, dict) or not all(isinstance(c, dict) for c in contexts.values()):
         raise UsageError(
-            f"the config file {path} has contexts that are no tables; write [contexts.NAME] above a context's settings"
+            f"the config file {path} has contexts that are not tables; write [contexts.NAME] above a context's settings"
         )
     chosen = context if context is not None else values.pop(_CONTEXT, None)
     values.pop(_CONTEXT, None)

@@ -92,7 +92,7 @@ class Boundary:
         self._runtime = runtime
 
     def read(self) -> tuple[int, str | None, int]:
-        """The boundary (0 if there is none), its ETag, and the store's clock when it was read."""
+        """The boundary (0 if it does not exist), its ETag, and the store's clock when it was read."""
         try:
             stored = self._store.get(self.key)
         except ObjectNotFoundError as e:
@@ -139,5 +139,5 @@ class Boundary:
 
 
 def within(earlier_ms: int, later_ms: int, limit_ms: int) -> bool:
-    """Whether less than `limit_ms` has passed, as far as the store's clock can be believed."""
+    """Whether less than `limit_ms` has passed, if the store's clocks differ by at most `CLOCKS_DIFFER_MS`."""
     return -CLOCKS_DIFFER_MS <= later_ms - earlier_ms < limit_ms

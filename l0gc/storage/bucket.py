@@ -28,7 +28,7 @@ MOVES = "moves objects to another storage class"
 
 
 class BucketSettings:
-    """The settings of a store's bucket. Methods raise `StoreError` where the store or the credentials do not tell."""
+    """The settings of a store's bucket. Methods raise `StoreError` if the store or the credentials do not show them."""
 
     def __init__(self, store: Connection) -> None:
         self._store, self._bucket = store, store.config.bucket
@@ -39,12 +39,12 @@ class BucketSettings:
             r = self._store.call(
                 "head", "lifecycle", lambda: self._store.client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
             )
-        except ObjectNotFoundError:  # S3 answers 404 where there is none
+        except ObjectNotFoundError:  # S3 answers 404 without a configuration
             return []
         return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
 
     def object_lock(self) -> str:
-        """The default retention as text, `enabled` if there is a lock without one, empty if there is no lock."""
+        """The default retention as text, `enabled` for a lock without one, empty without a lock."""
         try:
             r = self._store.call(
                 "head", "object-lock", lambda: self._store.client.get_object_lock_configuration(Bucket=self._bucket)
@@ -61,7 +61,7 @@ class BucketSettings:
         return f"{keep.get('Mode', '?')}, {length}"
 
     def credentials_from(self) -> str:
-        """Where the credentials were found, e.g. `env`; never the credentials. Empty if there are none."""
+        """Where the credentials were found, e.g. `env`; never the credentials. Empty without credentials."""
         found = self._store.session.get_credentials()
         return "" if found is None else str(found.method)
 

@@ -1,8 +1,8 @@
 """Bulk work through obstore, which does in Rust what boto3 does in Python at many times the CPU: listing, ranges, deletes.
 
-What makes it safe: nothing is concluded from its errors, whose wording is all there is of them. A delete that is not known
-to have succeeded as a whole is asked for again through boto3, which tells of each key; a delete is idempotent. And only keys
-that cannot be read in two ways are deleted here, so that no client's idea of escaping decides what goes.
+What makes it safe: nothing is concluded from its errors, which consist of their wording alone. A delete that is not known to
+have succeeded as a whole is sent again through boto3, which reports on each key; a delete is idempotent. And only keys that
+cannot be read in two ways are deleted here, so that no client's idea of escaping decides what goes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that lie closer than this are fetched as one."""
 _AMBIGUOUS: Final = re.compile(r"[^A-Za-z0-9._/\n-]|//|(?:^|/)\.{0,2}(?:/|$)", re.MULTILINE)
-"""What a key may hold that URLs, XML or paths know another form of; keys are looked at a line each."""
+"""Characters and parts of a key that have another form in URLs, XML or paths; keys are searched one to a line."""
 
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
 
 
 def without_answer(e: Exception) -> str:
-    """What obstore says of a request, without the store's answer, which may repeat the session token that was sent."""
+    """obstore's error message without the store's answer, which may repeat the session token that was sent."""
     return _ANSWER.sub(r"\1", str(e)).splitlines()[0]
 
 
@@ -105,7 +105,7 @@ class Bulk:
     def delete(self, keys: Sequence[str]) -> bool:
         """Delete up to `PAGE_SIZE` keys in one request, sent once; whether all are gone for certain.
 
-        If not, some may be gone, and somebody else has to ask again; nothing was sent if a key is none for this.
+        If not, some may be gone, and the caller has to delete them in another way; nothing is sent if a key is ambiguous.
         """
         import obstore
         from obstore.exceptions import BaseError

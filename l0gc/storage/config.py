@@ -12,7 +12,7 @@ from l0gc.errors import UsageError
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-"""Where the environment names them, the first one first. boto3 reads some of these by itself, obstore others."""
+"""The variables that name them, the first one first. boto3 reads some of these on its own, obstore others."""
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 

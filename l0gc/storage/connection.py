@@ -97,7 +97,7 @@ class Connection:
         """One that boto3 knows and nobody gave us: obstore, and executors, would go to AWS's bucket of that name."""
         if not self.config.endpoint_url and not _OF_AWS.fullmatch(endpoint):
             raise UsageError(
-                f"the AWS configuration names an endpoint of its own for S3 ({urlsplit(endpoint).hostname}); give it as "
+                f"the AWS configuration names another endpoint for S3 ({urlsplit(endpoint).hostname}); give it as "
                 "--endpoint-url or AWS_ENDPOINT_URL_S3, so that every request goes there"
             )
 
@@ -181,7 +181,7 @@ class Connection:
         return StoreError(f"{self.full(key)}: {status} {code} {message}".rstrip())
 
     def no_credentials(self) -> AccessDeniedError:
-        """The error where there are none."""
+        """The error of a request without credentials."""
         return AccessDeniedError(
             f"no credentials for {self.config.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"
         )

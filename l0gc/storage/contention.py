@@ -12,7 +12,7 @@ once, as a newcomer does. After a second conflict these two let a few entries pa
 further one, so that many of them spread out.
 
 A writer that is alone appends without reading. After every twelfth entry it leaves a gap, since otherwise a newcomer would
-always come too late.
+lose every offset.
 
 Safety does not depend on any of this: two writers that append at once are a conflict like any other, and a turn that is not
 taken costs time.

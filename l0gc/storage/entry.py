@@ -39,7 +39,7 @@ Millis = Annotated[int, msgspec.Meta(ge=0)]
 class Entry(msgspec.Struct, array_like=True, frozen=True):
     """What an offset of the log holds.
 
-    `id` tells whose entry it is, which settles an append whose reply was lost; `time_ms` is the store's clock, and never
+    `id` shows whose entry it is, which settles an append whose reply was lost; `time_ms` is the store's clock, and never
     goes back from one entry to the next.
     """
 
@@ -93,7 +93,7 @@ def encode_entry(key: str, entry: Entry) -> bytes:
 
 
 def decode_entry(key: str, body: bytes) -> Entry:
-    """The entry that `key` holds. Raises `CorruptObjectError`: it is none, or not the one that was written there."""
+    """The entry that `key` holds. Raises `CorruptObjectError`: it is not an entry, or was not written there."""
     return unpack(key, body, _ENTRY, ENTRY_LIMIT)
 
 
@@ -136,7 +136,7 @@ def _content(key: str, packed: memoryview, limit: int) -> Any:
         return content
     if kind != _ZSTD:
         raise CorruptObjectError(f"{key} is packed in a way that this l0gc does not know")
-    # A frame tells its size, and memory is taken by that: so it is looked at first.
+    # A frame states its size, and that much memory is taken: so the size is checked first.
     size = zstandard.get_frame_parameters(content).content_size
     if size > limit:
         raise CorruptObjectError(f"{key} would unpack to more than {limit:,} bytes")

@@ -1,7 +1,7 @@
-"""What a bucket on S3 keeps beside its current objects: old versions, delete markers and unfinished uploads.
+"""What a bucket on S3 keeps in addition to its current objects: old versions, delete markers and unfinished uploads.
 
-Nothing is decided here. What is deleted is named by key and version id, so a version that somebody writes meanwhile is
-never touched by a request that was made for an older one.
+Nothing is decided here. Deletes name a key and a version id, so a request that was made for one version never touches a
+newer one.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ TRUNCATE_MIN_AGE_MS: Final = 15 * 60_000
 APPEND_DEADLINE_S: Final = 30.0
 """How long an ambiguous append is settled before its outcome is reported as unknown; far below the age above."""
 KEPT_CHECKPOINTS: Final = 2
-"""The newest, and the one before it, for readers on their way."""
+"""The newest, and the one before it, for readers that have just listed it."""
 _REPLAYS: Final = 8
 _CONNECTS: Final = 3
 _WINDOW: Final = 16
@@ -151,7 +151,7 @@ class SharedLog:
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
                 continue
-            # Where that took long, a sleeper may have re-created what was truncated meanwhile.
+            # If that took long, a sleeper may have re-created what was truncated in between.
             slept = (self._runtime.clock.monotonic() - began) * 1000 >= self.min_age_ms / 3
             read_ms = max((e.date_ms for e in entries), default=folder.date_ms)
             if self.boundary.if_due(0 if slept else folder.date_ms, read_ms)[0] > start + 1:
@@ -193,7 +193,7 @@ class SharedLog:
             window = min(_WINDOW, 2 * window)
 
     def _get_if_there(self, offset: int) -> Landed | int:
-        """The entry at `offset`, or the store's clock when there was none."""
+        """The entry at `offset`, or the store's clock when it did not exist."""
         try:
             return self.get(offset)
         except ObjectNotFoundError as e:
@@ -260,7 +260,7 @@ class SharedLog:
             slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
             # Either the offset was re-created after a truncation, or the entry landed and was truncated since, inside
-            # a checkpoint. Only the minimum age tells them apart, and the age of an entry that was found is not known.
+            # a checkpoint. Only the minimum age distinguishes them, and the age of an entry that was found is unknown.
             if doubt is not None or owner is not None or slept or not within(date, seen_ms, self.min_age_ms):
                 raise self._unknown(offset, overtaken) from overtaken
             raise overtaken

@@ -28,7 +28,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a store says of an object without its content."""
+    """The metadata of an object."""
 
     size: int
     etag: str
@@ -192,7 +192,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        """As `delete`, but sent once, so that the caller hears of each `ThrottledError` and sets its pace by it."""
+        """As `delete`, but sent once, so that each `ThrottledError` reaches the caller, which adapts its pace."""
         ...
 
     def discard(self, folder: str) -> None:

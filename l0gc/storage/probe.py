@@ -70,7 +70,7 @@ def _conditional_create(store: ObjectStore, folder: str, put: Callable[[str, Cal
             "offset, so l0gc cannot keep a cluster there"
         )
     if store.get(f"{folder}condition").body != b"first":
-        raise StoreUnfitError("the store refused a conditional create, but wrote it all the same")
+        raise StoreUnfitError("the store refused a conditional create, but still wrote the object")
 
 
 def _conditional_replace(store: ObjectStore, folder: str) -> None:
@@ -105,7 +105,7 @@ def _conditional_replace(store: ObjectStore, folder: str) -> None:
     with suppress(ObjectNotFoundError):
         if store.get(key).body == b"third":
             return
-    raise StoreUnfitError("the store refused a conditional replace, but wrote it all the same")
+    raise StoreUnfitError("the store refused a conditional replace, but still wrote the object")
 
 
 def _listing(store: ObjectStore, folder: str, put: Callable[[str, Callable[[str], object]], None]) -> None:

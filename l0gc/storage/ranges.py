@@ -66,7 +66,7 @@ class RangeReader:
 
 
 ReadRound = Callable[[Sequence[KeyRange], int], Iterable[KeyRange]]
-"""Reads each of these ranges up to so many pages, and tells what is left."""
+"""Reads each of these ranges up to so many pages, and returns what is left."""
 
 
 def read_in_rounds(

@@ -29,12 +29,12 @@ _log: Final = logging.getLogger(__name__)
 S = TypeVar("S")
 
 CHECKPOINT_BYTES: Final = 256 << 10
-"""A checkpoint of less than this is cheap, so what is behind it need not weigh more."""
+"""A checkpoint of less than this is cheap, so the entries after it need not weigh more."""
 CHECKPOINT_EVERY: Final = 64
 """Entries after a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, even if housekeeping
-never runs. Behind a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
+never runs. After a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
 _CHECKPOINT_SHARE: Final = 2
-"""What lies after a checkpoint weighs so many times as much as it does when the next one is due. So all checkpoints
+"""The next checkpoint is due when the entries after the last one weigh so many times as much as it does. So all checkpoints
 together cost half of what the entries cost, and the newest one; and a replay reads at most three times the state."""
 _OVERDUE: Final = 1.25
 """The writer whose entry makes a checkpoint due writes it. The others wait for a quarter more, and check whether it has."""
@@ -48,7 +48,7 @@ _MAX_CONFLICTS: Final = 1000
 _MAX_READS: Final = 200
 """A writer that has read the log so many times appends, even if it seems to be another's turn."""
 PROPOSE_DEADLINE_S: Final = 300.0
-"""Nor is one that has been losing for so long."""
+"""A writer that has been losing for so long is not making progress either."""
 
 
 class StateMachine(Protocol[S]):
@@ -104,7 +104,7 @@ class Replica(Generic[S]):
             return self._state
 
     def peek(self) -> S:
-        """The state without waiting for a change that is under way, and perhaps half changed; for hints alone."""
+        """The state without waiting for a change in progress, so perhaps half changed; only for hints."""
         return self._state
 
     def replay(self) -> None:
@@ -230,7 +230,7 @@ class Replica(Generic[S]):
         self._take([landed], landed.date_ms)
         self._turns.landed([landed.writer])
         if self.checkpoint_due():
-            # The entry has landed, whatever becomes of the checkpoint; another writer will keep the state.
+            # The entry has landed, even if the checkpoint fails; another writer will keep the state.
             with suppress(L0gcError):
                 self._checkpoint_in_turn(was_due)
         return True
@@ -274,7 +274,7 @@ class Replica(Generic[S]):
         if was_due:
             if self._behind < _OVERDUE * self._due_weight:
                 return
-            with suppress(ObjectNotFoundError):  # truncated meanwhile, after a newer one
+            with suppress(ObjectNotFoundError):  # truncated in between, after a newer one
                 newest = self.log.newest_checkpoint()
                 if newest is not None and self.checkpoint_offset < newest[0] <= self.offset:
                     self._kept(*newest)

@@ -1,7 +1,7 @@
 """The boto3 session of a bucket: where credentials and the region come from.
 
-Every store has a session of its own, since credentials are not shared; what botocore knows about S3 is read once for all
-of them. Parsing it is most of what a client costs, and each task on Spark makes a store.
+Every store has its own session, since credentials are not shared; botocore's description of S3 is read once for all of them.
+Parsing it is most of what a client costs, and each task on Spark makes a store.
 """
 
 from __future__ import annotations

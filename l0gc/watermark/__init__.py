@@ -1,6 +1,6 @@
 """M: what each partition may still need, what the whole cluster may, and the one place where that is published.
 
-`publish` is for systems that keep a log of their own: see `external_log.py`.
+`publish` is for systems that keep their own log: see `external_log.py`.
 """
 
 from __future__ import annotations

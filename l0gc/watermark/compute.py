@@ -1,8 +1,8 @@
 """The watermark M (pure): every L0 object at epoch M and below may be deleted.
 
-`M = min(cluster epoch at the snapshot, min over its partitions of M(p))`. It is safe however old what is known of the
-partitions is, since M(p) never goes down; and under topics created meanwhile, since those admit nothing at or below the
-snapshot's epoch (hazard 5). Source: the cluster-epoch concept of Redpanda Cloud Topics.
+`M = min(cluster epoch at the snapshot, min over its partitions of M(p))`. It is safe with any older reading of the
+partitions, since M(p) never goes down; and with topics created since, because those admit nothing at or below the snapshot's
+epoch (hazard 5). Source: the cluster-epoch concept of Redpanda Cloud Topics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Holders:
     """Which partitions may still need an epoch: those whose M(p) is below it.
 
     Attributes:
-        lowest: the partition with the lowest M(p), as text; empty if there are no partitions.
+        lowest: the partition with the lowest M(p), as text; empty without partitions.
         gc_epochs: every M(p) that there is, in order.
         counts: how many partitions there are up to each of them.
     """
@@ -70,7 +70,7 @@ def check_epochs(cluster_epoch: int, highest_known: int, source: str, way_out: s
     """Refuse when the bucket knows an epoch that the cluster has not reached (hazard 10).
 
     Args:
-        cluster_epoch: read after everything that `highest_known` comes from, since uploads go on meanwhile.
+        cluster_epoch: read after everything that `highest_known` comes from, since uploads continue.
         highest_known: the highest epoch found there.
         source: where, for the message.
         way_out: what that looks like, and what to do.

@@ -87,7 +87,7 @@ class ExternalFiles:
             CorruptObjectError, UsageError: a file cannot be what it is given as.
         """
         finished = self.expect_partitions is None
-        # The reports first: one that was made meanwhile may be above the snapshot's epoch.
+        # The reports first: one that was made after the snapshot may be above its epoch.
         reported = _read(self.reports, _REPORTS, open_store, parallel, finished=finished)
         listed = _read(self.partitions, _PARTITIONS, open_store, parallel, finished=finished)
         partitions = _keys(self.partitions, listed)
@@ -140,12 +140,12 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
     marker = place.marker()
     if finished and place.is_folder and marker is None:
         raise ExternalLogError(
-            f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or say how "
-            "many partitions there are, with --expect-partitions"
+            f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give the "
+            "number of partitions as --expect-partitions"
         )
     files = place.files()
     if not files:
-        raise NotFoundError(f"there is no file {path}, nor any .parquet, .csv or .ndjson in a folder of that name")
+        raise NotFoundError(f"no file {path} exists, and no folder of that name with a .parquet, .csv or .ndjson in it")
     table = pa.concat_tables(parallel.map(lambda f: read_table(f.name, _body_of(f), needed), files))
     if finished and place.is_folder and place.marker() != marker:
         raise ExternalLogError(
@@ -167,7 +167,7 @@ class _Place(Protocol):
     is_folder: bool
 
     def marker(self) -> object | None:
-        """What distinguishes the folder's `_SUCCESS` from another one of that name; None if there is none."""
+        """What distinguishes the folder's `_SUCCESS` from another one of that name; None if it does not exist."""
         ...
 
     def files(self) -> list[_File]:
@@ -241,15 +241,13 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
     """
     kind = _SUFFIX.search(name)
     if kind is None:
-        raise UsageError(
-            f"{name} is of no kind that is known: .parquet, .csv or .ndjson, the latter two perhaps with .gz"
-        )
+        raise UsageError(f"{name} is not of a known kind: .parquet, .csv or .ndjson; .csv and .ndjson perhaps with .gz")
     try:
         table = _parsed(kind[1], _unpacked(name, body) if kind[2] else body, name)
-        table.validate(full=True)  # pyarrow takes text that is no UTF-8, and falls over it later
+        table.validate(full=True)  # pyarrow accepts text that is not UTF-8, and fails over it later
         missing = [c for c in needed if c not in table.schema.names]
         if missing:
-            raise UsageError(f"{name} has no column {missing[0]!r}, but {', '.join(table.schema.names)}")
+            raise UsageError(f"{name} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
         _check_columns(name, table.schema)
         nothing = {c: pa.nulls(table.num_rows, t) for c, t in _TYPES.items()}
         table = pa.table({c: table[c].cast(t) if c in table.schema.names else nothing[c] for c, t in _TYPES.items()})
@@ -262,13 +260,13 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
 
 
 def _check_columns(name: str, schema: pa.Schema) -> None:
-    """Refuse what a cast would turn into a number though it was none, and a column that is there twice."""
+    """Refuse values that are not numbers but that a cast would turn into them, and a column that occurs twice."""
     for column in (c for c in schema.names if c in _TYPES):
         if schema.names.count(column) > 1:
             raise UsageError(f"{name} has more than one column {column!r}")
         kind = schema.field(column).type
         if _TYPES[column] == pa.int64() and (pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
-            raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, where whole numbers belong")
+            raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, which must hold whole numbers")
 
 
 def _unpacked(name: str, body: bytes) -> bytes:

@@ -1,14 +1,14 @@
-"""M for a system that keeps a replicated log of its own: its epoch, its partitions and its reports, l0gc's rules.
+"""M for a system that keeps its own replicated log: its epoch, its partitions and its reports, l0gc's rules.
 
 The cluster was initialised with `external_log`, so l0gc neither advances its epoch nor takes data, and M is computed in no
-other way. What makes it safe is what makes it safe elsewhere: partitions and epoch are of one snapshot, and M is capped at
-that epoch; a partition without a report counts with its revision - 1, or holds everything where no revision is known; a
-report above the epoch is refused; M never goes down, and neither does the epoch that is published with it, which is all that
-l0gc knows of the other log's past. A report of a topic's former incarnation is below the new one's revision, so it may be
-taken for the new one's: M is lower then, never higher.
+other way. It is safe for the usual reasons: partitions and epoch are of one snapshot, and M is capped at that epoch; a
+partition without a report counts with its revision - 1, or holds everything if its revision is unknown; a report above the
+epoch is refused; M never goes down, and neither does the epoch that is published with it, l0gc's only record of the other
+log's past. A report of a topic's former incarnation is below the new one's revision, so it may be taken for the new one's: M
+is lower then, never higher.
 
-A list of partitions that lost some would put M too high. So fewer partitions than were published last, none at all, and
-reports of partitions that are not listed are refused, each unless it is said by name that it is meant.
+A list of partitions that lacks some would put M too high. So fewer partitions than were published last, none at all, and
+reports of partitions that are not listed are each refused unless they are allowed by name.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def _check_count(found: int, theirs: ExternalLog, published: PublishedWatermark 
     """Refuse a list of partitions that may have lost some."""
     if not found and not theirs.allow_no_partitions:
         raise ExternalLogError(
-            f"there are no partitions, so M would be the cluster epoch {theirs.cluster_epoch} and everything up to it "
-            "could go; if that is meant, say --allow-no-partitions"
+            f"the list of partitions is empty, so M would be the cluster epoch {theirs.cluster_epoch} and everything up to "
+            "it could go; if that is meant, give --allow-no-partitions"
         )
     last = published.partitions if published is not None else -1
     if 0 < found < last and not theirs.allow_fewer_partitions:

@@ -14,11 +14,11 @@ from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
 
 SAMPLES: Final = 5
-"""How many keys that are no L0 keys are named."""
+"""How many keys that are not L0 keys are named."""
 
 
 class EpochRow(msgspec.Struct, frozen=True, array_like=True):
-    """What the bucket holds at one epoch; `epoch` is None for keys that are no L0 keys.
+    """What the bucket holds at one epoch; `epoch` is None for keys that are not L0 keys.
 
     `sample_key` is the lowest of the keys; `oldest_ms` is when the oldest object was written, by the store's clock, 0 if an
     inventory does not say. The noncurrent ones are versions that a delete or another version covers: no objects any more,
@@ -47,7 +47,7 @@ class EpochRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Histogram(msgspec.Struct):
-    """A row for each epoch, and a few of the keys that are no L0 keys, the lowest ones."""
+    """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones."""
 
     rows: dict[int | None, EpochRow] = {}
     samples: list[str] = []

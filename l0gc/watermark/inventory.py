@@ -4,7 +4,7 @@ An inventory stands in for the live listing and is days old. It decides nothing:
 controller's snapshot as always, and what the inventory adds is what the bucket held, so an epoch above the cluster epoch is
 found in it as in a listing (hazard 10). A sweep never uses one.
 
-What is uncertain is refused: a manifest that does not match its checksum, another bucket's, a CSV file without column
+Anything uncertain is refused: a manifest that does not match its checksum, another bucket's, a CSV file without column
 names.
 """
 
@@ -64,7 +64,7 @@ class InventoryFile(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What the bucket `source_bucket` held at `taken_ms`, as far as the manifest says; both are None if it does not.
+    """What the bucket `source_bucket` held at `taken_ms`; each is None if the manifest does not state it.
 
     `columns` names those of a CSV file, in order; files of the other formats name their own.
     """
@@ -101,13 +101,13 @@ def read_inventory(url: str, bucket: str, read: Read) -> Inventory:
         bucket: the one that it has to be of.
 
     Raises:
-        NotFoundError: there is nothing there.
-        CorruptObjectError: it does not match its checksum, or is no manifest.
-        UsageError: it is another bucket's, or of a format that is not known.
+        NotFoundError: nothing exists there.
+        CorruptObjectError: it does not match its checksum, or is not a manifest.
+        UsageError: it is another bucket's, or of an unknown format.
     """
     body = read(url)
     if body is None:
-        raise NotFoundError(f"there is no inventory manifest {url}")
+        raise NotFoundError(f"the inventory manifest {url} does not exist")
     folder, _, name = url.rpartition("/")
     folder = f"{folder}/" if folder or url.startswith("/") else "./"
     inventory = (_linked if name == _SYMLINK else _listed)(url, body, folder, read)
@@ -126,13 +126,13 @@ def _listed(url: str, body: bytes, folder: str, read: Read) -> Inventory:
         manifest = _MANIFESTS.decode(body)
         taken_ms = int(manifest.creation_timestamp)
     except (msgspec.DecodeError, ValueError) as e:
-        raise CorruptObjectError(f"{url} is no manifest of an S3 Inventory: {e}") from e
+        raise CorruptObjectError(f"{url} is not a manifest of an S3 Inventory: {e}") from e
     kind = manifest.file_format.lower()
     if kind not in _SUFFIXES.values():
         raise UsageError(f"{url} has files of format {manifest.file_format!r}; CSV, ORC and Parquet can be read")
     wrong = [f for f in manifest.files if f.md5 and not _MD5.fullmatch(f.md5.lower())]
     if wrong:
-        raise CorruptObjectError(f"{url} gives {wrong[0].md5!r} as the MD5 checksum of {wrong[0].key}, which is none")
+        raise CorruptObjectError(f"{url} gives {wrong[0].md5!r} for {wrong[0].key}, which is not an MD5 checksum")
     base = f"s3://{_ARN.sub('', manifest.destination_bucket, count=1)}/"
     files = [
         InventoryFile(base + f.key if folder.startswith("s3://") else _copied(f.key, folder), f.size, f.md5.lower())
@@ -148,12 +148,12 @@ def _linked(url: str, body: bytes, folder: str, read: Read) -> Inventory:
     files = [InventoryFile(line) for line in lines if line]
     strange = [f.url for f in files if not f.url.startswith("s3://") or _format(f.url) is None]
     if strange:
-        raise CorruptObjectError(f"{url} names {strange[0]!r}, which is no s3:// URL of a CSV, ORC or Parquet file")
+        raise CorruptObjectError(f"{url} names {strange[0]!r}, which is not an s3:// URL of a CSV, ORC or Parquet file")
     hive = _HIVE.match(folder)
     taken_ms = None
     folders = [folder]
     if hive is not None:
-        with suppress(ValueError):  # digits that are no time: it is not known then
+        with suppress(ValueError):  # digits that are not a time: it is unknown then
             taken = datetime.strptime(f"{hive[2]}-{hive[3]}", "%Y-%m-%d-%H-%M").replace(tzinfo=UTC)
             taken_ms = int(taken.timestamp() * 1000)
         folders.append(f"{hive[1] or ''}{hive[2]}T{hive[3]}Z/")
@@ -168,7 +168,7 @@ def _linked(url: str, body: bytes, folder: str, read: Read) -> Inventory:
     kinds = {_format(f.url) for f in files}
     if len(kinds) > 1 or CSV in kinds:
         raise UsageError(
-            f"{url} names files whose columns only a manifest names, and there is none beside it: give manifest.json"
+            f"{url} names files whose columns only a manifest names, but no manifest lies next to it: give manifest.json"
         )
     return Inventory(next(iter(kinds), None) or PARQUET, files, None, taken_ms)
 

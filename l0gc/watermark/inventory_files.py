@@ -46,7 +46,7 @@ _TOLD: Final = (pa.ArrowException, OSError, EOFError, zlib.error)
 def histogram_of(
     path: str, name: str, kind: str, csv_columns: Sequence[str], keys: KeyColumns, bucket: str
 ) -> pa.Table:
-    """A row for each epoch in one inventory file, with null for keys that are no L0 keys.
+    """A row for each epoch in one inventory file, with null for keys that are not L0 keys.
 
     Args:
         path: where it is on this machine.
@@ -96,7 +96,7 @@ def _counted(batch: pa.RecordBatch, name: str, keys: KeyColumns, *, encoded: boo
     wanted = keys.below(batch[KEY])
     if DELETE_MARKER in batch.schema.names:
         marker = batch[DELETE_MARKER]
-        wanted = pc.and_not(wanted, pc.and_kleene(marker, pc.is_valid(marker)))  # an unknown one is none
+        wanted = pc.and_not(wanted, pc.and_kleene(marker, pc.is_valid(marker)))  # null means not a marker
     if not pc.all(wanted).as_py():
         batch = batch.filter(wanted)
     if batch[SIZE].null_count:

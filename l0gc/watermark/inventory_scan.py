@@ -1,7 +1,7 @@
 """An S3 Inventory in place of the listing: tasks fetch its files, check them, count and add up.
 
 A file counts only if it is the one that the manifest means: its MD5 is compared before a row of it is read. A task holds a
-batch of rows; a file that comes from S3 waits in the temporary directory meanwhile.
+batch of rows; a file that comes from S3 is kept in the temporary directory for that time.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _at_hand(store: ObjectStore, config: StoreConfig, file: InventoryFile) -> It
     """The path of a file on this machine, when it is what the manifest says."""
     if not file.url.startswith("s3://"):
         if not Path(file.url).is_file():
-            raise NotFoundError(f"there is no inventory file {file.url}, which its manifest names")
+            raise NotFoundError(f"the inventory file {file.url}, which its manifest names, does not exist")
         _check(file, *_size_and_md5(Path(file.url)))
         yield file.url
         return
@@ -98,7 +98,7 @@ def _at_hand(store: ObjectStore, config: StoreConfig, file: InventoryFile) -> It
                 digest.update(piece)
                 copy.write(piece)
         except ObjectNotFoundError as e:
-            raise NotFoundError(f"there is no inventory file {file.url}, which its manifest names") from e
+            raise NotFoundError(f"the inventory file {file.url}, which its manifest names, does not exist") from e
         copy.flush()
         _check(file, size, digest.hexdigest())
         yield copy.name

@@ -2,9 +2,9 @@
 
 The order of the reads is what makes it safe: the snapshot first (M is capped at its epoch, hazard 5), then what its
 partitions may still need, then the bucket, then the epoch once more, to be compared with all that was seen since (hazard
-10). What is published is read before all of it: a log that ends before what it says was set back (hazard 38). Where the
-reading is done, on Spark's executors or in this process, is the business of the source and the scan; what is decided is
-decided here. Nothing is written before the last refusal.
+10). `published.json` is read before all of it: a log that ends before the offset recorded there was set back (hazard 38).
+The source and the scan choose where to read, on Spark's executors or in this process; all decisions are made here. Nothing
+is written before the last refusal.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Pipeline:
 
     Args:
         source: the writers whose objects are collected.
-        scan: how the bucket is listed; None to leave that out. What is eligible is then not known, and a controller log
-            that went back is found out by the source and what is published alone.
+        scan: how the bucket is listed; None to leave that out. Then it is unknown what is eligible, and only the source
+            and what is published can show that a controller log went back.
     """
 
     def __init__(self, cluster: ClusterHandle, source: EpochSource, scan: BucketScan | None = None) -> None:

@@ -1,9 +1,9 @@
 """Scan snapshots: what compute-watermark saw in the bucket, a Parquet file for each run, a row for each epoch.
 
-They are for people: what is eligible, what is held by whom, and how that has changed. Nothing that deletes reads one, and
-neither does M: an object's own key and what is published decide whether it may go (`collect/plan.py`). So one that is
-lost, old or wrong costs a number and no data. They are checked all the same, since a wrong number sends people the wrong
-way: the totals carry a checksum over their key, which keeps them at their place, and one over the rows.
+They inform operators: what is eligible, what is held by whom, and how that has changed. Nothing that deletes or computes M
+reads one: an object's own key and the published M decide whether it may go (`collect/plan.py`). So a lost, old or wrong
+snapshot costs a number and no data. They are still checked, since a wrong number misleads operators: the totals carry a
+checksum that covers their key, so that a copy elsewhere is refused, and one over the rows.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ScanRow(msgspec.Struct, frozen=True):
     """What the bucket holds at one epoch.
 
     Attributes:
-        epoch: None for keys that are no L0 keys.
+        epoch: None for keys that are not L0 keys.
         oldest_ms: when the oldest of the objects was written, by the store's clock; 0 if an inventory does not say.
         held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
-        holders: how many partitions still may need it. Of none, an epoch is eligible, or newer than the run's snapshot.
+        holders: how many partitions still may need it. With 0, the epoch is eligible, or newer than the run's snapshot.
     """
 
     epoch: int | None
@@ -70,12 +70,12 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
         watermark: the M that the run computed; eligible is what lies at or below it.
         cluster_epoch: that of the run's snapshot.
         source: what was read: `listing` or `inventory`.
-        unparsable: keys that are no L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
-        oldest_eligible_ms: when the oldest eligible object was written; None if there is none, or if an inventory does not
-            say. So is `oldest_held_ms`, of those that are L0 objects and not eligible.
+        unparsable: keys that are not L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
+        oldest_eligible_ms: when the oldest eligible object was written; None without one, or if an inventory does not
+            say. `oldest_held_ms` is the same for L0 objects that are not eligible.
         noncurrent_objects: versions that a delete or another version covers. Only an inventory shows them; they are
             counted nowhere else.
-        merged_epochs: of so many epochs the first row is the sum; 0 if each has its own.
+        merged_epochs: the number of epochs that the first row sums up; 0 if each has its own row.
     """
 
     cluster_id: str
@@ -99,7 +99,7 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanSnapshot(msgspec.Struct, frozen=True):
-    """What a scan saw. `rows` are in order of epoch; what is no L0 key comes last, if there is any."""
+    """What a scan saw. `rows` are in order of epoch; a row for keys that are not L0 keys comes last, if any exist."""
 
     totals: ScanTotals
     rows: list[ScanRow]
@@ -202,7 +202,7 @@ _DECODER: Final = json_decoder(_Sealed)
 _UNREADABLE: Final = (
     pa.ArrowException, OSError, ValueError, MemoryError, CorruptObjectError, msgspec.MsgspecError, RecursionError,
 )  # fmt: skip
-"""What reading a file raises that is no snapshot; text that is no UTF-8 is a ValueError."""
+"""What reading raises if the file is not a snapshot; text that is not UTF-8 is a ValueError."""
 
 
 def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptScan:

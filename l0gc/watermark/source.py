@@ -1,12 +1,12 @@
-"""Where M comes from: what the collector knows of a cluster, and of the writers whose objects it deletes.
+"""Where M comes from: the collector's view of a cluster, and of the writers whose objects it deletes.
 
-The collector knows no journal and no other system's log. It knows a `ClusterHandle`, which says whose bucket this is and at
-which epoch, and an `EpochSource`, which says what the partitions may still need. Partitions come in units (a journal, a set
-of files), each summed up in a few numbers, so that nothing here grows with the number of partitions.
+The collector depends on no journal and no other system's log. It uses a `ClusterHandle`, which identifies the bucket's
+cluster and its epoch, and an `EpochSource`, which reports what the partitions may still need. Partitions come in units (a
+journal, a set of files), each summed up in a few numbers, so that nothing here grows with the number of partitions.
 
 What makes deletion safe: epoch and partitions of a source are of one moment, and M is capped at that epoch (hazard 5). A
-summary may be as old as it likes, since M(p) never goes down. A unit that cannot be read says the lowest that its
-partitions can be at, and is named (hazard 6).
+summary may be of any age, since M(p) never goes down. For a unit that cannot be read, the lowest epoch that its partitions
+can be at counts, and the unit is named (hazard 6).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAY_OUT: Final = (
     "the controller log looks restored from an old backup, or the object is foreign; nothing was published or deleted. "
     "Restore the newer controller log, or remove that object if it is not l0gc's"
 )
-"""What it means, and what to do, where the bucket knows an epoch above that of l0gc's own controller log."""
+"""What it means, and what to do, if the bucket holds an epoch above that of l0gc's own controller log."""
 
 UNRECONCILED: Final = "unreconciled"
 IDLE: Final = "idle"
@@ -46,7 +46,7 @@ another system's report says so; that system has not reported it."""
 class ClusterIdentity(NamedTuple):
     """Whose bucket this is, at which epoch, and what its L0 keys look like: all of one moment.
 
-    Of a cluster with an external log, l0gc's own epoch says nothing; see `publication.refuse_if_behind`.
+    With an external log, l0gc's own epoch has no meaning; see `publication.refuse_if_behind`.
     """
 
     cluster_id: str
@@ -83,17 +83,17 @@ class ClusterHandle(Protocol):
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
         """The units of the cluster's own writers as their logs are now, with what the cluster was at the last `identity`.
 
-        There are none where the log is external.
+        Empty if the log is external.
 
         Args:
             some: the only units to be read, by number.
-            keep: whether the process is to keep what it reads of them, because it goes on with it.
+            keep: whether the process keeps the states that it reads, because it will use them again.
         """
         ...
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A partition that may still need the epoch behind `gc_epoch`, why, and what moves it.
+    """A partition that may still need the epoch after `gc_epoch`, why, and what moves it.
 
     Attributes:
         partition: -1, and no topic, for a unit as a whole, which the reason names.
@@ -123,11 +123,11 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         unit: what messages call it: `journal 3`.
         gc_epochs: how many partitions there are at each M(p).
-        lowest: those with the lowest M(p), `HELD_BACK_SHOWN` at the most, in order of M(p), topic and partition.
-        highest_epoch: the highest epoch that the unit knows of, which shows a controller log that went back (hazard 10).
-        highest_in: what knows it, for the message.
-        error: why the unit cannot be read; `lowest` then says where that holds M.
-        damaged: whether that is because of what it holds, and not of what the store said.
+        lowest: those with the lowest M(p), at most `HELD_BACK_SHOWN`, in order of M(p), topic and partition.
+        highest_epoch: the highest epoch recorded in the unit, which shows a controller log that went back (hazard 10).
+        highest_in: where it is recorded, for the message.
+        error: why the unit cannot be read; `lowest` then shows where that holds M.
+        damaged: whether its content is the reason, and not an error of the store.
         end: where its log ended when it was read, see `publication.PublishedWatermark.ends`; None where that is not known.
     """
 
@@ -164,7 +164,7 @@ class EpochSource(Protocol):
 
     @property
     def snapshot_age_ms(self) -> int | None:
-        """How old the snapshot is at most, where others add objects meanwhile and `epoch_now` cannot show it; else None."""
+        """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
         ...
 
     @property

@@ -130,7 +130,7 @@ def test_an_inventory_that_is_not_what_it_should_be_is_refused(
             l0gc("compute-watermark", "--inventory", f"{inventories.config.url}{MANIFEST}", *args)
 
     refused(UsageError, "give one of the two", "--no-scan")
-    refused(NotFoundError, "there is no inventory manifest")
+    refused(NotFoundError, "the inventory manifest .* does not exist")
     put(inventories, made("CSV", [], source="another"))
     refused(UsageError, "inventory of bucket 'another'")
     put(inventories, good)
@@ -140,7 +140,7 @@ def test_an_inventory_that_is_not_what_it_should_be_is_refused(
     inventories.put(key, body[:-5])
     refused(CorruptObjectError, f"{key} is not the file that its manifest means")
     inventories.delete([key])
-    refused(NotFoundError, f"there is no inventory file .*{key}")
+    refused(NotFoundError, f"the inventory file .*{key}, which its manifest names, does not exist")
     above = Row(f"{store.config.prefix}{layout.format(0, EPOCH + 1, cluster.runtime.new_id())}", 1)
     put(inventories, an_inventory(store, inventories, more=(above,)))
     refused(EpochRegressionError, f"above the cluster epoch {EPOCH}")

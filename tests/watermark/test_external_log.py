@@ -74,7 +74,7 @@ def test_a_partition_without_a_report_counts_with_its_creation_or_holds_everythi
 
 def test_no_partitions_must_be_meant() -> None:
     cluster = external_cluster()
-    with pytest.raises(ExternalLogError, match="there are no partitions"):
+    with pytest.raises(ExternalLogError, match="the list of partitions is empty"):
         l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={}, gc_epochs={P0: 40})
     assert m(cluster) is None
     l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={}, gc_epochs={}, allow_no_partitions=True)

@@ -119,7 +119,7 @@ def test_a_manifest_without_a_checksum_is_read_and_none_at_all_is_not_found() ->
     inventory = made("Parquet", ROWS)
     del inventory.objects[MANIFEST.replace(".json", ".checksum")]
     assert len(at(inventory).files) == 2
-    with pytest.raises(NotFoundError, match="there is no inventory manifest s3://inventories/no"):
+    with pytest.raises(NotFoundError, match="the inventory manifest s3://inventories/no"):
         at(inventory, "no")
 
 
