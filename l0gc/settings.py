@@ -78,7 +78,7 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
     if not path:
         if context is not None:
             raise UsageError(
-                f"no settings file with a context {context!r} was found: write [contexts.{context}] into {default_file()}"
+                f"no settings file has a context {context!r}: write [contexts.{context}] into {default_file()}"
             )
         return FileSettings()
     values = _read(path)

@@ -103,7 +103,7 @@ def test_the_default_file_is_read_if_it_is_there(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert load_settings(None) == FileSettings()
     with pytest.raises(
-        UsageError, match=r"no settings file with a context 'prod': write \[contexts\.prod\] into .*config\.toml"
+        UsageError, match=r"no settings file has a context 'prod': write \[contexts\.prod\] into .*config\.toml"
     ):
         load_settings(None, "prod")
     default_file().parent.mkdir()

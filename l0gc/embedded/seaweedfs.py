@@ -1,6 +1,6 @@
 """Start and stop a private SeaweedFS, as an S3 server that keeps what a real one keeps.
 
-What is decided here, and what makes it safe:
+The decisions here, and what makes them safe:
 
 - **`weed mini`, not `weed server`.** `mini` starts the master, the volume server, the filer and the S3
   gateway one after the other, each as soon as the one before it answers: under a second. `server` starts
@@ -153,10 +153,10 @@ class SeaweedFS:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def wait(self, seconds: float) -> None:
-        """Return after `seconds`; `EmbeddedServerError` if the server ends by itself meanwhile."""
+        """Return after `seconds`; `EmbeddedServerError` if the server ends before, unasked."""
         server = self._running()
         if server.exited(seconds):
-            raise EmbeddedServerError(f"the embedded S3 server ended by itself; its log ends: {server.last_words()}")
+            raise EmbeddedServerError(f"the embedded S3 server ended unexpectedly; its log ends: {server.last_words()}")
 
     def stop(self) -> None:
         """Stop the server and remove what it left; does nothing if none runs, or in a forked child."""
@@ -239,12 +239,12 @@ class SeaweedFS:
 
 
 def find_weed() -> Path:
-    """The SeaweedFS program: beside this Python, where its wheel puts it, else on PATH."""
+    """The SeaweedFS program: next to this Python, where its wheel puts it, else on PATH."""
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
     if found is None:
         raise EmbeddedServerError(
-            f"the SeaweedFS program `weed` is neither beside {sys.executable} nor on PATH; "
+            f"the SeaweedFS program `weed` is neither next to {sys.executable} nor on PATH; "
             "install it with: pip install 'l0gc[server]'"
         )
     return Path(found)

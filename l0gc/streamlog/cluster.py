@@ -137,6 +137,6 @@ def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Cluster
 
 
 def identity_of(state: ControllerState) -> ClusterIdentity:
-    """What the controller's state says of the cluster to the collector."""
+    """The collector's view of the cluster, from the controller's state."""
     layout = KeyLayout(state.key_template, state.shards)
     return ClusterIdentity(state.cluster_id, state.epoch, layout, state.external_log)

@@ -1,8 +1,8 @@
 """Deleting a topic's oldest records, before an offset or before a time; Kafka's DeleteRecords.
 
-What is to be deleted is decided once, by the offsets that the partitions have as it begins: where a time is given, by the
-first record that is as new. Then each log start offset moves up, by the rules of `level_one/expire.py`. Nothing is deleted
-if one of the requested partitions has fewer records than that.
+The new log start offsets are decided once, from the partitions' offsets at the beginning: for a time, the first record that
+is as new. Then each log start offset moves up, by the rules of `level_one/expire.py`. Nothing is deleted if one of the
+requested partitions has fewer records than that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The format of a bucket: `l0gc/format.json`, written when a cluster is founded, and read once by each process.
 
-It names the version of the layout, the versions that may read and write it, and what a process has to know of the store
-before its first conditional write. A process that does not know a format goes no further than this object: what it would
-make of the rest is anybody's guess. So the object itself stays as it is in all formats to come: JSON, with these fields, and
-perhaps more. Delta's protocol versions are the model.
+It names the version of the layout, the versions that may read and write it, and the properties of the store that a process
+needs before its first conditional write. A process that does not know a format reads nothing but this object, since it could
+misread the rest. So the object itself stays as it is in all formats to come: JSON, with these fields, and perhaps more.
+Delta's protocol versions are the model.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | No
 
 
 def write_format(store: ObjectStore) -> Format:
-    """Write the format where there is none yet, before a cluster is founded. Raises what `check_format` raises."""
+    """Write the format unless it exists, before a cluster is founded. Raises what `check_format` raises."""
     if (form := check_format(store)) is not None:
         return form
     form = Format(etags=QUOTED if store.quotes_etags else PLAIN)

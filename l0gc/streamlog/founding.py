@@ -1,9 +1,9 @@
-"""Founding a cluster: the store is tried first, and nothing is left behind where it is refused.
+"""Founding a cluster: the store is tried first, and nothing is left behind if it is refused.
 
 Everything rests on the store's conditional writes, so no log begins before they were tried on the bucket itself. A bucket
-that this very call created, and in which no cluster came to be, is removed again. Repeated, it changes nothing.
+that this very call created is removed again if founding fails. A repeated call changes nothing.
 
-Where a cluster has lost its controller log, none is founded: the new one would begin at epoch 0 again, beside journals and a
+If a cluster has lost its controller log, a new one is refused: it would begin at epoch 0 again, with journals and a
 watermark that are far above it (hazard 10).
 """
 
@@ -51,7 +51,7 @@ def found_cluster(
         create_bucket: whether to create the bucket, if it is not there.
 
     Raises:
-        BucketNotFoundError: there is no bucket, and it is not to be created.
+        BucketNotFoundError: the bucket does not exist, and is not to be created.
         StoreUnfitError: the store lacks something that l0gc needs.
         UsageError: there is a cluster with other settings.
         EpochRegressionError: there was a cluster, and its controller log is gone.
@@ -67,7 +67,7 @@ def found_cluster(
             shards=shards, key_template=key_template, journals=journals, external_log=external_log
         )
     except BaseException:
-        if made:  # by this very call, and there is no cluster in it
+        if made:  # by this very call, and it holds no cluster
             with suppress(L0gcError):
                 store.delete_bucket()
         raise

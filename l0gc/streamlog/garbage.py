@@ -1,12 +1,12 @@
-"""The stream log's garbage, as a vacuum asks for it: what journals dropped, and what they know of a key in a listing.
+"""The stream log's garbage, as a vacuum asks for it: what journals dropped, and whether they need a key in a listing.
 
-Each journal is read once, and again after its fence. What a vacuum learns of a key comes from the state of the one journal
-that its partition lies in, after the fence there: the names in that state, and those that its index objects list. In doubt
-a key is needed: where an index object cannot be read, where the journal cannot, where the fence is not in its log.
+Each journal is read once, and again after its fence. Whether a key is needed is decided by the state of the one journal that
+its partition lies in, after the fence there: by the names in that state, and those that its index objects list. In doubt a
+key is needed: if an index object or the journal cannot be read, or if the fence is not in its log.
 
-A controller log that was restored from a backup is found out here (hazard 10): a journal is above the cluster epoch, holds a
+A controller log that was restored from a backup is detected here (hazard 10): a journal is above the cluster epoch, holds a
 topic that the controller does not know, or a key has such a revision. A topic that the controller has forgotten, because
-all of it was deleted, is known to the journals: they remember what they closed.
+all of it was deleted, is still in the journals: they remember what they closed.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class JournalGarbage:
         return any(np.isin(rows["revision"], names).any() for rows in found)
 
     def _trees(self, names: Mapping[int, str], trees: Rows) -> Iterator[Lot]:
-        """Index objects with all that they list, which goes first. Those that cannot be read stay, with what they list."""
+        """Index objects with all that they list, which goes first. An unreadable one stays, with what it lists."""
         at = 0
         while at < len(trees):
             end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), LOT))

@@ -1,8 +1,8 @@
-"""What journals know of keys in a listing, wherever that is needed: in this process, or by an executor that replays them.
+"""Which keys of a listing the journals need, looked up in this process or by an executor that replays them.
 
-A part of the listing takes with it which topics lie in it, in which journals, and the epochs of the fences. A look reads the
-states of these journals, which must be behind those fences, and keeps of them the names of the objects, sorted, 16 bytes
-each. What an index object lists is read when a key of its records is met; the listing is in order, so few are kept.
+A part of the listing carries the topics in it, their journals, and the epochs of the fences. A look reads the states of
+these journals, which must be past those fences, and keeps the names of their objects, sorted, 16 bytes each. An index object
+is read when a key of its records is met; the listing is in order, so few are kept.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class L1Key(NamedTuple):
 
 
 def parse_key(key: str) -> L1Key | None:
-    """What `key` says, None if it is no L1 or index key."""
+    """The parts of `key`; None if it is not an L1 or index key."""
     m = _KEY.fullmatch(key)
     if m is None or (m[7] is not None) != key.startswith(L1_DATA):
         return None

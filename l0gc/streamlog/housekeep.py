@@ -42,7 +42,7 @@ class Broken(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> str:
-        """Its name, for people."""
+        """Its name, for display."""
         return "the controller's log" if self.journal is None else f"journal {self.journal}"
 
 
@@ -92,7 +92,7 @@ class _Log:
             self.errors.append(str(e))
 
     def shorten(self, replica: Replica[S]) -> None:
-        """Checkpoint and truncate, as far as that is worth its requests."""
+        """Checkpoint and truncate, each if it is worth its requests."""
         if replica.checkpoint_due(housekeeping=True):
             replica.write_checkpoint()
             self.checkpoints += 1

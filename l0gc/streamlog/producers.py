@@ -28,7 +28,7 @@ class InputView:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """What a journal knows of the producer. `open` is whether it takes the newest run's next object; `meaning` says why."""
+    """A journal's record of the producer. `open` is whether it takes the newest run's next object; `meaning` says why."""
 
     journal: int
     epoch: int
@@ -68,7 +68,7 @@ def describe_producer(cluster: Cluster, name: str) -> ProducerView:
     """The producer as the logs have it now; `errors` names the logs that cannot be read.
 
     Raises:
-        NotFoundError: there is no producer of that name, or it was forgotten.
+        NotFoundError: no producer has that name, or it was forgotten.
     """
     state = cluster.controller.snapshot()
     run = state.producer(name)

@@ -34,7 +34,7 @@ def _looked_at(cluster: Cluster, journal: int) -> tuple[PublishedWatermark, Unit
     unit = next(iter(cluster.units([journal])), None)
     if unit is None:
         raise UsageError(
-            f"there is no journal {journal} in this cluster; l0gc topic list --json shows which journals are in use"
+            f"journal {journal} does not exist in this cluster; l0gc topic list --json shows which journals are in use"
         )
     if unit.error:
         raise CorruptObjectError(f"{unit.unit} cannot be read, so it cannot be accepted: {unit.error}")

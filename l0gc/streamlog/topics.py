@@ -124,7 +124,7 @@ def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
     """Delete the topic and close it in its journals; names those in which that failed, where housekeeping tries again.
 
     Raises:
-        TopicNotFoundError: there is none.
+        TopicNotFoundError: it does not exist.
         EpochRegressionError: what is published is above the cluster epoch.
     """
     refuse_if_set_back(cluster)

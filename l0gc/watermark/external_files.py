@@ -241,7 +241,7 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
     """
     kind = _SUFFIX.search(name)
     if kind is None:
-        raise UsageError(f"{name} is not of a known kind: .parquet, .csv or .ndjson; .csv and .ndjson perhaps with .gz")
+        raise UsageError(f"{name} is not of a known kind: .parquet, .csv, .csv.gz, .ndjson or .ndjson.gz")
     try:
         table = _parsed(kind[1], _unpacked(name, body) if kind[2] else body, name)
         table.validate(full=True)  # pyarrow accepts text that is not UTF-8, and fails over it later

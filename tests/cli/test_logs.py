@@ -64,7 +64,7 @@ def test_the_last_error_is_an_event_with_the_exit_code(store: S3Store) -> None:
     (row,) = events(ended)
     assert (row["level"], row["event"], row["command"], row["exit_code"]) == ("error", "error", "status", 5)
     assert (ended.code, ended.stdout) == (5, b"")
-    assert row["message"].startswith("there is no l0gc cluster")
+    assert row["message"].startswith("no l0gc cluster exists")
     (row, *_) = [r for r in events(ended_here("status", "-v", "--log-format=json")) if r["event"] == "error"]
     assert "NotInitialisedError" in row["traceback"]
 

@@ -118,7 +118,7 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
 def test_spark_submit_ends_with_the_commands_exit_code(records: int) -> None:
     ended = submit("--master", "local", str(SUBMIT), "reconcile", "evenst")
     assert ended.returncode == 5
-    assert ended.stdout == "l0gc: there is no topic 'evenst'; did you mean 'events'?\n"  # spark-submit joins the two
+    assert ended.stdout == "l0gc: topic 'evenst' does not exist; did you mean 'events'?\n"  # spark-submit joins the two
 
 
 def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_is_having_none(

@@ -175,7 +175,7 @@ def test_a_wrong_option_gets_one_sentence(spark: SparkSession, cluster: l0gc.Clu
     cluster.topics.create("events", partitions=1)
     with pytest.raises(Exception, match="UsageError: option startingOffsets must be earliest, latest, or JSON"):
         load(spark, bucket, topic="events", startingOffsets="first").collect()
-    with pytest.raises(Exception, match="there is no topic 'evenst'; did you mean 'events'"):
+    with pytest.raises(Exception, match="topic 'evenst' does not exist; did you mean 'events'"):
         load(spark, bucket, topic="evenst").collect()
 
 

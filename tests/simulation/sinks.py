@@ -98,7 +98,7 @@ def _query(world: World, cluster: Cluster, queries: list[Query]) -> Query:
         queries[-1].stopped = True
     known = [topics[name] for name in TOPICS if name in topics]
     if not known:
-        raise NotFoundError("there is no topic to write into")
+        raise NotFoundError("the cluster has no topic to write into")
     queries.append(Query(f"query{len(queries)}", world.random.choice(known)))
     return queries[-1]
 

@@ -140,11 +140,11 @@ def test_a_good_store_with_small_pages_passes() -> None:
     ("store", "message"),
     [
         (IgnoresConditionalCreate, r"ignores conditional creates .*If-None-Match"),
-        (PretendsConditionalCreate, "refused a conditional create, but wrote it"),
+        (PretendsConditionalCreate, "refused a conditional create, but still wrote the object"),
         (IgnoresConditionalReplace, r"ignores conditional replaces .*If-Match"),
         (RefusesConditionalReplace, r"refuses conditional replaces .*should succeed"),
         (IgnoresPlainEtags, r"ignores conditional replaces .*If-Match"),
-        (PretendsConditionalReplace, "refused a conditional replace, but wrote it"),
+        (PretendsConditionalReplace, "refused a conditional replace, but still wrote the object"),
         (SwallowsConditionalReplace, "does not show a write to the read that follows"),
         (ListsBackwards, "out of order"),
         (ListsByFolder, "out of order"),

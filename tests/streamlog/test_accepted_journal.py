@@ -118,7 +118,7 @@ def test_the_newest_log_is_refused_by_name_once_the_older_one_was_accepted(place
 
 def test_only_what_was_set_back_can_be_accepted(place: Place) -> None:
     assert "journal 0 ended at" in set_back(place.process(), 0)
-    for journal, said in ((2, "journal 2 was not set back"), (99, "there is no journal 99")):
+    for journal, said in ((2, "journal 2 was not set back"), (99, "journal 99 does not exist")):
         before = place.objects()
         with pytest.raises(UsageError, match=said):
             accept_set_back(place.process(), journal)

@@ -77,7 +77,7 @@ def test_a_folder_is_all_its_files_but_for_a_writers_own(tmp_path: Path) -> None
     write(tmp_path, p_csv="topic,partition\nt,0\n")
     assert read(tmp_path, "r").reports["gc_epoch"].to_pylist() == [7, 8]
     (folder / "notes.txt").write_text("")
-    with pytest.raises(UsageError, match=r"notes\.txt is of no kind"):
+    with pytest.raises(UsageError, match=r"notes\.txt is not of a known kind"):
         read(tmp_path, "r")
 
 

@@ -96,9 +96,13 @@ def test_the_destination_may_be_a_plain_name_and_checksums_may_be_missing() -> N
     [
         ({"sourceBucket": "another"}, UsageError, "inventory of bucket 'another', and the cluster is in 'data-bucket'"),
         ({"fileFormat": "Avro"}, UsageError, "format 'Avro'"),
-        ({"files": 3}, CorruptObjectError, "no manifest"),
-        ({"creationTimestamp": "yesterday"}, CorruptObjectError, "no manifest"),
-        ({"files": [{"key": "k", "size": 1, "MD5checksum": "5925example"}]}, CorruptObjectError, "'5925example' as"),
+        ({"files": 3}, CorruptObjectError, "is not a manifest"),
+        ({"creationTimestamp": "yesterday"}, CorruptObjectError, "is not a manifest"),
+        (
+            {"files": [{"key": "k", "size": 1, "MD5checksum": "5925example"}]},
+            CorruptObjectError,
+            "'5925example' for k, which is not an MD5 checksum",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_meant_is_refused(

@@ -110,7 +110,7 @@ def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | N
 
 
 def check_no_external_log(state: ControllerState) -> None:
-    """Raises `ExternalLogError` where epochs are another system's: an entry of ours would make another epoch of its own."""
+    """Raises `ExternalLogError` if epochs are another system's: an entry of ours would count a second epoch."""
     if state.external_log:
         raise ExternalLogError(
             "this cluster's epochs and topics are those of another system (l0gc init --external-log); l0gc neither advances "
@@ -192,10 +192,9 @@ def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:
     """Whether an epoch of this age is to be followed by the next one.
 
-    It is from 95 % of the interval on. What runs exactly once an interval, as cron does, comes a second early as often as a
-    second late, and a run that comes early would leave the tick, and the garbage behind it, to the next one. An interval
-    below a minute is nobody's schedule and is kept as it is. How long an epoch lasts decides how soon garbage goes, never
-    whether something is garbage.
+    True from 95 % of the interval on. A job that runs exactly once an interval, as under cron, may start a second early, and
+    such a run would leave the tick, and the garbage that waits for it, to the next one. An interval below a minute is not a
+    schedule and is kept as it is. The length of an epoch decides how soon garbage goes, never whether something is garbage.
     """
     slack_ms = interval_ms // TICK_SLACK if interval_ms >= LEAST_SCHEDULE_MS else 0
     return age_ms >= interval_ms - slack_ms

@@ -33,8 +33,8 @@ MAX_RETENTION: Final = 2**62
 class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     """The cluster's first entry, at offset 0.
 
-    `external_log`: epochs and partitions are those of another system, which keeps a log of its own. The controller log holds
-    this entry alone then, and no journal is used.
+    `external_log`: epochs and partitions are those of another system, which keeps its own log. The controller log then holds
+    only this entry, and no journal is used.
     """
 
     cluster_id: str
@@ -47,8 +47,8 @@ class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """Creates a topic in so many `journals`; which ones they are is decided where the entry lands.
 
-    `topic_id` is random. It tells the topic from another one of the same name and revision, which a controller log that was
-    restored from a backup can make.
+    `topic_id` is random. It distinguishes the topic from another one of the same name and revision, which a controller log
+    that was restored from a backup can create.
     """
 
     name: str
@@ -69,7 +69,7 @@ class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Gives the cluster these retention settings, for topics that have none of their own; -1 for unlimited."""
+    """Gives the cluster these retention settings, for topics without their own; -1 for unlimited."""
 
     retention_ms: int
     retention_bytes: int
@@ -125,7 +125,7 @@ def encode_entry(entry: ControllerEntry) -> bytes:
 
 
 def decode_entry(offset: int, payload: bytes) -> ControllerEntry:
-    """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it is none."""
+    """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it cannot be decoded."""
     try:
         return _ENTRY.decode(payload)
     except UNDECODABLE as e:

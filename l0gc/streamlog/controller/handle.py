@@ -102,8 +102,8 @@ class Controller:
         """The cluster as the log has it now; a copy, all of one epoch.
 
         Raises:
-            NotInitialisedError: there is no cluster here.
-            ClusterMismatchError: it is another cluster than the expected one.
+            NotInitialisedError: no cluster exists here.
+            ClusterMismatchError: it is not the expected cluster.
         """
         with self.replica.lock:
             state = self._look()
@@ -147,7 +147,7 @@ class Controller:
         if self._format is None:
             self._format = check_format(self._store)
         state = self.replica.catch_up()
-        if self._format is None and state.epoch >= 0:  # somebody has founded the cluster meanwhile, format first
+        if self._format is None and state.epoch >= 0:  # the cluster was founded since, format first
             self._format = check_format(self._store)
             if self._format is None:
                 raise refuse_without_format()
@@ -155,7 +155,7 @@ class Controller:
 
     def _check(self, state: ControllerState) -> None:
         if state.epoch < 0:
-            raise NotInitialisedError("there is no l0gc cluster under this URL; run l0gc init first")
+            raise NotInitialisedError("no l0gc cluster exists under this URL; run l0gc init first")
         check_cluster(state, self._expected)
 
     # -- changing -----------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Controller:
         """Delete the topic; its journals still need their `closed` entry.
 
         Raises:
-            TopicNotFoundError: there is none, or it was deleted meanwhile and created again: the new one stays.
+            TopicNotFoundError: it does not exist, or was deleted and created again during the call: the new one stays.
         """
         topics: list[Topic] = []
 
@@ -267,8 +267,8 @@ class Controller:
             topics.append(topic)
             if topic.revision != topics[0].revision:
                 raise TopicNotFoundError(
-                    f"topic {name!r} (revision {topics[0].revision}) was deleted meanwhile, and created again with "
-                    f"revision {topic.revision}; that one was left as it is"
+                    f"topic {name!r} (revision {topics[0].revision}) has just been deleted, and created again with "
+                    f"revision {topic.revision}; the new topic was left as it is"
                 )
             return DeleteTopic(name, topic.revision)
 
@@ -284,10 +284,10 @@ class Controller:
     def advance_above(self, epoch: int) -> int:
         """Advance the epoch above `epoch`, by one entry, and return it: an operator's recovery of a log that went back.
 
-        It asks no guard. Repeated, or done by two at the same time, it goes no further.
+        No guard is asked. If repeated, or done by two at the same time, it advances once.
 
         Raises:
-            UsageError: there is no epoch above it, or too few.
+            UsageError: no epoch lies above it, or too few.
             EpochRegressionError: it would leave the cluster behind what is published; nothing was written.
         """
         if not 0 <= epoch + 1 <= HIGHEST_JUMP:

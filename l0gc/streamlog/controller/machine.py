@@ -239,10 +239,10 @@ def _contradiction(state: ControllerState) -> str | None:
     if (why := _bad_retention(state.retention_ms, state.retention_bytes)) is not None:
         return why
     if not 0 <= state.jump.offset <= state.jump.epoch <= state.epoch:
-        return "its epoch jumped to where it cannot be"
+        return "its epoch jumped to an impossible value"
     epochs = [e.epoch for e in state.epoch_times]
     if epochs != sorted(set(epochs)) or not all(0 <= e <= state.epoch for e in epochs):
-        return "the epochs whose times it has cannot be"
+        return "the epochs whose times it has are impossible"
     for name, topic in state.topics.items():
         if name != topic.name:
             return f"topic {topic.name!r} is kept as {name!r}"

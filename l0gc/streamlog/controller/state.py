@@ -27,19 +27,19 @@ from l0gc.streamlog.controller.entries import (
 
 _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
-"""For how long after its beginning a run may begin at a journal that does not know it."""
+"""How long after its start a run may begin at a journal that has not recorded it."""
 NAME_EXPIRY_MS: Final = 2 * RUN_LIMIT_MS
-"""The controller forgets a name for which no run began for this long; the name then gets a new producer id. It hears of a
-run when that begins, so a run that takes as long as it may can be repeated for as long again."""
+"""The controller forgets a name for which no run began for this long; the name then gets a new producer id. It records a
+run when that begins, so a run of the longest allowed duration can be repeated for as long again."""
 PRODUCER_EXPIRY_MS: Final = NAME_EXPIRY_MS + RUN_LIMIT_MS
 """A journal forgets a producer, and an input, of which nothing landed for this long. A repeated run has taken the
 name before it expired, and may take as long as a run may until it reads from the journal how far the input got."""
 CLOSED_AFTER_MS: Final = _DAY_MS
 """So long after its deletion each journal of a topic has closed it, or that is reported. Less than `EPOCH_TIMES_KEPT_MS`."""
 EPOCH_TIME_STEP_MS: Final = 15 * 60_000
-"""How far the epochs lie apart at least of which the state keeps the time."""
+"""The least distance between epochs of which the state keeps the time."""
 EPOCH_TIMES_KEPT_MS: Final = 3 * _DAY_MS
-"""For how long the state keeps their times: some hundred rows at the most."""
+"""How long the state keeps their times: at most some hundred rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class ControllerState(msgspec.Struct, array_like=True):
     """The cluster as of one epoch.
 
     `producers` are in the order in which their newest runs began. `epoch_times` holds an epoch of every quarter of an hour
-    or so, oldest first. `retention_ms` and `retention_bytes` are for topics that have no settings of their own. `jump` is
-    where an operator advanced the epoch by more than one, at last.
+    or so, oldest first. `retention_ms` and `retention_bytes` are for topics without their own settings. `jump` is the last
+    place where an operator advanced the epoch by more than one.
     """
 
     cluster_id: str = ""
@@ -173,7 +173,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         return None if epoch < self.jump.epoch else self.jump.offset + epoch - self.jump.epoch
 
     def copy(self) -> ControllerState:
-        """A state of its own; what it holds cannot change."""
+        """A separate state; what it holds is immutable."""
         return msgspec.structs.replace(
             self,
             topics=dict(self.topics),
@@ -187,14 +187,14 @@ class ControllerState(msgspec.Struct, array_like=True):
         if name in self.topics:
             return self.topics[name]
         hint = suggestion(name, self.topics, "l0gc topic list shows what there is")
-        raise TopicNotFoundError(f"there is no topic {name!r}; {hint}")
+        raise TopicNotFoundError(f"topic {name!r} does not exist; {hint}")
 
     def producer(self, name: str) -> Producer:
         """The producer. Raises `NotFoundError`, with the nearest name."""
         if name in self.producers:
             return self.producers[name]
         hint = suggestion(name, self.producers, "l0gc producer list shows what there is")
-        raise NotFoundError(f"there is no producer {name!r}, or it was forgotten; {hint}")
+        raise NotFoundError(f"producer {name!r} does not exist, or was forgotten; {hint}")
 
     def retention(self, topic: Topic) -> Retention:
         """How much of a topic is kept: by its own settings, and by the cluster's where it has none."""
@@ -237,7 +237,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         return [(topic, run) for topic, run in runs if run is not None]
 
     def knows(self, revision: int, topic_id: str) -> bool:
-        """Whether this log ever created that topic. One that a journal holds and this log does not know: it went back."""
+        """Whether this log ever created that topic. If not, but a journal holds it, this log went back."""
         topics = (*self.topics.values(), *(d.topic for d in self.deleted))
         return any((t.revision, t.topic_id) == (revision, topic_id) for t in topics)
 

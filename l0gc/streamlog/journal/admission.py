@@ -59,7 +59,7 @@ class Admission:
         """None if the object may land after those admitted before; where it landed, if it has landed before.
 
         Raises:
-            UsageError: the object cannot be one, for whatever state.
+            UsageError: the object is invalid in any state.
             PartitionClosedError: the topic is gone.
             EpochRegressionError: another topic has that revision here, which only a restored controller log can cause.
             StaleClusterEpochError: the epoch lies below the window, or below the topic's revision.
@@ -68,7 +68,7 @@ class Admission:
         check_object(o)
         if not is_epoch(o.epoch) or not is_epoch(o.revision):
             raise UsageError(
-                f"object {o.key!r} at epoch {o.epoch} of revision {o.revision} has a number that is no epoch"
+                f"object {o.key!r} at epoch {o.epoch} of revision {o.revision} has a number that is not an epoch"
             )
         if self._closed(o.revision):
             raise PartitionClosedError(f"the topic with revision {o.revision} was deleted")

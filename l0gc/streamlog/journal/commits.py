@@ -59,7 +59,7 @@ def check_commit(e: ReconciledTopic) -> tuple[Rows, Change]:
     except UsageError as error:
         raise StaleReconcilerError(f"the commit cannot be read: {error}") from error
     if not len(ranges) or not ascending(ranges["partition"]) or ranges["partition"][0] < 0 or not continues(ranges):
-        raise StaleReconcilerError("the commit's ranges are none, or not in order of partition")
+        raise StaleReconcilerError("the commit has no ranges, or they are not in order of partition")
     if not len(change.files) or not continues(change.files):
         raise StaleReconcilerError("the commit's L1 objects leave a gap, or overlap")
     if not _same_ranges(ranges_of(change.files), ranges):
@@ -90,9 +90,9 @@ def check_expiry(e: ExpiredTopic) -> Expiry:
     change = Change(Change().files, dropped, *_indexes(e.indexes, e.replaced_indexes))
     check_l1_rows(dropped)
     if not len(partitions) or len(partitions) != len(starts) or not ascending(partitions) or partitions[0] < 0:
-        raise UsageError("the partitions are none, not in order, or not as many as their log start offsets")
+        raise UsageError("the partitions are missing, not in order, or not as many as their log start offsets")
     if (starts < 0).any() or (starts > MAX_OFFSET).any():
-        raise UsageError("a log start offset cannot be")
+        raise UsageError("a log start offset is impossible")
     if any(~np.isin(rows["partition"], partitions).all() for rows in change):
         raise UsageError("it names an L1 or index object of a partition that it does not expire")
     if (dropped["last"] >= starts[np.searchsorted(partitions, dropped["partition"])]).any():

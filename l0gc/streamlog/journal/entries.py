@@ -44,7 +44,7 @@ class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
-    """An L0 object, as far as this journal goes: which records of which partitions lie where in it.
+    """This journal's part of an L0 object: which records of which partitions lie where in it.
 
     Its blocks lie one after the other from byte `start` on. Each holds the records of one or more partitions, in order of
     partition; a partition's records lie in one block. Offsets are not stored: `apply` assigns them.
@@ -223,7 +223,7 @@ class InputProgress(msgspec.Struct, array_like=True):
 
 
 class ProducerState(msgspec.Struct, array_like=True):
-    """What a journal knows of a producer: enough to recognise a repeated object, a gap and a zombie."""
+    """What a journal records about a producer: enough to recognise a repeated object, a gap and a zombie."""
 
     epoch: Int62
     run: str

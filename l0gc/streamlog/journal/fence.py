@@ -62,7 +62,7 @@ class EpochFence:
 
     Args:
         journal: its number, named in errors.
-        applied: the window that the log has; read whenever there is no seen window.
+        applied: the window that the log has; read whenever the seen window is unset.
     """
 
     def __init__(self, journal: int, applied: Callable[[], EpochWindow]) -> None:

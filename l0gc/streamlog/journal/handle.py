@@ -3,10 +3,10 @@
 Admission is decided twice, on purpose: early by the fence, which saves an append that would be refused, and at the very
 offset where the objects land, by `Admission`, which is what safety rests on (hazard 2).
 
-Group commit: a process has one append in flight for each journal. Whatever its threads have finished meanwhile queues and
+Group commit: a process has one append in flight for each journal. Whatever its threads finish during an append queues and
 goes into the next entry. An idle process commits at once, a busy one in groups: one that is alone in its journal appends
 about ten entries a second, since each is a request that costs as much as the object that it names. While an append waits,
-its queue grows, so that objects per second hold where appends per second do not.
+its queue grows, so objects per second hold even when appends per second do not.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ APPEND_INTERVAL_S: Final = 0.1
 """How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
 a tenth of what 10,000 objects a second cost. Nobody waits who has not appended for so long."""
 _OBJECT_BYTES: Final = 200
-"""What an object weighs in an entry beside its extents."""
+"""What an object weighs in an entry in addition to its extents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Appended:
 class _Request:
     """Objects of one epoch that a thread waits for.
 
-    `offered`: they may have landed. If they are not `done` when no append is under way, the thread that appended them was
+    `offered`: they may have landed. If they are not `done` when no append is in flight, the thread that appended them was
     interrupted.
     """
 
@@ -161,7 +161,7 @@ class JournalHandle(L1Handle):
         for epoch, group in groupby(objects, key=lambda o: o.epoch):
             try:
                 appended.landed += self._append_epoch(epoch, list(group), appended)
-            except L0gcError as e:  # of this epoch; those before it have landed, and their caller is to hear of it
+            except L0gcError as e:  # of this epoch; those before it have landed, and the caller gets them
                 appended.error = e
             if isinstance(appended.error, StaleClusterEpochError):
                 appended.error = self._explained(appended.error)
@@ -172,7 +172,7 @@ class JournalHandle(L1Handle):
     def _append_epoch(self, epoch: int, objects: Sequence[ObjectExtents], appended: Appended) -> list[LandedObject]:
         cluster_epoch = self._controller.epoch(at_least=epoch)
         check_not_poisoned(self.journal, epoch, cluster_epoch)  # before the fence, whose window it would move
-        if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append that is under way
+        if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append in flight
             _ = self.replica.state  # replayed, so that the fence has an applied window to admit by
         request = _Request(objects, cluster_epoch)
         hold = threading.Lock()
@@ -188,7 +188,7 @@ class JournalHandle(L1Handle):
             self.fence.forget()
             raise
         if request.error is not None:
-            self.fence.forget()  # also of what came too late: an object older than its topic moves the fence, not the log
+            self.fence.forget()  # also if an object was too old: one older than its topic moves the fence, not the log
             appended.error = request.error
         return self._landed(request)
 

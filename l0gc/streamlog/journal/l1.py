@@ -1,16 +1,16 @@
-"""The lists of L1 objects that a journal keeps for its partitions, and what an entry makes of them (pure).
+"""The lists of L1 objects that a journal keeps for its partitions, and how an entry changes them (pure).
 
 A partition's list begins with its index objects, each of which stands for the L1 objects that it lists, and ends with the
 newest L1 objects, which the state names itself. The list holds every record from the oldest that is kept to the last
 reconciled one. A reconciler adds to its end, a merge puts objects in the place of others, an expiry takes from its
 beginning; each may put index objects in the place of others, too.
 
-What makes it safe (hazard 24): an entry says exactly which objects it takes away, and they go only if they are in the list
-at the very offset where it lands. What an index object lists is not in the state, so it adds up: how many objects, their
-bytes, and the sum of their random names, which no other set of objects has. After the entry the list must lead from the
-same first record to the same last one without a gap, and add up to what it was and what was added, less what was dropped.
-So nothing is dropped twice, lost, or dropped and named, whatever landed meanwhile. A partition whose list is not as the
-entry expects is refused, the others are not.
+What makes it safe (hazard 24): an entry names exactly the objects that it takes away, and they go only if they are in the
+list at the very offset where it lands. The state does not hold what an index object lists, but its sums: how many objects,
+their bytes, and the sum of their random names, which no other set of objects has. After the entry the list must lead from
+the same first record to the same last one without a gap, and add up to what it was and what was added, less what was
+dropped. So nothing is dropped twice, lost, or dropped and named, whatever landed before the entry. A partition whose list is
+not as the entry expects is refused, the others are not.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Lists(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an entry says of the lists of a topic: what it adds, and exactly what it takes away; by partition and offset."""
+    """An entry's change to the lists of a topic: what it adds, and exactly what it takes away; by partition and offset."""
 
     files: Rows = NO_L1_ROWS
     replaced: Rows = NO_L1_ROWS

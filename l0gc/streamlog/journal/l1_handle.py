@@ -1,7 +1,7 @@
-"""A process's way to change what a journal says of L1: commits of reconcilers and merges, expiries, the fence, purges.
+"""How a process changes a journal's lists of L1: commits of reconcilers and merges, expiries, the fence, purges.
 
-Each is decided against the state at the very offset where its entry lands. A partition that has moved on meanwhile is left
-out of the entry, and reported to the caller; the others land.
+Each is decided against the state at the very offset where its entry lands. A partition that has moved on by then is left out
+of the entry, and reported to the caller; the others land.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ E = TypeVar("E", Reconciled, Merged, Expired)
 
 
 class L1Handle:
-    """The part of a journal's handle that is about L1."""
+    """The part of a journal's handle that changes L1."""
 
     journal: int
     replica: Replica[JournalState]

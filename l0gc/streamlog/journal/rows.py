@@ -75,7 +75,7 @@ DROPPED: Final = np.dtype(
 say what an index object lists. It was dropped at `dropped_ms` of the log's time, with `dropped_epoch` the newest epoch."""
 L1_OBJECT: Final = 0
 INDEX_OBJECT: Final = 1
-"""It goes alone: another index object lists what it lists, or that was dropped by itself."""
+"""It goes alone: another index object lists what it lists, or that was dropped separately."""
 INDEX_TREE: Final = 2
 """It goes with all the L1 objects that it lists, and after them."""
 NUMBER: Final = np.dtype("<i4")
@@ -94,7 +94,7 @@ def pack(rows: Rows) -> bytes:
 def unpack(body: bytes, kind: np.dtype[Any]) -> Rows:
     """The rows that were stored. Raises `UsageError` if the bytes cannot be whole rows."""
     if len(body) % kind.itemsize:
-        raise UsageError(f"{len(body)} bytes are no whole rows of {kind.itemsize}")
+        raise UsageError(f"{len(body)} bytes are not a whole number of rows of {kind.itemsize}")
     return np.frombuffer(body, kind)
 
 
@@ -123,7 +123,7 @@ def name_text(name: Any) -> str:
 
 
 def name_low(names: Rows) -> Rows:
-    """The low halves of UUIDs, as numbers. Their sum tells which objects an index object lists, whatever their order."""
+    """The low halves of UUIDs, as numbers. Their sum identifies the objects that an index object lists, in any order."""
     return np.ascontiguousarray(names).view("<u8").reshape(-1, 2)[:, 1]
 
 

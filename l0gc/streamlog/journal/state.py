@@ -108,11 +108,11 @@ class JournalState:
     # -- what a partition may still need ------------------------------------------------------------------------------
 
     def bound(self, revision: int, partition: int) -> int:
-        """The lowest epoch that the partition may still need; every epoch below it is done with, as far as it goes."""
+        """The lowest epoch that the partition may still need; it is done with every epoch below."""
         return int(self.bounds(revision, partition, 1)[0])
 
     def gc_epoch(self, revision: int, partition: int) -> int:
-        """M(p): as far as this partition goes, objects at this epoch and below may be deleted."""
+        """M(p): this partition allows objects at this epoch and below to be deleted."""
         return prev(self.bound(revision, partition))
 
     def bounds(self, revision: int, first: int, count: int) -> Rows:
@@ -126,10 +126,10 @@ class JournalState:
         return bounds
 
     def lowest(self, revision: int, first: int, count: int, limit: int) -> list[PartitionLow]:
-        """Of the topic's partitions `first` to `first + count - 1` those with the lowest M(p), ties by number.
+        """Those of the topic's partitions `first` to `first + count - 1` with the lowest M(p), ties by number.
 
         Args:
-            limit: how many at the most.
+            limit: at most how many.
         """
         topic = self.topics.get(revision)
         bounds = self.bounds(revision, first, count)
@@ -145,7 +145,7 @@ class JournalState:
 
     @property
     def min_epoch_lower_bound(self) -> int:
-        """Every epoch below it is done with as far as the whole journal goes, whatever topics it has."""
+        """The whole journal is done with every epoch below it, whatever topics it has."""
         epochs = [o.epoch for t in self.topics.values() for o in t.objects]
         return min([self.previous_applied_epoch, *epochs])
 
@@ -172,13 +172,13 @@ class JournalState:
         return [] if topic is None else topic.files(partition)
 
     def closed(self, revision: int) -> bool:
-        """Whether the topic was deleted, as far as this journal has heard."""
+        """Whether this journal has recorded the topic's deletion."""
         at = int(np.searchsorted(self.closed_revisions, revision))
         return at < len(self.closed_revisions) and int(self.closed_revisions[at]) == revision
 
     @property
     def highest_revision(self) -> int:
-        """The highest revision of a topic that the journal has heard of, also of a closed one; -1 if there is none."""
+        """The highest revision of a topic that the journal has recorded, even if closed; -1 without topics."""
         closed: list[int] = self.closed_revisions[-1:].tolist()
         return max([-1, *self.topics, *closed])
 
@@ -266,13 +266,13 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
 def check_epoch(epoch: int) -> None:
     """Raises `UsageError` if `epoch` cannot be one."""
     if not is_epoch(epoch):
-        raise UsageError(f"{epoch} is no epoch")
+        raise UsageError(f"{epoch} is not an epoch")
 
 
 def _apply_objects(state: JournalState, e: Objects, offset: int, time_ms: int) -> None:
     admission = Admission(state.window, state.topics, state.producers, state.closed)
     if not e.objects:
-        raise UsageError("there are no objects in it")
+        raise UsageError("it has no objects")
     for o in e.objects:
         if admission.admit(o) is not None:
             raise UsageError(f"the object {o.key} has landed before")
@@ -341,11 +341,11 @@ def check_stamps(state: JournalState, e: Reconciled | Merged | Expired) -> None:
     """Whether an entry may name what it names: its own stamp and those of the objects are not below the L1 fence.
 
     Raises:
-        StaleReconcilerError: one is below it: a vacuum may be deleting the objects (hazard 25), or it is no epoch.
+        StaleReconcilerError: one is below it: a vacuum may be deleting the objects (hazard 25), or it is not an epoch.
         UsageError: it has no topic, or one twice.
     """
     if not e.topics or len({t.revision for t in e.topics}) != len(e.topics):
-        raise UsageError("it is about no topic, or about one twice")
+        raise UsageError("it names no topic, or one twice")
     match e:
         case Reconciled():
             lowest = lowest_epoch(e.epoch, *(check_commit(t)[1] for t in e.topics))

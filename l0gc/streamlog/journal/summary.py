@@ -43,7 +43,7 @@ class TopicRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JournalTask(msgspec.Struct, frozen=True, array_like=True):
-    """What a reader needs to know of one journal; M is held at `floor` where it cannot be read."""
+    """What a reader needs of one journal; M is held at `floor` if it cannot be read."""
 
     journal: int
     runs: list[TopicRun]

@@ -130,7 +130,7 @@ class UnreconciledObject:
 
 @dataclass(slots=True)
 class TopicState:
-    """One incarnation of a topic, as far as it lies in one journal; its columns have a row for each touched partition."""
+    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition."""
 
     revision: int
     topic_id: str

@@ -178,7 +178,7 @@ def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one
 
     store_of(a).fault = during_next_append(anew)
     with pytest.raises(
-        TopicNotFoundError, match=r"there is no topic 't'|was deleted meanwhile, and created again with revision 3"
+        TopicNotFoundError, match=r"topic 't' does not exist|has just been deleted, and created again with revision 3"
     ):
         a.controller.delete_topic("t")
     assert a.controller.snapshot().topic("t").revision == 3

@@ -81,7 +81,7 @@ def test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten()
 
 def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
     state = state_of(FOUNDED, created("flights"))
-    with pytest.raises(TopicNotFoundError, match="there is no topic 'flihgts'; did you mean 'flights'"):
+    with pytest.raises(TopicNotFoundError, match="topic 'flihgts' does not exist; did you mean 'flights'"):
         state.topic("flihgts")
     with pytest.raises(TopicNotFoundError, match="l0gc topic list"):
         state.topic("zzz")
@@ -314,7 +314,7 @@ def test_a_run_of_a_log_that_is_gone_may_not_begin_although_its_epoch_was_given_
 def test_an_unknown_producer_is_answered_with_the_nearest_name() -> None:
     state = state_of(FOUNDED, bump(0, name="nightly"))
     assert state.producer("nightly") is state.producers["nightly"]
-    with pytest.raises(NotFoundError, match=r"there is no producer 'nigthly', .*; did you mean 'nightly'"):
+    with pytest.raises(NotFoundError, match=r"producer 'nigthly' does not exist, .*; did you mean 'nightly'"):
         state.producer("nigthly")
     with pytest.raises(NotFoundError, match="l0gc producer list"):
         state.producer("zzz")
