@@ -71,7 +71,7 @@ RESUME: Final = "wait until its reason is gone, then l0gc resume"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --barrier"
 NOTHING: Final = "nothing"
-"""How a next step begins that is none: what is held becomes free by itself, and the sentence says when."""
+"""How the text begins if no step is needed: held objects become free in time, and the sentence says when."""
 
 FOREIGN: Final = "foreign"
 DAMAGED: Final = "damaged"
@@ -95,20 +95,20 @@ class DamagedObject:
 
 @dataclass(slots=True)
 class Facts:
-    """What status has found. Epochs are -1 and times 0 where there is nothing; times are the store's clock.
+    """What status has found. Epochs are -1 and times 0 if unknown; times are the store's clock.
 
     Attributes:
         epoch: the cluster epoch, read after everything that is compared with it.
         epoch_ms: when it began.
         interval_ms: how often it should move.
         local_ms: this machine's clock as `now_ms` was read.
-        watermark: the published M; `watermark_error` is FOREIGN or DAMAGED where it cannot be gone by, with the sentence.
-        highest: the highest epoch that the published M or a journal knows, and which of them does.
-        forgotten: what a journal holds and the controller's log does not know, as a sentence.
+        watermark: the published M; `watermark_error` is FOREIGN or DAMAGED if it cannot be used, with the sentence.
+        highest: the highest epoch in the published M or a journal, and in which of them.
+        forgotten: what a journal holds and the controller's log does not, as a sentence.
         set_back: which journal was set back, and how that shows, as a sentence.
-        computable: M as the journals have it; None where the logs are not l0gc's.
-        holders: the partitions that `computable` stands at, the first few; there are `held_partitions` in all.
-        windows: of the journals in which M would stand there still if all were reconciled.
+        computable: M as the journals have it; None if the logs are not l0gc's.
+        holders: the first few of the partitions that `computable` stands at; `held_partitions` counts all of them.
+        windows: those of the journals in which M would still stand there if all were reconciled.
         damaged_journals, unreadable_journals: why journals cannot be read: what they hold, or what the store said.
         damaged: the L0 object that holds M, if it cannot be read.
         damaged_record: why the record of a sweep cannot be read.
@@ -217,7 +217,7 @@ def _of_the_watermark(f: Facts) -> list[Cause]:
         compute = THEIR_COMPUTE if f.external_log else COMPUTE
         code = FOREIGN_WATERMARK if kind == FOREIGN else DAMAGED_WATERMARK
         key = "l0gc/watermarks/published.json"
-        restore = f"restore {key} from a version or a backup, or remove it if there is none"
+        restore = f"restore {key} from a version or a backup, or remove it if you have neither"
         way_out = f"remove {key}" if kind == FOREIGN else restore
         return [Cause(code, text, f"{way_out}, then {compute}")]
     highest, where = f.highest

@@ -34,12 +34,12 @@ from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,7})")
 SHOWN: Final = 10
-RESTORE: Final = "restore the object that is named from a version or a backup"
+RESTORE: Final = "restore the named object from a version or a backup"
 
 
 @dataclass(slots=True)
 class Explanation:
-    """`verdict` is for scripts, `sentences` are for people; `holders` are the lowest few, `held_by` counts them."""
+    """`verdict` is for scripts, `sentences` for display; `holders` are the lowest few, `held_by` counts all."""
 
     subject: str
     verdict: str
@@ -175,10 +175,10 @@ def _foreign(view: _View, key: str, *, there: bool) -> Explanation:
     e = view.explanation(key)
     if not there:
         raise NotFoundError(
-            f"there is no object {key!r}, and that is no L0 key of this cluster ({view.layout.template})"
+            f"no object {key!r} exists, and that is not an L0 key of this cluster ({view.layout.template})"
         )
-    e.verdict, e.next_step = "foreign", "nothing: remove it by hand if it is of no use"
-    what = "It is no L0 key of this cluster, so no sweep ever deletes it."
+    e.verdict, e.next_step = "foreign", "nothing: remove it by hand if nobody needs it"
+    what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
     if key.startswith(("l0gc/", "level_one/")):
         what = "It is not an L0 object: no sweep ever lists it."
     e.sentences.append(what)
@@ -238,7 +238,7 @@ def explain_partition(cluster: Cluster, name: str) -> Explanation:
     """
     m = _PARTITION.fullmatch(name)
     if m is None:
-        raise UsageError(f"{name!r} is no partition; write TOPIC/NUMBER, e.g. events/0")
+        raise UsageError(f"{name!r} is not a partition; write TOPIC/NUMBER, e.g. events/0")
     view = _View(cluster)
     if view.snapshot.external_log:
         raise ExternalLogError(

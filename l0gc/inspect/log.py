@@ -1,8 +1,8 @@
-"""What a shared log holds, for people: one JSON object for each entry, and for each part of a checkpoint.
+"""A shared log in readable form: one JSON object for each entry, and for each part of a checkpoint.
 
-Reads what is there as the listing begins, and changes nothing. What cannot be read becomes an object that says so, and the
-rest is shown. Packed rows are unpacked a few at a time as they are written, so an entry or a checkpoint takes little more
-memory than its own bytes.
+Reads what exists when the listing begins, and changes nothing. For an unreadable part an object says so, and the rest is
+shown. Packed rows are unpacked a few at a time as they are written, so an entry or a checkpoint takes little more memory
+than its own bytes.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def show_log(cluster: Cluster, journal: int | None, start: int = 0, *, checkpoin
         checkpoint: show the newest checkpoint before them; it is shown anyway where entries from `start` on are gone.
 
     Raises:
-        NotInitialisedError: there is no cluster here.
+        NotInitialisedError: no cluster exists here.
         NotFoundError: it has no such journal.
     """
     names = _topic_names(cluster, journal)

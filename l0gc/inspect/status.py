@@ -1,6 +1,6 @@
 """What an operator on call wants to know first: M, how old it is, what holds it back and why, and what to do next.
 
-Read from the journals themselves (`journals.py`), as M is. What is made of it is decided in `causes.py`. Changes nothing.
+Read from the journals themselves (`journals.py`), as M is. `causes.py` draws the conclusions. Changes nothing.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class Garbage:
 
 @dataclass(slots=True)
 class Status:
-    """The cluster at `as_of_ms`, the store's clock, as all times are. Epochs are -1 where there is none.
+    """The cluster at `as_of_ms`. All times are the store's clock. Epochs are -1 if unknown.
 
     Attributes:
         cluster_epoch: for a cluster with an external log, the one that was published with M.
-        epoch_ms: when it began; -1 where it is another system's.
+        epoch_ms: when it began; -1 if it is another system's.
         computable: M as the journals have it; None for a cluster with an external log.
-        lag_ms: how long ago the epoch behind M began: what was uploaded since cannot go yet. None where nobody knows.
+        lag_ms: how long ago the epoch after M began: what was uploaded since cannot go yet. None if unknown.
         lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
         held: the first few of the partitions that M stands at; `held_partitions` counts all of them.
         errors: why journals cannot be read.
@@ -136,7 +136,7 @@ def status(cluster: Cluster) -> Status:
     """The cluster as it is now.
 
     Raises:
-        NotInitialisedError: there is no cluster here.
+        NotInitialisedError: no cluster exists here.
         CorruptObjectError: the controller's log cannot be read, so nothing is known.
     """
     # What is published comes before what is compared with it: a topic that M was computed without is gone then.
@@ -235,7 +235,7 @@ def _garbage(published: PublishedWatermark | None, runs: Iterable[RunEntry]) -> 
 def _held_objects(cluster: Cluster, journals: Journals, facts: Facts) -> dict[int, int]:
     """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free.
 
-    None where there was no scan, or it cannot be read.
+    Empty without a readable scan.
     """
     held: dict[int, int] = {}
     with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
@@ -250,7 +250,7 @@ def _held_objects(cluster: Cluster, journals: Journals, facts: Facts) -> dict[in
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> tuple[int, int]:
-    """What was deleted of L0 by sweeps that began at `since_ms` or later: objects, and their bytes. A vacuum is none.
+    """The L0 objects, and their bytes, deleted by sweeps that began at `since_ms` or later. Vacuums do not count.
 
     A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
     """
@@ -291,7 +291,7 @@ def _look(cluster: Cluster, journals: Journals, facts: Facts, published: Publish
     if published is not None:
         known = max(published.watermark, published.cluster_epoch)
         facts.highest = max(facts.highest, (known, f"what is in {PUBLISHED_WATERMARK}"))
-    # Read last, so that what was written meanwhile is not taken for what another log has left here.
+    # Read last, so that what was written since is not taken for what another log has left here.
     now = cluster.controller.snapshot()
     facts.epoch, facts.epoch_ms = now.epoch, now.time_ms
     objects = _Objects(cluster, journals, facts)

@@ -1,7 +1,7 @@
-"""What a check says, and how one that fails unexpectedly is reported.
+"""The result of a check, and how an unexpected failure of one is reported.
 
-A check tries the thing itself, below a folder of its own or with a request that cannot take effect, and leaves nothing
-behind. What it cannot try it calls a warning, never ok.
+A check tries the thing itself, below a separate folder or with a request that cannot take effect, and leaves nothing
+behind. If it cannot try something, it reports a warning, never ok.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def _unsafe(name: str, text: str, remedy: str) -> Check:
 
 
 def cluster(handles: Cluster) -> Iterator[Check]:
-    """Whether there is one, whether its logs can be read, and whether they and M fit together (hazards 10 and 11).
+    """Whether it exists, whether its logs can be read, and whether they and M fit together (hazards 10 and 11).
 
     Raises:
         UnsupportedFormatError, CorruptObjectError: its format or its controller log cannot be read, so nothing is known.
@@ -37,7 +37,7 @@ def cluster(handles: Cluster) -> Iterator[Check]:
     try:
         state = handles.controller.snapshot()
     except NotInitialisedError:
-        yield warning("cluster", "there is none here yet", "l0gc init")
+        yield warning("cluster", "not founded yet", "l0gc init")
         return
     topics = f"{count(len(state.topics), 'topic')} with {count(state.partition_count, 'partition')}"
     log = "an external log" if state.external_log else f"epoch {state.epoch}, {topics}"
@@ -54,9 +54,7 @@ def _journals(handles: Cluster, state: ControllerState) -> Iterator[Check]:
     journals = read_journals(handles, state, NO_WATERMARK)
     errors = journals.errors
     for error in errors[:_SHOWN]:
-        yield _unsafe(
-            "journals", error, "restore the object that is named from a version or a backup; M waits meanwhile"
-        )
+        yield _unsafe("journals", error, "restore the named object from a version or a backup; M waits until then")
     if len(errors) > _SHOWN:
         yield _unsafe("journals", f"{len(errors) - _SHOWN} more cannot be read", "run l0gc verify, which names all")
     if not errors:

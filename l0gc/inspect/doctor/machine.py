@@ -34,7 +34,7 @@ def java() -> Iterator[Check]:
     remedy = "install one (apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     needs = "reconcile, compute-watermark and verify need it"
     if found is None or not Path(found).exists():
-        yield warning("java", f"there is none; {needs}", remedy)
+        yield warning("java", f"not found; {needs}", remedy)
         return
     try:
         answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=30, check=False)

@@ -167,7 +167,7 @@ def _winners(pool: ThreadPoolExecutor, store: ObjectStore, key: str, etag: str) 
 def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     """May these credentials do what each command does; a refusal is a warning, since roles are cut down on purpose."""
     name = f"doctor-{runtime.new_id()}"
-    versioned = _versioning(store) != OFF  # as far as is known: where nobody may ask, a delete could leave a marker
+    versioned = _versioning(store) != OFF  # if that cannot be read, a delete could leave a marker
     tries: dict[str, Callable[[str], object]] = {
         "read": store.get,
         "write": lambda key: _write(store, key),
@@ -180,7 +180,7 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
         yield failure("list", "the bucket may not be listed", "allow s3:ListBucket: every command needs it")
     for what, attempt in tries.items():
         if what == "delete" and versioned:
-            yield warning(what, "not tried: it may leave a delete marker", "see what l0gc sweep --max-objects 1 says")
+            yield warning(what, "not tried: it may leave a delete marker", "try l0gc sweep --max-objects 1")
             continue
         denied = []
         for (kind, place), commands in NEEDED.items():
@@ -255,7 +255,7 @@ def settings(store: S3Store) -> Iterator[Check]:
 
 
 def lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
-    """The rules that would fight l0gc: age says nothing about whether an object is needed."""
+    """The rules that would fight l0gc: an object's age does not show whether it is needed."""
     expendable = (f"{prefix}l0gc/watermarks/reports/", f"{prefix}l0gc/runs/")
     fights = 0
     for rule in rules:

@@ -1,1 +1,1 @@
-"""The report: one HTML page that says how a cluster's garbage stands, for people who are not at a terminal."""
+"""The report: one HTML page that shows the state of a cluster's garbage to readers without a terminal."""

@@ -15,7 +15,7 @@ from typing import Final
 from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint
 
 _LEAST_HEIGHT: Final = 1.5
-"""What is not nothing can be seen, however small it is beside the rest."""
+"""Anything above zero is visible, however small compared with the rest."""
 _TICKS: Final = 5
 _DAYS_NAMED: Final = 8
 """Below bars; a day's name is shorter than a moment's."""
@@ -38,7 +38,7 @@ _STEPS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis. `anchor` is SVG's text-anchor; every other one is `minor`, for there is no room on a phone."""
+    """A place on an axis. `anchor` is SVG's text-anchor; every other tick is `minor`: a phone has no room for it."""
 
     at: float
     label: str

@@ -1,7 +1,7 @@
-"""What a report says, gathered from the bucket: what status knows of the journals, the scan snapshots, the records of runs.
+"""The content of a report, gathered from the bucket: status, with the journals, the scan snapshots, the records of runs.
 
-What can be missing or damaged without an end to everything (a journal, a scan, a run's record) is named on the page, and the
-rest is shown all the same. Only the controller's log must be readable: without it nothing is known. Changes nothing.
+If a journal, a scan or a run's record is missing or damaged, the page names it, and shows the rest. Only the controller's
+log must be readable: without it nothing is known. Changes nothing.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Garbage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         as_of_ms: when the scan ended; what runs that began since then have deleted is in `deleted_objects`.
         source: what was read: `listing` or `inventory`.
-        left_objects: eligible and not deleted since, as far as is known: the garbage now.
+        left_objects: eligible and not known to be deleted since: the garbage now.
         dollars_month: what that costs a month.
         held_objects: L0 objects above M.
-        oldest_held_ms: when the oldest of those was written; None if there is none. So is `oldest_eligible_ms`.
-        merged_epochs: the scan has so many of the oldest epochs in one row; 0 if each has its own.
+        oldest_held_ms: when the oldest of those was written; None without one. `oldest_eligible_ms` likewise.
+        merged_epochs: how many of the oldest epochs the scan has in one row; 0 if each has its own.
     """
 
     as_of_ms: int
@@ -115,26 +115,26 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: how the cluster stands, in a sentence.
-        cluster_epoch: of an external log the one that was published with M; -1 if none was.
+        cluster_epoch: with an external log, the one that was published with M, or -1.
         watermark: the published M, -1 for none; `published_ms` is when.
-        causes, warnings: why M stands or L0 is not swept, and what is wrong and holds nothing; each with its remedy.
-        lag_ms: how long ago the epoch behind M began; None where that is not known. `lag_at_least`: it is longer than that.
+        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
+        lag_ms: how long ago the epoch after M began; None if unknown. `lag_at_least`: it is longer than that.
         computable_watermark: M as the journals have it now; None with an external log.
-        lag_epochs: None where there is no M or no epoch to be behind.
+        lag_epochs: None without an M or an epoch to compare it with.
         held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all of them.
-        behind: the partitions with the most lag; `others_behind` counts the rest, of which none is more than
-            `others_lag` behind.
-        by_topic: the topics with the most unreconciled records; there are `topics` in all.
+        behind: the partitions with the most lag; `others_behind` counts the rest, none of which lags by more than
+            `others_lag`.
+        by_topic: the topics with the most unreconciled records; `topics` counts all of them.
         garbage: None if no scan is there.
         epochs: what that scan saw, as bars.
         trend: scans, oldest first; of very many, those that show the peaks.
         sweeps: what was deleted since the first of those scans, oldest first.
-        saved: what the sweeps on record have deleted; None if there is none.
-        forecast: what becomes garbage; None where too little is known.
+        saved: what the sweeps on record have deleted; None without any.
+        forecast: what becomes garbage; None if too little is known.
         runs: the newest last; `runs_total` are on record.
         deleted: what runs deleted, as bars.
         errors: why journals cannot be read.
-        notes: what else could not be read, and what is missing therefore.
+        notes: what else could not be read, and what is therefore missing.
     """
 
     verdict: Verdict = Verdict()
@@ -182,7 +182,7 @@ _FINDINGS: Final = json_decoder(Findings)
 
 
 def findings_of(body: bytes, source: str) -> Findings:
-    """The result of a verify run. Raises `UsageError`, naming `source`, if `body` is none."""
+    """The result of a verify run. Raises `UsageError`, naming `source`, if `body` does not hold one."""
     try:
         return _FINDINGS.decode(body)
     except UNDECODABLE as e:
@@ -199,7 +199,7 @@ def gather(
         price_gb_month: dollars for a GB and month.
 
     Raises:
-        NotInitialisedError: there is no cluster.
+        NotInitialisedError: no cluster exists here.
         CorruptObjectError: the controller's log cannot be read.
     """
     store, notes = cluster.store, list[str]()

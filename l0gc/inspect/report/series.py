@@ -205,7 +205,7 @@ def forecast(
 ) -> Forecast | None:
     """The pace at which garbage came in the last week, and where that leads.
 
-    Between two scans as much became garbage as there is more of it, and as was deleted meanwhile.
+    The garbage that arose between two scans is its growth plus what was deleted between them.
 
     Args:
         scans: oldest first.

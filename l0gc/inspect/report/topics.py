@@ -16,7 +16,7 @@ SHOWN_TOPICS: Final = 50
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
-    """How far a partition's gc epoch is behind the cluster epoch, as its journal has it."""
+    """How far a partition's gc epoch, from its journal, lags the cluster epoch."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
-"""The verdict: how a cluster stands, in one sentence, for somebody who reads nothing else (pure).
+"""The verdict: the state of a cluster, in one sentence, for a reader of nothing else (pure).
 
-It decides nothing anew: causes and remedies are those of `causes.py`, which `status` shows. What is added is whether
-somebody has to act. Waiting is what the next runs of `l0gc gc` end by themselves; what has waited for longer than a day,
-and everything that no run ends, needs a person.
+It decides nothing anew: causes and remedies are those of `causes.py`, which `status` shows. It adds whether somebody has to
+act. A cause that the next runs of `l0gc gc` end is waiting; one that has waited for longer than a day, and any that no run
+ends, needs a person.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMMANDS: Final = re.compile(r"l0gc [a-z-]+(?: [\w./-]+)*(?: && l0gc [a-z-]+(?:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`state` is `healthy`, `waiting` or `needs_you`; `sentence` says of what, for what, or why.
+    """`state` is `healthy`, `waiting` or `needs_you`; `sentence` says what is well, what it waits for, or why.
 
     `cause` is the code of the cause that it names, empty for none.
     """
@@ -61,7 +61,7 @@ def verdict(
         lag_ms: how long M has stood, as far as is known.
         left: the garbage: objects and bytes; None where no scan is there.
         held_objects: L0 objects above M.
-        since_sweep_ms: how long ago the last run on record began; None if there is none.
+        since_sweep_ms: how long ago the last run on record began; None without one.
     """
     acute = next((c for c in causes if c.cause not in _WAITS_FOR), None)
     if acute is not None:

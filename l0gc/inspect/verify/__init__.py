@@ -1,1 +1,1 @@
-"""Whether a bucket holds what its journals say. What is under way is no finding, and nothing here changes anything."""
+"""Whether a bucket holds what its journals name. Work in progress is not a finding, and nothing here changes anything."""

@@ -90,7 +90,7 @@ class L1Key:
 
 
 def parse_l1(key: str) -> L1Key | None:
-    """What `key` says, or None if it is no key of an L1 object."""
+    """The parts of `key`, or None if it is not an L1 object's key."""
     m = _L1_KEY.match(key)
     if m is None:
         return None
@@ -110,10 +110,10 @@ class Topics:
         self._placed = {j: [t for t in basis.topics if j in t.journals] for t in basis.topics for j in t.journals}
 
     def of(self, revision: int, topic_id: str) -> tuple[str, Topic | None]:
-        """What became of the topic that a journal holds, and the topic if it is live."""
+        """The state of the topic that a journal holds, and the topic if it is live."""
         topic = self._live.get(revision)
         if topic is not None:
-            # A journal that hears of a topic's end before anything of it landed does not know its id.
+            # A journal that records a topic's end before anything of it landed does not have its id.
             return (LIVE, topic) if topic_id in {topic.topic_id, ""} else (FOREIGN, None)
         deleted = self._deleted.get(revision)
         if deleted is not None:
@@ -140,11 +140,11 @@ class Topics:
 
 
 def l1_ranges(basis: Basis, parts: int) -> list[tuple[str, str, str]]:
-    """Ranges that cover the L1 folders of every topic that there is or was: folder, and what the keys lie above and up to.
+    """Ranges that cover the L1 folders of every past or present topic: folder, lower bound, inclusive upper bound.
 
-    An empty bound is none. A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`,
-    others after it. Within a topic the bounds sort after one partition's folder and before the next one's, and are no
-    folder's name, at which some stores would skip that folder (hazard 12).
+    An empty bound is unbounded. A range never spans two topics: stores that list folder by folder put `a-1/` before
+    `a-1.b-2/`, others after it. Within a topic the bounds sort after one partition's folder and before the next one's, and
+    do not equal a folder's name, since some stores would skip that folder (hazard 12).
     """
     ranges = []
     step = max(1, -(-sum(t.partitions for t in basis.topics) // parts))

@@ -3,16 +3,16 @@
 The bucket is in use while it is read, so the listing, a journal and an object are of different moments. The order of the
 second reading leaves one explanation:
 
-1. the object itself, by its key: missing, short, or not holding what the journal says;
-2. then the journal, replayed: does it still need that object? What was reconciled meanwhile, and then swept, it does not.
-   An L1 object that was committed meanwhile, it names. Objects never come back under an old key, so what the journal needs
-   *after* the object was missed is missing.
+1. the object itself, by its key: missing, short, or not holding what the journal records;
+2. then the journal, replayed: does it still need that object? It does not need what was reconciled and swept in between, and
+   it names an L1 object that was committed in between. Objects never come back under an old key, so an object that the
+   journal needs *after* it was found missing is missing.
 3. then the controller: does the topic still exist, and has the epoch been reached? A topic is deleted there first, and
    only then may M pass it and its objects go.
 
-That M is above something live needs no second reading of the journal. M was read before the journal was, M never goes
-down, and what it has once allowed nothing may need again: it was wrong even if a reconciler has put it right since. Nor
-does where a topic is placed: that never changes.
+That M is above something live needs no second reading of the journal. M was read before the journal, M never goes down, and
+nothing may need again what M once allowed to go: it was wrong even if a reconciler has put it right since. A topic's
+placement needs no second reading either, since it never changes.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def _still_there(state: ControllerState, suspects: Sequence[Suspect]) -> list[Su
 
 
 def _is_orphan(state: JournalState, key: L1Key) -> bool:
-    """Whether nobody has named the object: what was stamped before a log was set back may be named by what was lost."""
+    """Whether nothing has named the object. If it was stamped before a log was set back, a lost entry may have named it."""
     return key.epoch >= state.kept_below and not _is_dropped(state, key)
 
 
 def _is_dropped(state: JournalState, key: L1Key) -> bool:
-    """Whether the journal has dropped the object, by itself or with an index object: that is vacuum's, and no orphan."""
+    """Whether the journal has dropped the object, alone or with an index object: vacuum's work, and not an orphan."""
     p = key.id
     topic = state.topics.get(p.revision)
     live = [] if topic is None else topic.index_of(p.partition)["name"].tolist()
@@ -140,7 +140,7 @@ class _Reader:
     # -- the object --------------------------------------------------------------------------------------------------------
 
     def object_again(self, s: Suspect) -> Suspect | None:
-        """The suspect again if its object still is what it was, or there is no object to read."""
+        """The suspect again if its object still has the fault, or no object is to be read."""
         store = self._store
         match s.kind:
             case kinds.L0_MISSING | kinds.L1_MISSING:
@@ -155,7 +155,7 @@ class _Reader:
                 size = size_of(store, s.key)
                 if size is None:
                     return _with(s, "the object is missing")
-                text = f"it has {size} bytes, and the journal says {s.expected}"
+                text = f"it has {size} bytes, and the journal records {s.expected}"
                 return _with(s, text) if size != s.expected else None
             case kinds.L0_CORRUPT:
                 faults = block_faults(store, unpack_object(s.key, s.ref))
@@ -173,7 +173,7 @@ class _Reader:
     # -- the journal -------------------------------------------------------------------------------------------------------
 
     def journal_again(self, journal: int, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Those suspects of one journal that it bears out. An orphan is none while the journal is in doubt."""
+        """The suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
         still = [s for s in suspects if s.kind in _AS_SEEN]
         try:
             copy = read_journal(self._store, self._runtime, journal, parallel=self.parallel, deep=self._deep)

@@ -66,7 +66,7 @@ KINDS: Final[dict[str, Kind]] = {
     L1_RANGE: Kind("loss", _RESTORE_LOG),
     L1_ORPHAN: Kind("waste", "remove it if no l0gc reconcile has been running since it was written"),
     INDEX_UNREADABLE: Kind("loss", f"{_RESTORE}: it names the partition's older L1 objects"),
-    LOG_UNREADABLE: Kind("loss", "restore the object that is named from a version or a backup; M waits meanwhile"),
+    LOG_UNREADABLE: Kind("loss", "restore the named object from a version or a backup; M waits until then"),
     LOG_GAP: Kind("danger", f"{_STOP}; {_RESTORE_LOG}"),
     STATE_BROKEN: Kind("danger", f"{_STOP}; {_RESTORE_LOG}"),
     CHECKPOINT_DIFFERS: Kind("danger", f"{_STOP}; {_RESTORE_LOG}, and keep both for a bug report"),

@@ -96,10 +96,10 @@ def _read_log(
 
 
 def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[str, str]]:
-    """What is missing though no truncation can have deleted it.
+    """What is missing although no truncation can have deleted it.
 
-    A truncation deletes entries below the boundary alone, which it raises first; so the boundary is read after the listing.
-    It leaves the entry of the newest checkpoint, which tells a log that lost its end.
+    A truncation deletes only entries below the boundary, which it raises first; so the boundary is read after the listing.
+    It leaves the entry of the newest checkpoint, whose absence shows that a log lost its end.
     """
     try:
         boundary = log.boundary.read()[0]
@@ -107,7 +107,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
         yield kinds.BOUNDARY_BROKEN, str(e)
         return
     newest = _newest(folder)
-    # A truncation may have followed the listing; there is no checkpoint below a boundary that was read before it.
+    # A truncation may have followed the listing, so the checkpoints are listed again before it counts.
     if boundary > max(newest, 0) and boundary > max(again := _newest(log.list_folder()), 0):
         yield kinds.BOUNDARY_BROKEN, f"the boundary {boundary} is above the newest checkpoint {again}"
         return
@@ -152,7 +152,7 @@ def _checkpoint_faults(
                 return
             start = checkpoint
     except ObjectNotFoundError:
-        return  # truncated meanwhile
+        return  # truncated in between
     except CorruptObjectError as e:
         yield kinds.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {e}"
 
@@ -189,9 +189,9 @@ def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int
 
 
 def scan_between(store: ObjectStore, prefix: str, start: str, stop: str) -> Iterator[ListedPage]:
-    """The keys below `prefix` above `start` and up to `stop`, an empty one being no bound; neither is itself a key.
+    """The keys below `prefix` above `start` and up to `stop`; an empty bound is unbounded, and no bound is a key itself.
 
-    A page out of order costs requests alone: the listing is then read to its end.
+    A page out of order only costs requests: the listing is then read to its end.
     """
     last, ordered = start, True
     for page in store.scan(prefix, start):

@@ -225,7 +225,7 @@ def _check_epochs(journal: int, p: Placed, basis: Basis) -> Iterator[Suspect]:
         if in_key == o.epoch and lowest > basis.watermark:
             continue
         if in_key != o.epoch:
-            said = "is no L0 key" if in_key < 0 else f"says epoch {in_key}"
+            said = "is not an L0 key" if in_key < 0 else f"has epoch {in_key}"
             text = f"the journal has it at epoch {o.epoch}, and its key {said}"
             yield of_object(kinds.L0_WRONG_EPOCH, journal, p.topic, o, text)
         if lowest <= basis.watermark:
