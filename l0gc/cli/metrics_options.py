@@ -59,7 +59,7 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         settings: Settings, *args: Any, metrics_file: str | None, pushgateway: str | None, **kwargs: Any
     ) -> Any:
-        if not (metrics_file or pushgateway) or kwargs.get("dry_run"):
+        if not (metrics_file or pushgateway) or click.get_current_context().params.get("dry_run"):
             return command(settings, *args, **kwargs)
         step = click.get_current_context().command.name or ""
         try:
