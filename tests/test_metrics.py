@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.metrics import BY_NAME, COUNTER, GAUGE, METRICS, STEPS, Run, added_up, key_of, samples
+from l0gc.cli.metrics import BY_NAME, COUNTER, GAUGE, METRICS, STEPS, Run, added_up, key_of, samples
 
 SWEPT: dict[str, Any] = {
     "watermark": 2, "listed": 20, "eligible": 15, "unparsable": 1, "deleted": 14, "bytes": 1400, "failed": 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -29,15 +29,6 @@ from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:
     from l0gc.collect.vacuum import ScansElsewhere
-
-_SAYS: Final = {
-    "dropped_l1": "L1 objects that were merged, expired or of deleted topics",
-    "dropped_index": "index objects that others have taken the place of",
-    "orphaned_l1": "L1 objects that no journal ever named",
-    "orphaned_index": "index objects that no journal ever named",
-    "run_records": "objects of old run records",
-    "scan_snapshots": "old scan snapshots",
-}
 
 
 @click.command("vacuum")
@@ -190,7 +181,7 @@ def lines_of(r: VacuumResult) -> list[str]:
     t = r.tally
     would = "would be deleted" if r.dry_run else "deleted"
     lines = [f"{count(t.deleted, 'object')} ({size(t.bytes)}) {would} in {r.seconds:.1f} s"]
-    lines += [f"  {d.objects:,} {_SAYS[kind]} ({size(d.bytes)})" for kind in KINDS if (d := r.deleted[kind]).objects]
+    lines += [f"  {d.objects:,} {KINDS[kind]} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
     if r.fence >= 0:
         listed = count(r.scanned.listed, "object")
         lines.append(f"orphans were stamped below epoch {r.fence}, and no journal names them; {listed} listed")

@@ -21,8 +21,15 @@ RUN_RECORDS: Final = "run_records"
 SCAN_SNAPSHOTS: Final = "scan_snapshots"
 DATA_KINDS: Final = (DROPPED_L1, DROPPED_INDEX, ORPHANED_L1, ORPHANED_INDEX)
 """Objects that held data: what is deleted of them is on record."""
-KINDS: Final = (*DATA_KINDS, RUN_RECORDS, SCAN_SNAPSHOTS)
-"""All that a vacuum deletes, in the order in which it does."""
+KINDS: Final = {
+    DROPPED_L1: "L1 objects that were merged, expired or of deleted topics",
+    DROPPED_INDEX: "index objects that others have taken the place of",
+    ORPHANED_L1: "L1 objects that no journal ever named",
+    ORPHANED_INDEX: "index objects that no journal ever named",
+    RUN_RECORDS: "objects of old run records",
+    SCAN_SNAPSHOTS: "old scan snapshots",
+}
+"""What a vacuum deletes, in the order in which it does; its counts, metrics and messages have a line for each."""
 
 
 class Lot(NamedTuple):

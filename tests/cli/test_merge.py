@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from l0gc.cli import merge as command
 from l0gc.cli.merge import choose_engine, print_result, rule_options, run_merge
+from l0gc.cli.metrics import Run, samples
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.errors import PartialFailureError, TopicNotFoundError
-from l0gc.metrics import Run, samples
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Cluster

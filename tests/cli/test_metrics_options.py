@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from l0gc.cli.metrics import Run, samples
 from l0gc.cli.metrics_options import push, write
 from l0gc.errors import AccessDeniedError, L0gcError
-from l0gc.metrics import Run, samples
 from l0gc.storage.s3 import S3Store
 from tests.flows.test_sweep import a_bucket
 from tests.support.cli import ended_here, l0gc

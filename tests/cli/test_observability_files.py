@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from l0gc.metrics import BY_NAME, LABELS, METRICS, STEPS
+from l0gc.cli.metrics import BY_NAME, LABELS, METRICS, STEPS
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "examples/prometheus"

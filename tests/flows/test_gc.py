@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from l0gc.cli.main import cli
+from l0gc.cli.metrics import METRICS
 from l0gc.cli.output import taking_results
 from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
 from l0gc.keys import journal_log
-from l0gc.metrics import METRICS
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from l0gc.collect.garbage import KINDS
+
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 REFUSED: Final = 4
@@ -85,16 +87,6 @@ def _gauge(name: str, steps: str, source: str, text: str) -> Metric:
 
 
 _ALL: Final = " ".join(STEPS)
-
-_KINDS: Final = {
-    "dropped_l1": "L1 objects that journals had dropped",
-    "dropped_index": "Index objects that journals had dropped",
-    "orphaned_l1": "L1 objects that no journal ever named",
-    "orphaned_index": "Index objects that no journal ever named",
-    "run_records": "Objects of old run records",
-    "scan_snapshots": "Old scan snapshots",
-}
-"""What a vacuum deletes, by the names in its result."""
 
 METRICS: Final = (
     # -- of every run: what `Run` adds to its result
@@ -173,9 +165,9 @@ METRICS: Final = (
     # -- vacuum
     *(
         metric
-        for kind, text in _KINDS.items()
+        for kind, text in KINDS.items()
         for metric in (
-            _counter(f"vacuumed_{kind}_objects", "vacuum", f"deleted.{kind}.objects", f"{text}, deleted."),
+            _counter(f"vacuumed_{kind}_objects", "vacuum", f"deleted.{kind}.objects", f"Vacuum deleted: {text}."),
             _counter(f"vacuumed_{kind}_bytes", "vacuum", f"deleted.{kind}.bytes", "The bytes of those."),
         )
     ),
