@@ -1,7 +1,7 @@
 """Which steps of `l0gc gc` are due, read from the bucket when each comes up, and what a run keeps for the next to decide by.
 
-What is decided is in `collect/gc_steps.py` and in each step's own module; here its facts are read. A step is due where that
-cannot be known: to run it without need costs time, and no more.
+`collect/gc_steps.py` and each step's own module decide; here the facts are read. If they are unknown, the step is due: an
+unneeded run only costs time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
 
-Only l0gc's own loggers are heard. Those of the libraries below stay as they are at every `-v`: botocore's would write down
+Only l0gc's own loggers are shown. Those of the libraries below stay as they are at every `-v`: botocore's would write down
 signed requests, and py4j's a traceback when Ctrl-C finds it at work. A user and a password inside a URL are hidden,
 whichever library wrote them into a message, and what a terminal would act on is escaped.
 """
@@ -29,7 +29,7 @@ TEXT: Final = "text"
 JSON: Final = "json"
 FORMATS: Final = (TEXT, JSON)
 NOTE: Final = 25
-"""The level of what is always said though it is no error: between INFO and WARNING."""
+"""The level of messages that are always shown but are not errors: between INFO and WARNING."""
 
 _LEVELS: Final = {logging.DEBUG: "debug", logging.INFO: "info", NOTE: "note", logging.WARNING: "warning"}
 _ROOT: Final = logging.getLogger("l0gc")
@@ -88,7 +88,7 @@ class LogHandler(logging.Handler):
             "message": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        # Each text by itself: in the line, a URL in one and an @ in the next would look like one secret.
+        # Each text alone: in the line, a URL in one and an @ in the next would look like one secret.
         return json_text(_without_secrets(msgspec.to_builtins(row, enc_hook=str)))
 
 

@@ -1,6 +1,6 @@
 """The names in a bucket, for a shell that completes them: topics, runs, producers.
 
-A shell waits while it asks, and has no place for an error: so there is a deadline, and whatever goes wrong is no names.
+A shell waits while it asks, and cannot show an error: so names have a deadline, and after any failure none are offered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from l0gc.streamlog.cluster import Cluster
 
 _DEADLINE_S: Final = 3.0
 _MOST: Final = 200
-"""Names offered; more are no help."""
+"""Names offered; more do not help."""
 
 
 class Name(click.ParamType[str]):

@@ -1,7 +1,7 @@
-"""How far a command is: a line on the terminal that follows the work, or a note once a minute where there is none.
+"""How far a command is: a line on the terminal that follows the work, or without a terminal a note once a minute.
 
 Work says what it has done, and of how much where that is known; the share and the time that is left are made of it
-here, the same way for all commands. The line lives by itself, so it goes on while Spark starts or a job takes long.
+here, the same way for all commands. The line has its own thread, so it goes on while Spark starts or a job takes long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTE_EVERY_S: Final = 60.0
 _FIRST_ESTIMATE_S: Final = 2.0
 """Before that, the pace is that of the beginning: connections are made, and nothing is warm."""
 _WIDE: Final = 110
-"""From so many columns on there is room for a bar beside the text."""
+"""From so many columns on a bar fits next to the text."""
 
 
 class Advance(Protocol):
@@ -120,7 +120,7 @@ def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] 
 
     Args:
         note: takes the text, the event's name and its fields.
-        wait: waits so many seconds and says whether the work has ended meanwhile.
+        wait: waits so many seconds and returns whether the work has ended.
     """
     ended = threading.Event()
     newest = Newest(title)

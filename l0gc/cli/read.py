@@ -74,7 +74,7 @@ def command(settings: Settings, topic: str, partition: int | None, start: int | 
 def _write_file(
     out: Output, cluster: Cluster, topic: Topic, partitions: list[int] | None, start: int | None, path: Path
 ) -> None:
-    """Read into a file, and tell the result."""
+    """Read into a file, and print the result."""
     from l0gc.streamlog.reader import count_records, read_slices
 
     records = written = 0

@@ -1,8 +1,8 @@
 """`l0gc server`: the embedded S3 server in the foreground, for a first try and for tests of one's own.
 
 It prints what a shell has to export, credentials included: they are made up for this start, are good for this server alone
-and it listens on the loopback interface, so they are no secret of anybody's. Its regular end is a signal, so that is no
-error: it exits with 0.
+and it listens on the loopback interface, so they are not secret. Its regular end is a signal, so that is not an error: it
+exits with 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def command(settings: Settings, directory: str | None, port: int | None) -> None
 
     out = Output(settings)
     if directory is not None and Path(directory).exists() and not Path(directory).is_dir():
-        raise UsageError(f"--directory {directory} is no folder")
+        raise UsageError(f"--directory {directory} is not a folder")
     with _until_a_signal() as heard, SeaweedFS(directory, port) as server:
         exports = server.environment() | {"L0GC_URL": settings.url or URL}
         if default_file().is_file():
@@ -67,7 +67,7 @@ def command(settings: Settings, directory: str | None, port: int | None) -> None
 
 @contextmanager
 def _until_a_signal() -> Iterator[list[int]]:
-    """The signals that ended it; from the second on they have no effect: the end is on its way."""
+    """The signals that ended it; from the second on they have no effect, since it is already ending."""
     heard: list[int] = []
 
     def hear(number: int, frame: Any) -> None:

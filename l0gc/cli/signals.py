@@ -29,7 +29,7 @@ _AGAIN_S: Final = 0.02
 _WAITING: Final = ("join", "_wait_for_tstate_lock", "_shutdown")
 """Functions of `threading` that wait, and hold no lock."""
 _dropped: Final = set[int]()
-"""Signals of which what they raised was lost, and that are sent once more: they are no second ones."""
+"""Signals whose exception was lost, and that are sent once more: they do not count as second ones."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -96,7 +96,7 @@ def _send_again(number: int) -> None:
 def ended(code: int) -> None:
     """The command has ended, and said what there was to say: a signal now only makes Python end sooner, with the same code.
 
-    Without this, Python, which gives up its handlers on its way out, would be killed by it, and a command that is done would
+    Without this, Python, which gives up its handlers as it exits, would be killed by it, and a command that is done would
     look like one that was stopped without a word.
     """
 
@@ -119,7 +119,7 @@ def _ignore() -> None:
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised in a finalizer, which is where the signal may have come: it is sent once more.
 
-    What else a finalizer fails with is no news to a user, Java having gone.
+    Other failures of a finalizer mean nothing to a user, since Java has gone.
     """
     if isinstance(what.exc_value, Interrupted):
         number = what.exc_value.exit_code - 128

@@ -82,7 +82,7 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
 
 @contextmanager
 def telling_tasks(spark: SparkSession, show: Advance) -> Iterator[Callable[[str], None]]:
-    """What is said to the yielded function is shown with the share of Spark's tasks that are done meanwhile."""
+    """Text passed to the yielded function is shown with the share of Spark's tasks that are done."""
     from l0gc.spark.tasks import following_tasks
 
     said = [""]
@@ -127,7 +127,7 @@ class OneSession:
         from l0gc.spark.remote import telling_causes
 
         try:
-            with telling_causes():  # each step fails by itself
+            with telling_causes():  # each step fails separately
                 for key, _, value in (item.partition("=") for item in defaults):
                     if key not in self._given:
                         self._spark.conf.set(key, value)

@@ -30,7 +30,7 @@ _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A label, empty where the line belongs to the one above, and what stands beside it; `colour` of the label."""
+    """A label, empty if the line belongs to the one above, and the text next to it; `colour` of the label."""
 
     label: str
     text: str
@@ -67,14 +67,14 @@ def lines_of(s: Status, url: str, price: float) -> list[Line]:
 
 
 def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
-    """As wide as the terminal, or 80 columns where there is none; escaped, and coloured where that is wanted."""
+    """As wide as the terminal, or 80 columns without one; escaped, and coloured if that is wanted."""
     width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
     fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
     out = []
     for line in lines:
         for number, wrapped in enumerate(fold.wrap(escaped(line.text)) or [""]):
             part = wrapped.replace(_TOGETHER, " ")
-            indent = min(INDENT, max(0, width - len(part)))  # a long key has a line of its own, to be copied whole
+            indent = min(INDENT, max(0, width - len(part)))  # a long key has its own line, to be copied whole
             label = f"{line.label:{INDENT}}" if number == 0 else " " * indent
             out.append(_coloured(label, part, line) if coloured else f"{label}{part}")
     return out

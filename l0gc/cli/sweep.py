@@ -48,7 +48,7 @@ class ShardRange(click.ParamType[tuple[int, int]]):
             return value
         m = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(value).strip())
         if m is None or int(m[2] or m[1]) < int(m[1]):
-            self.fail(f"{value!r} is no range of shards; write 000-249 or 7", param, ctx)
+            self.fail(f"{value!r} is not a range of shards; use for example 000-249 or 7", param, ctx)
         return int(m[1]), int(m[2] or m[1])
 
 
@@ -133,7 +133,7 @@ def run_sweep(
 
 
 def eligible(cluster: ClusterHandle) -> int:
-    """How many objects the last computation of M found eligible; -1 if there was no scan."""
+    """How many objects the last computation of M found eligible; -1 without a scan."""
     published, _ = read_published(cluster.store, cluster.identity().cluster_id)
     return published.eligible_objects if published is not None else -1
 
@@ -141,7 +141,7 @@ def eligible(cluster: ClusterHandle) -> int:
 def give_memory_back() -> None:
     """Have glibc's malloc keep less than it would: an arena for each of a dozen threads, and what pages came in.
 
-    Its threshold for memory of its own grows with each large block that is freed, unless it is set.
+    Its threshold for separate mappings grows with each large block that is freed, unless it is set.
     """
     with suppress(OSError, AttributeError):  # another C library has no such call
         libc = ctypes.CDLL(None)
@@ -235,7 +235,7 @@ def _raise_what_went_wrong(r: SweepResult, signals: list[int]) -> None:
     """
     if signals:
         raise StoppedError(
-            "stopped; what was under way is done, and another sweep goes on from there", 128 + signals[0]
+            "stopped; requests in progress are done, and another sweep goes on from there", 128 + signals[0]
         )
     if r.problem is not None:
         raise r.problem

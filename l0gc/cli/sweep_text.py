@@ -40,7 +40,7 @@ def data_of(r: SweepResult, why: str) -> dict[str, Any]:
 
 
 def lines_of(r: SweepResult) -> list[str]:
-    """The run, for people."""
+    """The run as text."""
     plan, t, c = r.plan, r.tally, r.tally.counts
     lines = [
         f"M = {epoch(plan.watermark)}: {count(t.deleted, 'version' if plan.by_version else 'object')} ({size(t.bytes)}) "
@@ -58,7 +58,7 @@ def lines_of(r: SweepResult) -> list[str]:
         )
         lines.append(f"{young} for now")
     if c.unparsable:
-        foreign = count(c.unparsable, "key is no L0 key and stays", "keys are no L0 keys and stay")
+        foreign = count(c.unparsable, "key is not an L0 key and stays", "keys are not L0 keys and stay")
         lines.append(f"{foreign}, e.g. {c.unparsable_sample}")
     if r.uploads.aborted:
         would = "would be " if plan.dry_run else ""

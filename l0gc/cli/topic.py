@@ -81,7 +81,7 @@ def create(
 
 @command.command("alter")
 @click.argument("name", required=False, type=TOPIC)
-@click.option("--defaults", is_flag=True, help="Alter what holds for topics that have no settings of their own.")
+@click.option("--defaults", is_flag=True, help="Alter the settings of topics without their own.")
 @retention_options
 @common_options
 def alter(
@@ -91,7 +91,7 @@ def alter(
     retention_ms: int | str | None,
     retention_bytes: int | str | None,
 ) -> None:
-    """Change how long, or how much, topic NAME keeps. What is not given stays; `default` is the cluster's setting.
+    """Change how long, or how much, topic NAME keeps. Settings that are not given stay; `default` is the cluster's.
 
     \b
     Example:
@@ -116,7 +116,7 @@ def alter(
 
 @command.command("delete")
 @click.argument("name", type=TOPIC)
-@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
 @common_options
 def delete(settings: Settings, name: str, yes: bool) -> None:
     """Delete a topic: its partitions take nothing more, and no longer hold M back. Says what goes, and asks.
@@ -169,7 +169,7 @@ def list_topics(settings: Settings) -> None:
     out.result(
         {"topics": [_data(t) for t in topics]},
         [f"{t.name}  {_line(t)}" for t in topics]
-        or ["there are no topics; create one with l0gc topic create NAME --partitions N"],
+        or ["no topics exist; create one with l0gc topic create NAME --partitions N"],
     )
 
 

@@ -1,8 +1,8 @@
 """A file that a command writes for its user: all of it or nothing.
 
-It is written under another name beside its own, and renamed when it is whole. So nobody ever reads a half, and what was
-there under its name stays until the new one takes its place, also if the command fails or is stopped. A process that is
-killed leaves the other name behind, which begins with a dot. What is no file, a pipe or /dev/stdout, stays what it is.
+It is written under another name in the same folder, and renamed when it is whole. So nobody ever reads a half, and the old
+file stays until the new one takes its place, also if the command fails or is stopped. A process that is killed leaves the
+other name, which begins with a dot. Anything but a regular file, a pipe or /dev/stdout, is written to directly.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from l0gc.watermark.source import ClusterHandle
 JOBS: Final = ("housekeep", "reconcile", "merge", "expire", "compute-watermark", "sweep", "vacuum")
 """The jobs that leave a record, in the order in which `gc` does them."""
 _NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
-"""What is no news of the cluster, is recorded elsewhere (a pause), or leaves no store to write to."""
+"""Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store to write to."""
 _LONGEST: Final = 1000
 _STOPPED: Final = 130
 
@@ -95,7 +95,7 @@ class LastRun:
         if not self._whole or not self._cluster.identified or isinstance(error, _NOT_TOLD):
             return
         if error is not None and isinstance(error.__cause__, BrokenPipeError):
-            return  # the reader of the output has gone, which says nothing about the run
+            return  # the reader of the output has gone, which does not concern the run
         write_attempt(self._cluster.store, Attempt(self._command, *_outcome(error)))
 
 

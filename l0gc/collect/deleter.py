@@ -36,8 +36,8 @@ class DeleteOutcome:
     """What became of a batch.
 
     Attributes:
-        left: those that the end of the run left alone. One that an unanswered request may have deleted is none of them.
-        markers: the delete marker that hides a key, where it is known to be the only one of this run.
+        left: those that the end of the run left alone. Excludes objects that an unanswered request may have deleted.
+        markers: the delete marker that hides a key, if it is known to be the only one of this run.
         error: why nothing more was tried; what is in none of the lists may be gone or not.
     """
 
@@ -64,7 +64,7 @@ class Deleter:
     """Deletes for one process; safe for several threads.
 
     Args:
-        stop: set when the run is to end: the request that is under way is the last one.
+        stop: set when the run is to end: the request in flight is the last one.
         keep_history: whether the bucket may keep versions, so that the ids of delete markers are of use.
     """
 

@@ -3,10 +3,10 @@
 What makes their deletion safe: an object is dropped by an entry, once, and is never named again. Until it is deleted the
 journal lists it, with when it was dropped, so no listing is needed and nothing is guessed. It stays for `l1_grace` by the
 store's clock and for two epochs, for readers that replayed the journal before. A reader that takes longer finds it gone,
-replays, and reads what took its place (hazard 19). Only when it is gone an entry says so, and the journal forgets it; a
-run that is killed in between deletes what is gone once more. An index object of a deleted topic is deleted after all that
-it lists, so that what is left after a failure can still be found. An object that cannot be deleted, under a legal hold for
-example, keeps nothing but the index object that leads to it.
+replays, and reads what took its place (hazard 19). Once it is deleted, an entry records that, and the journal forgets it;
+after a run that is killed in between, the next one deletes it once more. An index object of a deleted topic is deleted after
+all that it lists, so that what is left after a failure can still be found. An object that cannot be deleted, under a legal
+hold for example, keeps nothing but the index object that leads to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DroppedRemoval:
 
     Args:
         remover_of: gives the remover of a kind.
-        stop: set to end it after the lot that is under way.
+        stop: set to end it after the current lot.
     """
 
     def __init__(

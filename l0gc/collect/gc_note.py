@@ -20,7 +20,7 @@ _NOTE: Final = json_decoder(GcNote)
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:
-    """The note; an empty one where there is none."""
+    """The note, or an empty one if it does not exist."""
     try:
         return _NOTE.decode(store.get(GC_NOTE).body)
     except (ObjectNotFoundError, *UNDECODABLE):

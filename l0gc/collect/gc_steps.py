@@ -3,8 +3,8 @@
 Leaving a step out is always safe: what it would have done is there for the next run. So a step is left out where the
 journals and what the last runs recorded say that it would find nothing, and it runs where they do not say. And every step is
 safe after any other, failed or not: M covers only what is done, and the sweep has its own guards. So after a failure a step
-is left out only where it could do no good, with one exception: where M was not computed, something about the bucket may be
-wrong that only that step checks, and nothing is deleted.
+is left out only if it would be useless, with one exception: if M was not computed, something about the bucket may be wrong
+that only that step checks, and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def sweep_not_due(published: PublishedWatermark | None, note: GcNote) -> str:
 
 
 def is_final(e: L0gcError) -> bool:
-    """Whether no later step would fare better: there is no cluster or no bucket, or an argument cannot be used."""
+    """Whether every later step would fail too: the cluster or bucket does not exist, or an argument cannot be used."""
     return isinstance(e, UsageError | NotInitialisedError | BucketNotFoundError)
 
 

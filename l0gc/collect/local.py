@@ -81,7 +81,7 @@ class SweepResult:
 
     @property
     def unparsable(self) -> int:
-        """Keys that are no L0 keys, and stay."""
+        """Keys that are not L0 keys, and stay."""
         return self.tally.counts.unparsable
 
     @property
@@ -156,7 +156,7 @@ class LocalSweep:
         self._progress = progress
         self._records = sink_of(cluster.store, self._wanted)
         self.stop = threading.Event()
-        """Set it, and the run finishes what is under way, records it, and returns."""
+        """Set it, and the run finishes its requests in flight, records them, and returns."""
         self.result: SweepResult | None = None
         """What was done so far, also by a run that failed; None before there is a plan."""
 

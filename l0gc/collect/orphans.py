@@ -5,11 +5,11 @@ their keys, before it writes the first of them. A fence E is then appended to th
 what is stamped below E. The journal is read after the fence, and only then the bucket is listed. So an object stamped
 below E that the journal does not name there will never be named (hazard 25). No time is guessed: a run that takes longer is
 refused at its commit, and stamps its next round anew. What the journal has dropped is not for this rule: it has its own,
-with a time of grace for readers. A key that is no L1 or index key is never deleted, only counted and shown (hazard 13).
+with a time of grace for readers. A key that is not an L1 or index key is never deleted, only counted and shown (hazard 13).
 A key of a topic that no log has stays, too: the controller log may have been set back (hazard 10), so the topic's folder is
 left as it is and named, and the run ends as refused.
-The order of the listing decides nothing: each key is judged by itself, and a store that lists out of order is read to the
-end (hazard 12).
+The order of the listing decides nothing: each key is judged alone, and a store that lists out of order is read to the end
+(hazard 12).
 """
 
 from __future__ import annotations

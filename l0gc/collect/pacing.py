@@ -2,8 +2,8 @@
 
 Additive increase, multiplicative decrease, on what the store really took. A 503 or a time-out sets the rate to nine tenths
 of the objects per second that succeeded lately; from there it goes back to that in `REGAIN_S`, feels its way past it, and
-gathers speed if nothing objects (the curve of TCP's CUBIC). Until the store objects there is no rate. Nothing here decides
-what is deleted. One pacer is shared by all workers of a process.
+gathers speed if nothing objects (the curve of TCP's CUBIC). Until the store objects the rate is unlimited. Nothing here
+decides what is deleted. One pacer is shared by all workers of a process.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ASKED_BATCH_S: Final = 1.0
 """The same for the rate that the caller set, which no store refuses."""
 LEAST_BATCH: Final = 1
 SHRINK_AFTER: Final = 3
-"""If the rate was lowered so often, and still no batch was taken whole, batches get smaller: a store may take only so many
-at once, whatever the rate."""
+"""After so many reductions of the rate without a batch that was accepted whole, batches get smaller: a store may accept only
+so many at once, whatever the rate."""
 SHRUNK_S: Final = 60.0
 """How long batches stay small; then they grow by a tenth with each one that is taken."""
 CREDIT_S: Final = 0.05
@@ -122,7 +122,7 @@ class Pacer:
         """What the store made of a request.
 
         Args:
-            sent_at: when the request was sent. What was under way when the rate was lowered does not lower it again.
+            sent_at: when the request was sent. A request in flight when the rate was lowered does not lower it again.
             sent: how many objects it held.
             taken: how many of them the store has taken.
             slower: whether the store wanted fewer requests, or did not answer in time.
@@ -150,7 +150,7 @@ class Pacer:
     # -- with the lock held -------------------------------------------------------------------------------------------
 
     def _store_rate(self, now: float) -> float | None:
-        """What the store is believed to take: 0.9 of the limit, and back to it, and past it, as time goes by."""
+        """The rate that the store probably accepts: 0.9 of the limit, and back to it, and past it, with time."""
         if self._limit is None:
             return None
         return self._limit * (1 + DECREASE * ((now - self._limited_at) / REGAIN_S - 1) ** 3)

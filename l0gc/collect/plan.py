@@ -59,7 +59,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         keep_runs_ms: the records of runs are kept so long.
 
         older_than_ms: a sweep deletes only what was changed at this time or before.
-        expected, counted: what the last scan saw as eligible and in all, -1 if there was none.
+        expected, counted: what the last scan saw as eligible and in all, -1 without one.
         paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
     """
 
@@ -231,7 +231,7 @@ def choose_engine(
     """The engine, and why.
 
     Args:
-        eligible: gives what the last scan saw as eligible, -1 if there was no scan.
+        eligible: gives what the last scan saw as eligible, -1 without one.
         limited: whether there is a limit, or a record, that only one process can keep.
 
     Raises:

@@ -169,7 +169,7 @@ class RunRecord:
         """Write a segment again, with what became of its objects by `now_ms`.
 
         Raises:
-            StoreError: it cannot be written. What is not on record is not deleted.
+            StoreError: it cannot be written. Objects that are not on record are not deleted.
         """
         if self._sink is None:
             return
@@ -185,7 +185,7 @@ class RunRecord:
 
 
 def read_segment(records: RecordSource, key: str) -> list[RecordedObject]:
-    """The objects of a segment. Raises `CorruptObjectError` if it is none."""
+    """The objects of a segment. Raises `CorruptObjectError` if it cannot be read as one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -209,7 +209,7 @@ def write_summary(records: RecordSink, summary: RunSummary) -> None:
 
 
 def read_summary(records: RecordSource, run_id: str) -> RunSummary:
-    """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it is none."""
+    """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it cannot be read as one."""
     body = records.get(summary_key(run_id)).body
     try:
         return _SUMMARY.decode(body)

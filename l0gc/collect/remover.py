@@ -1,7 +1,7 @@
 """Removing what is handed over: into segments, on record, then deleted; what every run that deletes has in common.
 
 The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then its
-batches go to the deleters. Few segments are under way at once, and the caller waits for a place, with no more than
+batches go to the deleters. Few segments are in progress at once, and the caller waits for a place, with no more than
 the batch in its hands, so memory does not grow with the bucket. An operator's pause is read before each segment is put
 on record; it ends the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no
 record, and a pause does not end it.
@@ -90,8 +90,8 @@ class Remover:
         worker: what this worker's segments are called.
         deleters: where the DELETE requests run.
         records: where the run record goes; None for no record.
-        stop: set to end the run: what is under way is finished and recorded, the rest is left.
-        pacer: the process's pace, made with `stop`; by default one of this worker's own.
+        stop: set to end the run: requests in flight are finished and recorded, the rest is left.
+        pacer: the process's pace, made with `stop`; by default this worker has its own.
         progress: called after every DELETE request.
         budget: how many objects may go; by default as many as the plan's limit says.
 
@@ -172,13 +172,13 @@ class Remover:
                 self._waiting += taken
                 if len(self._waiting) < SEGMENT_OBJECTS:
                     continue
-                # The next caller waits for this one, and this one for a place under way.
+                # The next caller waits for this one, and this one for a place.
                 self._places.acquire()
                 objects, self._waiting = self._waiting[:SEGMENT_OBJECTS], self._waiting[SEGMENT_OBJECTS:]
             self._send(objects)
 
     def drain(self) -> None:
-        """Send off what is waiting, and wait for everything that is under way."""
+        """Send off what is waiting, and wait until all segments have ended."""
         objects, self._waiting = self._waiting, []
         if objects and not self.stop.is_set():
             self._places.acquire()
@@ -189,7 +189,7 @@ class Remover:
             self._places.release()
 
     def _send(self, objects: list[EligibleObject]) -> None:
-        """Put a segment on record, then its batches to the deleters; its place under way is free when all have ended."""
+        """Put a segment on record, then pass its batches to the deleters; its place is free when all have ended."""
         batches = [objects[i : i + PAGE_SIZE] for i in range(0, len(objects), PAGE_SIZE)]
         under_way = None
         try:

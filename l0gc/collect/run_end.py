@@ -1,7 +1,7 @@
 """How a run ends on record: `run.json`, written by one function for sweeps and vacuums, on every engine.
 
-A run that deleted no data and met no trouble leaves none, nor does a dry run. One that failed or was stopped says so. What
-kills the process, a second signal among it, writes no end: that there is none is how `runs` knows a run that was killed, and
+A dry run, and a run that deleted no data and met no trouble, leave none. A run that failed or was stopped says so. A killed
+process, as by a second signal, writes no end: its absence is how `runs` recognises a run that was killed, and
 the segments say what it deleted (`record.py`).
 """
 

@@ -1,7 +1,7 @@
 """Sweeping a span of shards: scan, and hand over; what the local engine does once, and each Spark task for its part.
 
 Scanning and deleting overlap (`remover.py`). A store that lists out of order (hazard 12) is noticed by a scanner; then
-everything under way is finished, and the span is scanned once more, all of it and in one piece.
+all deletes in progress are finished, and the span is scanned once more, all of it and in one piece.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from l0gc.storage.parallel import Parallel
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is; `expected` is what the last scan saw as eligible, -1 if there was none."""
+    """Where a run is; `expected` is what the last scan saw as eligible, -1 without one."""
 
     expected: int
     deleted: int

@@ -1,4 +1,4 @@
-"""A vacuum: everything that goes but L0, a kind after the other, each by the rule of its own module.
+"""A vacuum: all garbage but L0, one kind after the other, each by the rule of its own module.
 
 What has been dropped goes first, since no listing is needed for it; then the orphans, after the fences; then old records.
 A dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
@@ -180,7 +180,7 @@ class Vacuum:
         self._elsewhere, self._progress = elsewhere, progress
         self._records = sink_of(cluster.store, self._wanted)
         self.stop = threading.Event()
-        """Set it, and the run finishes what is under way, records it, and returns."""
+        """Set it, and the run finishes its requests in flight, records them, and returns."""
         self.result: VacuumResult | None = None
         """What was done so far, also by a run that failed; None before there is a plan."""
         self._removers: dict[str, Remover] = {}
@@ -324,7 +324,7 @@ class Vacuum:
 
 
 def _drained(remover: Remover) -> None:
-    """Wait for what is under way. Raises what ended it."""
+    """Wait until all segments have ended. Raises the error that ended the run."""
     remover.drain()
     if remover.error is not None:
         raise remover.error

@@ -18,12 +18,12 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
 
     Args:
         profile: the AWS profile whose credentials are sent.
-        send_credentials: whether to send them; by default only those that an executor cannot have by itself.
+        send_credentials: whether to send them; by default only those that an executor cannot get on its own.
 
     Raises:
         UsageError: this Spark is older than 4.2.
         ExecutorsUnfitError: the executors' Python cannot run l0gc.
-        AccessDeniedError: credentials are to be sent, and there are none.
+        AccessDeniedError: credentials are to be sent, but none were found.
     """
     from l0gc.errors import UsageError
     from l0gc.spark.credentials import for_executors

@@ -1,11 +1,11 @@
 """The driver's credentials for the executors' Python workers, by a way that nothing logs.
 
-They go into the environment that Spark sends along with each Python function, beside its code: in the messages from the
+They go into the environment that Spark sends along with each Python function and its code: in the messages from the
 driver to the executors, and never in a Spark setting, a data source's options or a command line, which the UI, the event
 log and process lists show.
 
-Sent is what an executor cannot have by itself: keys from the driver's environment, a profile, a login. A role that the
-driver has from its machine or pod is not: the executors have one as well, and theirs is renewed while the job runs.
+Only credentials that an executor cannot get on its own are sent: keys from the driver's environment, a profile, a login. A
+role of the driver's machine or pod is not sent: the executors have one as well, and theirs is renewed while the job runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
         send: whether to send credentials; by default only those that do not come with the machine.
 
     Raises:
-        AccessDeniedError: they are to be sent, and there are none.
+        AccessDeniedError: they are to be sent, but none were found.
         StoreError: they cannot be renewed.
     """
     if send is False:
@@ -57,5 +57,5 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
 
 
 def are_sent(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is an executor's worker with the driver's credentials; a profile then says nothing more."""
+    """Whether this is an executor's worker with the driver's credentials; a profile then has no effect."""
     return _SENT in environment

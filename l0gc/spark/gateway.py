@@ -3,7 +3,7 @@
 Java ends when its stdin does, and the other end of that pipe is this process's alone; so even SIGKILL, which nobody can
 answer, takes Java along. pyspark's own start breaks that leash, which is why it is done here, the way pyspark does it:
 
-- It forgets the process that it starts if Ctrl-C comes meanwhile, and removes the folder in which Java says where it
+- It forgets the process that it starts if Ctrl-C arrives just then, and removes the folder in which Java says where it
   listens. Java fails at that before it looks at its stdin, and its other threads keep it for ever. Here the process is
   known from its first moment, and ended.
 - Ctrl-C reaches all of a terminal's foreground group, the scripts that start Java among them. Here they have a session of
@@ -37,7 +37,7 @@ from pyspark.sql import SparkSession
 from l0gc.spark.interpreter import own_folder
 
 GRACE_S: Final = 10.0
-"""So long Java may take to end by itself; then it is killed."""
+"""How long Java may take to end on its own before it is killed."""
 
 _WORKERS_S: Final = 2.0
 """So long Java's Python workers may take to end after it."""
@@ -123,7 +123,7 @@ def end_java() -> None:
 
 
 def _heed_nothing(request: Any, client_address: Any) -> None:
-    """What pyspark's server of accumulators does about a connection that breaks: Java's end is no news."""
+    """How pyspark's server of accumulators handles a connection that breaks: Java's end is expected."""
 
 
 def _terminate() -> None:
@@ -149,7 +149,7 @@ def _wait() -> None:
 
 
 def _end_workers(session: int) -> None:
-    """Wait for the Python workers of a Java that has ended. Those that do not notice soon are killed."""
+    """Wait for the Python workers of a Java that has ended, and kill those that do not notice soon."""
     until = time.monotonic() + _WORKERS_S
     while pids := _members(session):
         late = time.monotonic() - until

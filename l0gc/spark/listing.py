@@ -28,7 +28,7 @@ KEYS = StructType(
         StructField("modified_ms", LongType(), False),
     ]
 )
-"""A row for each object: what its key says (`epoch` is null where it is no L0 key), its size and its time."""
+"""A row for each object: the parts of its key (`epoch` is null if it is not an L0 key), its size and its time."""
 
 
 def keys_of(spark: SparkSession, config: StoreConfig, layout: KeyLayout, slices: int) -> DataFrame:

@@ -1,6 +1,6 @@
 """Which master a session is for, and whether anyone is there.
 
-Spark tries a standalone master for a minute before it gives up; one connection tells the same at once.
+Spark tries a standalone master for a minute before it gives up; one connection shows the same at once.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ them is packed: thousands of records are one value to Spark, which neither looks
 
 A task may run twice, or a run may die: L1 objects have random names and count only when a journal names them, the same
 records sent twice are written once, and a commit that landed before is recognised (`level_one/`). The work itself is done
-by the functions there, which know nothing of Spark.
+by the functions there, which do not depend on Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What driver and executors tell each other: where the bucket is, who does what, the shape of rows, and what went wrong.
+"""What driver and executors exchange: where the bucket is, who does what, the shape of rows, and what went wrong.
 
 The bucket is named in data source options, which hold no secret.
 Each executor resolves credentials as boto3 does: from its environment, where the driver may have put its own (see
@@ -77,7 +77,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def spread(
     spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """What `read` gives for each part, each in a task of its own."""
+    """What `read` gives for each part, each in its own task."""
 
     def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in incoming:
@@ -114,8 +114,8 @@ def cause_of(error: BaseException) -> errors.L0gcError:
     """One of `JOB_ERRORS` as what an executor's l0gc raised, if it did; others as an `L0gcError` that says what failed.
 
     Raises:
-        KeyboardInterrupt: a signal ended the job. pyspark then tells Java one thing more, on a connection in the middle of
-            an answer, and that failure hides the signal.
+        KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message, on a connection in the middle
+            of an answer, and that failure hides the signal.
     """
     behind = error.__context__
     while behind is not None:
@@ -149,7 +149,7 @@ def cause_of(error: BaseException) -> errors.L0gcError:
 
 @contextmanager
 def telling_causes() -> Iterator[None]:
-    """Raises what fails inside as `cause_of` tells it."""
+    """Raises a failure inside as `cause_of` explains it."""
     try:
         yield
     except JOB_ERRORS as e:

@@ -59,8 +59,8 @@ def get_session(
         verbose: let Spark log warnings to stderr.
 
     Raises:
-        JavaMissingError: there is no Java 17 or newer.
-        MasterUnreachableError: there is no standalone master at that URL.
+        JavaMissingError: Java 17 or newer was not found.
+        MasterUnreachableError: no standalone master answers at that URL.
         UsageError: the session cannot be started with these settings.
     """
     _check_java()
@@ -198,6 +198,6 @@ def _check_java() -> None:
     if (home and (Path(home) / "bin" / "java").exists()) or shutil.which("java"):
         return
     raise JavaMissingError(
-        "Spark needs Java 17 or newer, and there is none: install one (apt-get install openjdk-17-jre-headless) "
+        "Spark needs Java 17 or newer, but found none: install it (apt-get install openjdk-17-jre-headless) "
         "or set JAVA_HOME"
     )

@@ -47,7 +47,7 @@ MODULES: Final = {
     "pyarrow": "pyarrow",
     "zstandard": "zstandard",
 }
-"""The packages that executors need beside pyspark, which Spark brings along, and the module of each."""
+"""The packages that executors need besides pyspark, which Spark brings along, and the module of each."""
 
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
@@ -65,7 +65,7 @@ _REASON: Final = re.compile(r"(?:[\w.]+\.)?\w+(?:Error|Exception): .+")
 
 
 class ExecutorsUnfitError(L0gcError):
-    """The executors' Python cannot run l0gc, or there are no executors."""
+    """The executors' Python cannot run l0gc, or no executor exists."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -217,7 +217,7 @@ def _look() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
 
 
 def why(message: str) -> str:
-    """What Spark says of workers that cannot start, in one sentence."""
+    """Why workers cannot start, from Spark's message, in one sentence."""
     if m := _VERSIONS.search(message):
         return f"the Spark executors run Python {m[1]} and the driver {m[2]}, which must be the same: {_WAY_OUT}"
     if m := _NO_PROGRAM.search(message):

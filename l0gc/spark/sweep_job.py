@@ -131,7 +131,7 @@ class SparkSweep:
 
 @contextmanager
 def following(spark: SparkSession, total: int, progress: Callable[[int, int], None]) -> Iterator[None]:
-    """Tell how many of the tasks of the job that runs meanwhile have ended, by Spark's own count."""
+    """Report how many tasks of the job that runs inside the block have ended, by Spark's own count."""
     ended = threading.Event()
 
     def follow() -> None:

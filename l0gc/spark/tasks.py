@@ -1,4 +1,4 @@
-"""How many of the tasks that Spark has to do now are done, by Spark's own count, for a job that cannot tell by itself."""
+"""How many of Spark's current tasks are done, by Spark's own count, for a job that cannot count itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 @contextmanager
 def following_tasks(spark: SparkSession, progress: Callable[[int, int], None]) -> Iterator[None]:
-    """Call `progress` every second, in a thread, with how many of how many tasks of the stages under way have ended."""
+    """Call `progress` every second, in a thread, with how many of how many tasks of the active stages have ended."""
     ended = threading.Event()
 
     def follow() -> None:

@@ -94,7 +94,7 @@ def run(
         progress: called with what is being done.
 
     Raises:
-        NotInitialisedError, ClusterMismatchError: there is no cluster here, or another one.
+        NotInitialisedError, ClusterMismatchError: no cluster exists here, or another one.
         ExternalLogError: its log is another system's.
         CorruptObjectError: the controller log cannot be read.
         StoreError: the store failed; nothing is known.
@@ -219,7 +219,7 @@ class _Job:
     # -- the second reading ------------------------------------------------------------------------------------------------
 
     def confirm(self, result: VerifyResult, max_findings: int) -> None:
-        """Read again what every suspect is about, on executors, each journal's in one task."""
+        """Read the subject of every suspect again, on executors, each journal's in one task."""
         assert self._rows is not None
         suspects = self._rows.filter(F.col("kind").isin(*kinds.KINDS)).drop("n", "bytes")
         apart = suspects.repartition(self._place.slices, "journal").sortWithinPartitions(*_PLACE)

@@ -1,4 +1,4 @@
-"""The joins of verify: what the listings have beside what the journals refer to.
+"""The joins of verify: the objects in the listings with those that the journals refer to.
 
 Rows that come out of here are suspects, which a second reading decides on (`inspect/verify/confirm.py`), and counts of what
 is well: those are grouped by what has to stay apart, a row for each suspect and one for everything of a kind that is well.
@@ -45,7 +45,7 @@ def as_rows(frame: DataFrame) -> DataFrame:
 
 
 def l0_rows(listing: DataFrame, journals: DataFrame, basis: Basis) -> DataFrame:
-    """Every L0 object beside the journals that refer to it."""
+    """Every L0 object with the journals that refer to it."""
     fields = [*_PLACE, "offset", "expected"]
     by_key = (
         journals.filter(F.col("kind") == L0)
@@ -86,7 +86,7 @@ def l0_rows(listing: DataFrame, journals: DataFrame, basis: Basis) -> DataFrame:
 
 
 def l1_rows(listing: DataFrame, journals: DataFrame, basis: Basis, doubtful: Sequence[int]) -> DataFrame:
-    """Every L1 object beside the journal that names it.
+    """Every L1 object with the journal that names it.
 
     Args:
         doubtful: journals that may have lost entries; what those do not name may have been named by them.

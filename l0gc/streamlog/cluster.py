@@ -90,7 +90,7 @@ class Cluster:
             return self._journals[number]
 
     def write_l0(self, body: bytes, epoch: int) -> str:
-        """Write an L0 object, which no journal names yet, at an epoch that is no higher than the cluster's; its key."""
+        """Write an L0 object, which no journal names yet, at an epoch of at most the cluster's; its key."""
         layout, name = identity_of(self.controller.replica.state).layout, self.runtime.new_id()
         key = layout.format(layout.shard_of(name), epoch, name)
         self.store.put_fast(key, body)

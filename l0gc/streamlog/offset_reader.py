@@ -149,7 +149,7 @@ class Piece(NamedTuple):
 
 
 class OnDeleted(Protocol):
-    """Is told of records that were deleted before they could be read, and raises, or has them left out."""
+    """Receives records that were deleted before they could be read, and raises, or has them left out."""
 
     def __call__(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
         """`offset` was next, and the range ends before `end`; `begun` says whether some of the range was read."""

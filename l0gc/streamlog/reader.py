@@ -1,6 +1,6 @@
 """Reading a topic, a partition after another: each record once and in order.
 
-Where the records lie, and what becomes of them meanwhile, is for `offset_reader.py`. Many partitions share the blocks of an
+`offset_reader.py` finds the records, and follows them if they move. Many partitions share the blocks of an
 L0 object, and a small partition has small L1 objects. So consecutive partitions are read together, as many as fit the
 memory: each block is fetched and decoded once, and small objects are fetched at once. A partition that is larger is read
 alone, and its records are handed out as they come.
@@ -154,7 +154,7 @@ class _RunReader:
         return _PARTITION_BYTES + _EXPANSION * stored
 
     def read(self) -> Iterator[RecordSlice]:
-        """The records, each once and in order, whatever happens to the objects meanwhile."""
+        """The records, each once and in order, even if objects are moved or deleted during the read."""
         total = np.concatenate(([0.0], np.cumsum(self._costs)))
         first = 0
         while first < len(self._partitions):

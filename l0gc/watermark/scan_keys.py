@@ -1,6 +1,6 @@
 """Where scan snapshots lie, and which of them are old; what is in one is `scans.py`'s.
 
-It is a module of its own because a vacuum uses it at every start, and must not wait for pyarrow.
+It is a separate module because a vacuum uses it at every start, and must not wait for pyarrow.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_a_port_that_is_taken_and_a_file_for_a_folder_get_a_sentence(tmp_path: P
     file.touch()
     ended = l0gc_process("server", "--directory", str(file))
     assert (ended.code, ended.stdout) == (2, b"")
-    assert "is no folder" in ended.stderr
+    assert "is not a folder" in ended.stderr
 
 
 def test_without_the_extra_the_sentence_names_it(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 **One entry.** What a batch has for one topic in one journal is offered as one request of one epoch, which a journal takes
 with one entry, whole or not at all. So a driver that dies leaves each journal with all of the batch or none of it, and the
-next one can tell which. Objects that tasks staged at different epochs are therefore written again at the newest one first,
-which concerns the one micro-batch that a tick cuts in two.
+next one can find out which. Objects that tasks staged at different epochs are therefore written again at the newest one
+first, which concerns the one micro-batch that a tick cuts in two.
 
 **Once.** A query is a producer, and its input is its micro-batches, one after another: each object says where in them it
 begins and ends, and a journal takes it only where it has come to there, at the very offset where it lands. So two drivers
@@ -14,7 +14,7 @@ entry of the controller, that is an epoch for everybody. The run is renewed once
 query, and where a journal refuses it because the controller's log was restored from an older copy.
 
 **Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
-refuses it; then it is written again at a fresh epoch, from what was staged, and offered again. If it was swept meanwhile,
+refuses it; then it is written again at a fresh epoch, from what was staged, and offered again. If it has been swept by then,
 the batch fails with nothing of it in that journal, and can be replayed. Safety is where it always is: a journal admits no
 epoch that M may have passed.
 """
@@ -58,9 +58,9 @@ _log: Final = logging.getLogger(__name__)
 _RENEW_MS: Final = 24 * 3_600_000
 """How old a producer's run may be; it may begin at a new journal for a week, and its name is kept for two."""
 _MAX_TRIES: Final = 50
-"""How often a batch is offered to a journal: it came too late, or another driver of the query was there first."""
+"""How many times a batch is offered to a journal: it was stale, or another driver of the query was first."""
 _OBJECT_BYTES: Final = 256
-"""What an object takes in an entry beside its extents."""
+"""What an object takes in an entry in addition to its extents."""
 _RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerError)
 """What a journal says where another driver of the query was there first: the state is looked at again."""
 
@@ -248,13 +248,13 @@ class _Commit:
             for sequence, (o, start, end) in enumerate(zip(self._part.objects, starts, ends, strict=False), first)
         ]
 
-    # -- objects that came too late ----------------------------------------------------------------------------------------
+    # -- stale objects -----------------------------------------------------------------------------------------------------
 
     def _stamp_late(self, error: StaleClusterEpochError) -> None:
         epoch = self._cluster.controller.epoch(at_least=error.window[0])
         late = [n for n, o in enumerate(self._part.objects) if o.epoch < error.window[0]]
         _log.info(
-            "%d objects at epoch %d came too late and are stamped anew",
+            "%d objects at epoch %d arrived late and are stamped anew",
             len(late),
             error.epoch,
             extra=event("upload_retried", epoch=error.epoch, epoch_needed=error.window[0]),
@@ -262,7 +262,7 @@ class _Commit:
         self._stamp(late, epoch)
 
     def _stamp(self, numbers: Sequence[int], epoch: int) -> None:
-        """Write objects again, at this epoch, which is no higher than the cluster's."""
+        """Write objects again, at this epoch, which is at most the cluster's."""
 
         def again(number: int) -> ObjectExtents:
             o = self._part.objects[number]

@@ -47,7 +47,7 @@ class Wanted:
         return self.topics is None or topic in self.topics
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Take what is understood; yields what Spark has to look at all the same."""
+        """Take what is understood; yields what Spark still has to apply."""
         for f in filters:
             if not self._take(f):
                 yield f

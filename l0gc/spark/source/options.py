@@ -65,7 +65,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is to be read, and how. Of a stream, `ending` says nothing, and of a batch neither do the limits of a trigger.
+    """What is to be read, and how. A stream ignores `ending`; a batch ignores the limits of a trigger.
 
     Attributes:
         assigned: of some topics the only partitions that are read.
@@ -107,7 +107,7 @@ class _Options:
         for name in self._given.keys() - by_lower.keys():
             near = difflib.get_close_matches(name, by_lower, 1, _NEAR)
             if near and near[0] not in self._given:
-                raise UsageError(f"there is no option {name!r}: did you mean {by_lower[near[0]]!r}?")
+                raise UsageError(f"option {name!r} does not exist: did you mean {by_lower[near[0]]!r}?")
 
     def text(self, name: str) -> str | None:
         return self._given.get(name.lower()) or None
@@ -219,7 +219,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     o = _Options(given, _WRITE)
     producer, batch_id = o.text("producerName"), o.number("batchId", 0)
     if streaming and batch_id is not None:
-        raise UsageError("option batchId is a batch's; a stream's batches have ids of their own")
+        raise UsageError("option batchId is a batch's; a stream's batches have their own ids")
     if not streaming and (producer is None) != (batch_id is None):
         raise UsageError(
             "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"

@@ -81,7 +81,7 @@ class Look:
             result.cuts[at] = cuts
 
     def at_time(self, timestamp_ms: int) -> Rows:
-        """For each partition the first record that is not older; the next offset where there is none. Raises
+        """For each partition the first record that is not older, or else the next offset. Raises
         `ObjectNotFoundError`: look again."""
         found = self.next.copy()
         for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
@@ -142,7 +142,7 @@ def positions_of(look: Look, topic: str, bound: Bound, what: str) -> Rows:
         what: the option that says so, for messages.
 
     Raises:
-        OffsetOutOfRangeError: an offset is behind the newest record.
+        OffsetOutOfRangeError: an offset is past the newest record.
         ObjectNotFoundError: look again.
     """
     if bound.timestamp_ms is not None:
@@ -176,7 +176,7 @@ def check_partitions(
 
 
 def looking(look: Callable[[], Found]) -> Found:
-    """What `look` finds; asked again if something that its journal named was replaced meanwhile."""
+    """What `look` finds; asked again if something that its journal named has been replaced."""
     for _ in range(_LOOKS - 1):
         try:
             return look()

@@ -122,7 +122,7 @@ class BatchReader(DataSourceReader):
             assigned=o.assigned,
             fail_on_data_loss=o.fail_on_data_loss,
         )
-        # Of an empty list Spark would make a task all the same, with a partition that is no slice.
+        # For an empty list Spark would still make a task, with a partition that is not a slice.
         return split(parts, o.min_partitions) or [_Nothing()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -90,7 +90,7 @@ class L0gcDataSource(DataSource):
         for name, f in columns.items():
             if name not in _WRITABLE:
                 raise UsageError(
-                    f"there is no column {f.name!r} in a topic: write value, and key, partition and topic if wanted"
+                    f"a topic has no column {f.name!r}: write value, and key, partition and topic if wanted"
                 )
             if not isinstance(f.dataType, _WRITABLE[name]):
                 wanted = " or ".join(t.typeName() for t in _WRITABLE[name])

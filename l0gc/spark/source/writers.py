@@ -51,7 +51,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: the objects that it wrote, and of a micro-batch the query."""
+    """A task's message to the driver: the objects that it wrote, and for a micro-batch the query."""
 
     objects: list[StagedObject]
     query_id: str = ""
@@ -94,7 +94,7 @@ class BatchWriter(DataSourceArrowWriter):
         o = self._options
         batch = None
         if o.producer is not None and o.batch_id is not None:
-            # Several writes may have one id, each for topics of its own: only one without rows is asked about the option's.
+            # Several writes may have one id, each for its own topics: only one without rows is asked about the option's.
             batch = BatchId(o.producer, o.producer, o.batch_id, None if _objects(messages) else o.topic)
         commit(cluster_at(o.place), _objects(messages), batch)
 
@@ -127,9 +127,7 @@ def committed(
     if not ids:
         return Committed()
     if len(ids) != 1 or "" in ids:
-        raise UsageError(
-            "Spark did not tell the tasks which query they are of, so that a batch could not be known again"
-        )
+        raise UsageError("Spark did not name the tasks' query, so a repeated batch could not be recognised")
     query = ids.pop()
     producer = options.producer or f"spark-{query}"
     return commit(cluster, objects, BatchId(producer, query, batch_id, options.topic, options.names_topics))

@@ -19,7 +19,7 @@ from l0gc.streamlog.journal.rows import Rows
 
 
 class Runs:
-    """Which of a topic's runs of partitions, each of them in a journal of its own, a partition belongs to.
+    """Which of a topic's runs of partitions, each in a separate journal, a partition belongs to.
 
     Args:
         ends: the partition after each run's last one.

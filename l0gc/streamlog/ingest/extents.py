@@ -36,7 +36,7 @@ BLOCK_BYTES: Final = 256 << 10
 """About so many bytes of records share a block. Who reads one partition reads no more than that of its neighbours; smaller
 blocks compress worse, and are more to ask for."""
 RECORD_OVERHEAD: Final = 16
-"""What a record counts beside the bytes of its value, so that tiny records are bounded, too."""
+"""What a record counts in addition to the bytes of its value, so that tiny records are bounded, too."""
 _HEADER: Final = 2
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
@@ -223,10 +223,10 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
         if size > block.bytes:
             raise CorruptObjectError(f"{where} would unpack to {size:,} bytes where the log says {block.bytes:,}")
         table = pa.ipc.open_stream(body, options=_READ_OPTIONS).read_all()
-        table.validate(full=True)  # pyarrow trusts what a stream says of its buffers, and would read beyond them
+        table.validate(full=True)  # pyarrow trusts a stream's lengths of its buffers, and would read beyond them
         table = table.combine_chunks()
     except (pa.ArrowException, OSError, ValueError, MemoryError, struct.error) as e:
-        raise CorruptObjectError(f"{where} is no block of records: {e}") from e
+        raise CorruptObjectError(f"{where} is not a block of records: {e}") from e
     whole = not any(column.null_count for f, column in zip(STORED, table.columns, strict=False) if not f.nullable)
     if table.schema != STORED or not table.num_rows or not whole:
         raise CorruptObjectError(f"{where} holds records of another kind")

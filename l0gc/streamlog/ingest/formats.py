@@ -1,12 +1,12 @@
 """What an input is, by its first bytes and its name: lines, compressed lines, or something that upload must not take.
 
-What is decided here, and why that is safe:
+The decisions here, and why they are safe:
 
 - **Compressed lines are lines.** gzip and zstd are known by their first bytes, never by a name, and are decompressed as
   they are read, in bounded memory. An input's identity (`inputs.py`) is that of its records, after this: the same file
   packed again, or not packed at all, is the same input, and a repeated upload of it lands nothing twice.
-- **A UTF-8 byte order mark is no record's.** It is dropped at the very beginning, and only there.
-- **What is no lines is refused before anything is sent.** A Parquet file holds newlines by chance, and would be cut into
+- **A UTF-8 byte order mark is not part of a record.** It is dropped at the very beginning, and only there.
+- **Files without lines are refused before anything is sent.** A Parquet file holds newlines by chance, and would be cut into
   records that nobody could use. The sentence says what the file is, and which command takes it.
 - **There is a way around it.** `RAW` takes any bytes as they are: cut at newlines, nothing dropped, nothing unpacked.
 """
@@ -26,10 +26,10 @@ RAW: Final = "raw"
 FORMATS: Final = (AUTO, RAW)
 
 _HEAD_BYTES: Final = 8000
-"""So much is read, as git does to tell text from binary."""
+"""So much is read to distinguish text from binary, as git does."""
 _BOM: Final = b"\xef\xbb\xbf"
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""What is unpacked, by how it begins. Arrow does it: unlike others it tells a stream that was cut short from its end."""
+"""What is unpacked, by its first bytes. Arrow does it: unlike others it detects a stream that was cut short."""
 _BLOCK_BYTES: Final = 256 << 10
 
 _OTHERS: Final = (
@@ -46,7 +46,7 @@ _OTHERS: Final = (
     (b"\x7fELF", "a program"),
     (b"SQLite format 3\x00", "an SQLite database"),
 )
-"""How a file begins that is no lines, and what it is. None of these could begin a line of text or JSON, but for PDF's."""
+"""The first bytes of files without lines, and their kind. Only PDF's could begin a line of text or JSON."""
 _TABLES: Final = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro"}
 """What a name says where the bytes cannot: any CSV is also lines, its heading the first of them."""
 _UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip archive": "unzip -p"}
@@ -61,7 +61,7 @@ def decoded(file: BinaryIO, name: str, form: str) -> BinaryIO:
     """The records' bytes of an open input, which closes with it.
 
     Args:
-        name: of the input, for messages; its ending tells a table.
+        name: of the input, for messages; its ending shows a table.
         form: `AUTO`, or `RAW` for the bytes as they are.
 
     Raises:
@@ -78,7 +78,7 @@ def decoded(file: BinaryIO, name: str, form: str) -> BinaryIO:
 
 
 def plain_size(path: str, form: str) -> int | None:
-    """How many bytes a file's records have, for a share of them; None where only reading it tells: packed, or no file."""
+    """How many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a file."""
     try:
         if not Path(path).is_file():
             return None

@@ -4,8 +4,8 @@ What makes a repeated upload safe: an input is identified by a hash over its con
 never by its name, so that other content is never skipped and the same content is never sent twice under one producer. The
 content is what `formats.py` makes of the file, so a file is the same input whether it is compressed or not. The hash has to
 be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a temporary file
-when there is a producer. No more is read than was hashed, so what is added to a file meanwhile is for the next upload: sent
-now, it would be sent again by a repeat, which knows the longer file by another hash.
+with a producer. No more is read than was hashed, so what is added to a file later is for the next upload: sent now, it would
+be sent again by a repeat, which sees the longer file under another hash.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ def _name(source: Source) -> str:
 
 
 def _opener(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Callable[[], BinaryIO]:
-    """Opens an input as often as it is read: with `keep` also what gives its bytes once only (stdin, a pipe).
+    """Opens an input each time it is read: with `keep` also one that gives its bytes only once (stdin, a pipe).
 
-    It is checked here, so that what is no lines is found before anything is sent.
+    It is checked here, so that a file without lines is found before anything is sent.
     """
     name = _name(source)
     if source == STDIN:

@@ -21,7 +21,7 @@ _CACHED_KEYS: Final = 100_000
 
 _STRING: Final = json_decoder(str)
 _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What a record raises that is no JSON object with the field."""
+"""What a record raises if it is not a JSON object with the field."""
 
 
 class Placed(NamedTuple):

@@ -1,4 +1,4 @@
-"""What an upload did, as the command and the library tell it.
+"""The result of an upload, for the command and the library.
 
 Placeholders are kept as packed columns until somebody asks for them: an upload into many partitions makes millions.
 """
@@ -16,7 +16,7 @@ from l0gc.streamlog.journal.rows import NUMBER, Rows, unpack
 
 
 class L0Object(msgspec.Struct, frozen=True):
-    """An L0 object that was written; there is another one of the same records where it came too late for some of them."""
+    """An L0 object that was written; if it was stale for some of its records, another one holds them, too."""
 
     key: str
     epoch: int
@@ -91,7 +91,7 @@ def _json(offset: int | None) -> str:
 
 @dataclass
 class UploadResult:
-    """What an upload did. `skipped` records had landed before, or landed meanwhile, by another run of the same producer."""
+    """What an upload did. `skipped` records were landed, before it or during it, by another run of the same producer."""
 
     placeholders: Landings
     records: int = 0

@@ -5,12 +5,12 @@ Order and safety:
   not at all, at the offset where it lands. A part that was refused as stale is sent again with another object: the same
   content, written once more under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
 - Batches are committed in order, and nothing lands in a journal after a part that was refused, so the records of a
-  partition land in the order of the input. Encoding and writing of later batches overlap with it. What is packed meanwhile
-  is committed together.
-- At most `_RAW` batches are in memory as records, beside the one being filled; packed ones are bounded in number and in
+  partition land in the order of the input. Encoding and writing of later batches overlap with it. Batches that are packed
+  during a commit are committed together.
+- At most `_RAW` batches are in memory as records, and one is being filled; packed ones are bounded in number and in
   bytes, so memory does not grow with the input, but for a few bytes for each object and placeholder.
 - With a producer, each part says which records of which input it holds, as its journal counts them. What landed before is
-  skipped. Where another run of the same job has landed some meanwhile, the journal says so, and the inputs are read again.
+  skipped. If another run of the same job lands some of them first, the journal refuses them, and the inputs are read again.
 - After the first error nothing more is sent (KIP-360: if a record fails, so do all that follow it).
 """
 
@@ -57,7 +57,7 @@ _PACKED_BYTES: Final = 32 << 20
 _MAX_STAMPS: Final = 50
 """How often one batch is stamped anew before the upload gives up; each time the window has moved past it."""
 _MAX_PASSES: Final = 50
-"""How often the inputs are read before the upload gives up; each time another run has landed some of them meanwhile."""
+"""How many times the inputs are read before the upload gives up, because another run landed some of them each time."""
 
 
 @dataclass
@@ -341,7 +341,7 @@ class Uploader:
         written = self._cluster.parallel.map(lambda a: self._write(a[0].body, a[1]), again)
         for (sent, epoch), l0 in zip(again, written, strict=True):
             _log.info(
-                "a batch at epoch %d came too late and is stamped anew",
+                "a batch at epoch %d arrived late and is stamped anew",
                 sent.object.epoch,
                 extra=event("upload_retried", epoch=sent.object.epoch, epoch_needed=epoch),
             )

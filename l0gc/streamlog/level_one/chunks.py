@@ -1,8 +1,8 @@
 """Parts of L1 objects: which row groups hold what is wanted, and those alone, fetched ahead of their decoding.
 
 An object's footer is read first. It says where each row group lies, and between which timestamps its records are, so what
-a filter excludes is never fetched. What is decoded is believed only as far as `level_one/parquet.py` would: the object's own
-key and columns, a checksum for each page, and consecutive offsets from the first record to the last.
+a filter excludes is never fetched. Decoded data is checked as in `level_one/parquet.py`: the object's own key and columns, a
+checksum for each page, and consecutive offsets from the first record to the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one.parquet import RangedFile, check_l1
 
 WHOLE_BYTES: Final = 64 << 10
-"""An object that is no larger is fetched at once: its footer alone would cost a request as well."""
+"""An object up to this size is fetched at once: its footer alone would cost a request as well."""
 CHUNK_BYTES: Final = 8 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
@@ -108,7 +108,7 @@ def open_l1(store: ObjectStore, wanted: WantedFile, times: Times | None = None) 
     """Read an object's footer, on any thread; not where the journal says that all its records are older than `times`.
 
     Raises:
-        CorruptObjectError: it is no L1 object, or another one.
+        CorruptObjectError: it is not an L1 object, or another one.
         ObjectNotFoundError: it is gone.
     """
     key, size = wanted.key, wanted.file.bytes

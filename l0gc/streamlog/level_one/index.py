@@ -44,7 +44,7 @@ from l0gc.streamlog.journal.topic import L1File, TopicState, l1_file
 STATE_ROWS: Final = 64
 """The most rows of a partition that a journal's state holds: 4 KiB."""
 KEPT_ROWS: Final = 32
-"""How many of them stay when older ones go into an index object; so a partition writes one in 32 commits at the most."""
+"""How many of them stay when older ones go into an index object; so a partition writes at most one in 32 commits."""
 INDEX_ROWS: Final = 4096
 """The most rows of an index object: 240 KiB before it is packed. The newest one is replaced until it has so many."""
 UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError, AccessDeniedError)
@@ -83,7 +83,7 @@ def index_key(p: PartitionId, row: Any) -> str:
 
 
 def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int = 0) -> Iterator[L1File]:
-    """The L1 objects of a partition in order of offset, as of the state now, however that changes meanwhile.
+    """The L1 objects of a partition in order of offset, as of the state now, even if that changes during the iteration.
 
     Args:
         start: objects that lie wholly before this offset may be left out.
@@ -125,7 +125,7 @@ def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
         rows = packed.unpack(index.rows, L1_ROW)
         check_l1_rows(rows)
     except UsageError as e:
-        raise CorruptObjectError(f"{key} is no index object: {e}") from e
+        raise CorruptObjectError(f"{key} is not an index object: {e}") from e
     wrong = (
         index.partition != p.path
         or not len(rows)

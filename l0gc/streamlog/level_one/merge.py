@@ -3,12 +3,12 @@
 What makes it safe: nothing is deleted here. A merged object is durable, and checked against what it replaces
 (`rewrite.py`), before an entry names it in their place; that entry lands only if the journal names every one of them where
 it lands (hazard 24). So a reader sees the old objects or the new one, two merges of the same objects end with one of them,
-and a run that is killed leaves at most objects that no journal names, which are vacuum's. What was replaced stays in the
-bucket for readers on their way until vacuum takes it.
+and a run that is killed leaves at most objects that no journal names, which are vacuum's. Replaced objects stay in the
+bucket, for readers that have replayed the journal before, until vacuum takes them.
 
 Workers read journals, plan and rewrite: Spark's executors, or threads of this process, by the same functions. A worker
 does its share of a journal in rounds. Each is stamped with the cluster epoch anew, before its first object is written, and
-committed before the next one, so that a long run never falls behind the L1 fence. What is known here of a run are sums.
+committed before the next one, so that a long run never falls below the L1 fence. Only sums of a run are kept here.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def merge(
     """Merge L1 objects once over, of one topic or of all.
 
     Args:
-        dry_run: only tell what there is to merge.
+        dry_run: only report what can be merged.
         workers: see `in_process`, which is the default.
 
     Raises:

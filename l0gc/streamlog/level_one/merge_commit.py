@@ -3,7 +3,7 @@
 All that is named is durable by then. A partition whose objects another merge or an expiry has changed, or whose topic is
 gone, is left out by the journal, at the offset where the entry lands; what was written for it stays in the bucket, where no
 journal names it, for vacuum. Before anything is appended the state is read once more, so that a merge which has lost
-long ago writes no index object in vain, and an object that is gone because of that is no damage.
+long ago writes no index object in vain, and an object that is gone because of that does not count as damage.
 """
 
 from __future__ import annotations
@@ -198,10 +198,10 @@ def topics_of(handle: JournalHandle, window: Window) -> list[TopicState]:
 
 
 def in_journal(window: Window, error: Exception) -> str:
-    """What is wrong with a journal, for people."""
+    """What is wrong with a journal, as text."""
     return f"journal {window.journal}: {error}"
 
 
 def in_partition(p: PartitionId, error: Exception) -> str:
-    """What is wrong with a partition, for people."""
+    """What is wrong with a partition, as text."""
     return f"partition {p}: {error}; its L1 objects stay as they are"

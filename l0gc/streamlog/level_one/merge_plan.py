@@ -3,7 +3,7 @@
 A run is of consecutive objects of one partition, each below half of the target size. A run that a larger object ends grows
 no more, and is merged once. The run at a partition's end grows with each reconcile; to merge all of it each time would
 rewrite every record every time. So it is merged by size: it may have as many objects as the logarithm, to the base `fan_in`,
-of how many times it is as large as its smallest object, and three at the least. When it has more, the oldest object that is
+of how many times it is as large as its smallest object, and at least three. When it has more, the oldest object that is
 at most twice as large as all after it is merged with those. So sizes fall from old to new, a record is rewritten about
 once each time that what its object holds has doubled, and never for the sake of a single new object.
 
@@ -30,7 +30,7 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import TopicState
 
 TARGET_BYTES: Final = 128 << 20
-"""An L1 object of this size is read at the speed of the network; what it costs beside its bytes is nothing any more."""
+"""An L1 object of this size is read at the speed of the network; its fixed costs no longer matter."""
 FAN_IN: Final = 4
 OBJECTS: Final = 3
 """The most undersized objects of a partition that are left alone, however small they are."""
@@ -208,7 +208,7 @@ def candidates(topic: TopicState, rule: MergeRule) -> Rows:
 def _crowded_stretches(index: Rows, rule: MergeRule) -> Iterator[tuple[Rows, bool]]:
     """Index objects of a partition that are crowded, those together that follow each other; and whether they are its last.
 
-    What they list is merged by itself: a run does not go on from one of them into the state.
+    What they list is merged separately: a run does not go on from one of them into the state.
     """
     crowded = np.flatnonzero(_crowded(index, rule))
     for part in np.split(crowded, np.flatnonzero(np.diff(crowded) > 1) + 1) if len(crowded) else []:

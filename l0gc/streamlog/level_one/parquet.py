@@ -1,7 +1,7 @@
 """L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and their reading.
 
-What is read is believed only as far as it is what the journal says: the object's own key, which it holds, the columns, the
-offsets from the first to the last, and a checksum for each page. Whatever differs is corrupt, and named.
+Everything that is read must match the journal: the object's own key, which it holds, the columns, the offsets from the first
+to the last, and a checksum for each page. Anything that differs is corrupt, and named.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ TASK_BYTES: Final = 32 << 20
 SMALL_TASK_BYTES: Final = 1 << 20
 """Below this a task costs more than it saves."""
 MAX_WRITERS: Final = 200
-"""Tasks that write, at the most: each reader sends something to each of them."""
+"""At most so many tasks write: each reader sends something to each of them."""
 STEPS: Final = 16
 """At how many places a round may be cut within one journal."""
 _RANGE_BYTES: Final = RANGE.itemsize + L1_ROW.itemsize

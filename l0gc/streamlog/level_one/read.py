@@ -1,8 +1,8 @@
 """L0 objects to records in columns: what a reconciler's readers do.
 
 Every block is checked against the journal's CRC32C before a record of it is believed. Records of a block that is damaged or
-missing become a `Fault` with its name, and everything else goes on: what a journal says of one partition's records does not
-depend on another's. Whole blocks are turned into columns at once, so an extent costs a row of numbers and no Python object.
+missing become a `Fault` with its name, and everything else goes on: one partition's records in a journal do not depend on
+another's. Whole blocks are turned into columns at once, so an extent costs a row of numbers and no Python object.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Body:
-    """What was fetched of an object: the body of each block, or why there is none."""
+    """What was fetched of an object: the body of each block, or why it could not be read."""
 
     read: ObjectRead
     blocks: list[bytes] = field(default_factory=list)

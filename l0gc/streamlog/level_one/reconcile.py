@@ -1,7 +1,7 @@
 """A reconcile run: round after round, until all is in L1 that was there when it began.
 
-An engine plans a round and lifts it: Spark's executors for real, or this process, by the same functions. What is known here
-of a run is a few numbers for each journal, and at its end one for each partition that was lifted, so that each counts once:
+An engine plans a round and lifts it: Spark's executors for real, or this process, by the same functions. This module keeps a
+few numbers for each journal, and at the end one for each partition that was lifted, so that each counts once:
 neither a plan nor an extent nor an L1 object's name passes through.
 Each round is stamped with the cluster epoch anew, before its first L1 object is written, and committed before the next one.
 """

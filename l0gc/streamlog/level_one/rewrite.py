@@ -45,7 +45,7 @@ FETCHED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What became of a merge: `row` of `L1_ROW` is its object, durable and checked; or `error` is why there is none."""
+    """The outcome of a merge: `row` of `L1_ROW` is its object, durable and checked; or `error` is why it failed."""
 
     merge: Merge
     row: Rows | None = None
@@ -53,7 +53,7 @@ class Rewritten:
 
 
 class _Source(NamedTuple):
-    """An object to read, and its content, or where that is, or why there is none."""
+    """An object to read, and its content, or where that is, or why it is missing."""
 
     number: int
     file: L1File

@@ -213,7 +213,7 @@ class _Held:
 
 
 class Uploads:
-    """L1 objects on their way into the store: small ones together, large ones each by itself."""
+    """L1 objects being uploaded: small ones together, large ones each alone."""
 
     def __init__(self, store: ObjectStore, parallel: Parallel) -> None:
         self._store, self._parallel = store, parallel

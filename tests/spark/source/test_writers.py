@@ -121,7 +121,7 @@ def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
     [
         (StructType().add("key", "binary"), {}, "column value is missing"),
         (StructType().add("value", "integer"), {}, "'value' is of type int and must be binary or string"),
-        (StructType().add("value", "binary").add("colour", "string"), {}, "no column 'colour' in a topic"),
+        (StructType().add("value", "binary").add("colour", "string"), {}, "a topic has no column 'colour'"),
         (StructType().add("value", "binary"), {"topic": ""}, "name the topic"),
         (StructType().add("value", "binary"), {"producerName": "x"}, "go together"),
         (StructType().add("value", "binary"), {"batchId": "1"}, "go together"),
@@ -431,5 +431,5 @@ def test_a_task_without_rows_and_a_batch_without_tasks_commit_nothing() -> None:
     cluster = topic_in_memory(2)
     nothing = staged(cluster, {"value": [], "partition": []}, 0, topic="events")
     assert commit(cluster, [nothing, None], 0).objects == 0
-    with on(cluster), pytest.raises(UsageError, match="which query they are of"):
+    with on(cluster), pytest.raises(UsageError, match="did not name the tasks' query"):
         commit(cluster, [Staged(staged(cluster, rows("a", 1), 0, topic="events").objects)], 0)

@@ -307,7 +307,7 @@ def test_an_index_object_that_does_not_list_what_the_state_says_is_named(partiti
     key = index_key(P, index[0])
     store.put(key, seal(key, msgspec.msgpack.encode([partition, pack(body)]), 1 << 20))
     with pytest.raises(
-        CorruptObjectError, match=f"^{key} (does not list the L1 objects of events/7|is no index object)"
+        CorruptObjectError, match=f"^{key} (does not list the L1 objects of events/7|is not an index object)"
     ):
         read_index(store, P, index)
 
@@ -317,7 +317,7 @@ def test_rows_with_numbers_that_cannot_be_are_named(column: str) -> None:
     store = MemoryStore()
     bad = rows(0, 3)
     bad[column][1] = -1
-    with pytest.raises(CorruptObjectError, match="is no index object"):
+    with pytest.raises(CorruptObjectError, match="is not an index object"):
         read_index(store, P, write_index(store, P, bad, 5, RUNTIME))
 
 
@@ -326,7 +326,7 @@ def test_half_a_row_is_no_row() -> None:
     index = written(store, 1)
     key = index_key(P, index[0])
     store.put(key, seal(key, msgspec.msgpack.encode([P.path, pack(rows(0, 1))[:-1]]), 1 << 20))
-    with pytest.raises(CorruptObjectError, match=f"^{key} is no index object"):
+    with pytest.raises(CorruptObjectError, match=f"^{key} is not an index object"):
         read_index(store, P, index)
 
 
