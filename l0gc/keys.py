@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import UsageError
@@ -22,6 +22,13 @@ DEFAULT_SHARDS: Final = 1000
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _FIELD: Final = re.compile(r"\{(\w+)(?::0([0-9]{1,2}))?\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+L1_DATA: Final = "level_one/data/"
+L1_INDEX: Final = "level_one/index/"
+_L1_KEY: Final = re.compile(
+    rf"level_one/(?:data|index)/({_NAME.pattern})-([0-9]{{1,19}})/([0-9]{{5,7}})/([0-9]{{18}})/"
+    rf"(?:(?<=/)([0-9]{{20}})-([0-9]{{20}})-({_UUID})\.parquet|({_UUID}))"
+)
 
 _SAFE_DIGITS: Final = 18
 """A number of so many digits fits an epoch whatever the digits are."""
@@ -190,6 +197,22 @@ class PartitionId:
         return f"{self.topic}-{self.revision}/{self.partition:05}"
 
 
+class L1Key(NamedTuple):
+    """What the key of an L1 object says; that of an index object has no records, so `base` and `last` are -1."""
+
+    topic: str
+    revision: int
+    partition: int
+    epoch: int
+    base: int
+    last: int
+    name: str
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(self.topic, self.revision, self.partition)
+
+
 FORMAT: Final = "l0gc/format.json"
 CONTROLLER_LOG: Final = "l0gc/controller/"
 JOURNALS: Final = "l0gc/journal/"
@@ -209,12 +232,24 @@ def journal_log(journal: int) -> str:
 
 def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> str:
     """The key of an L1 object with the records `base` to `last`, both included; `epoch` is that of the run that wrote it."""
-    return f"level_one/data/{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
+    return f"{L1_DATA}{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
 
 
 def level_one_index(p: PartitionId, epoch: int, name: str) -> str:
     """The key of an index object: older rows of a partition's L1 index; `epoch` as for `level_one`."""
-    return f"level_one/index/{p.path}/{epoch:018}/{name}"
+    return f"{L1_INDEX}{p.path}/{epoch:018}/{name}"
+
+
+def parse_level_one(key: str) -> L1Key | None:
+    """The parts of `key`; None if it is not the key of an L1 or index object."""
+    m = _L1_KEY.fullmatch(key)
+    if m is None or (m[7] is not None) != key.startswith(L1_DATA):
+        return None
+    partition = int(m[3])
+    if m[3] != f"{partition:05}" or m[2] != str(int(m[2])):
+        return None
+    records = (int(m[5]), int(m[6])) if m[7] is not None else (-1, -1)
+    return L1Key(m[1], int(m[2]), partition, int(m[4]), *records, m[7] or m[8])
 
 
 def check_topic_name(name: str) -> str:

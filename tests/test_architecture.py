@@ -216,21 +216,10 @@ def _name(path: Path) -> str:
 
 
 @functools.cache
-def _imports(path: Path, *, for_types: bool = True) -> set[str]:
-    """The dotted names that a module imports, wherever in it; `from a import b` counts as `a.b`.
-
-    Args:
-        for_types: whether what only a type checker imports counts, too.
-    """
+def _imports(path: Path) -> set[str]:
+    """The dotted names that a module imports, wherever in it; `from a import b` counts as `a.b`."""
     names: set[str] = set()
-    tree = _tree(path)
-    unseen: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            unseen |= {n for child in node.body for n in ast.walk(child)}
-    for node in ast.walk(tree):
-        if node in unseen and not for_types:
-            continue
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             names |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -293,7 +282,7 @@ def test_the_modules_of_a_package_do_not_import_each_other_in_circles() -> None:
         modules = {
             (dotted.split(".")[2], path.relative_to(PACKAGE).parts[1].removesuffix(".py"))
             for path in (PACKAGE / package).rglob("*.py")
-            for dotted in _imports(path, for_types=False)
+            for dotted in _imports(path)
             if dotted.startswith(f"l0gc.{package}.")
         }
         _assert_no_circle({(imported, by) for imported, by in modules if by not in {imported, "__init__"}})

@@ -195,8 +195,7 @@ def _run(
     from l0gc.watermark.external_log import ExternalLogSource
     from l0gc.watermark.inventory_scan import InventoryScan
     from l0gc.watermark.listing import BucketScan, ListingScan
-    from l0gc.watermark.pipeline import Pipeline
-    from l0gc.watermark.source import EpochSource
+    from l0gc.watermark.pipeline import EpochSource, Pipeline
 
     journals = JournalSource(cluster, fan_out, readers=READERS)
     source: EpochSource = ExternalLogSource(cluster, external) if external is not None else journals

@@ -21,10 +21,10 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from l0gc.errors import CorruptObjectError
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, Topics, l1_ranges, parse_l1
+from l0gc.inspect.verify.basis import Basis, Topics, l1_ranges
 from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.rules import Placed, check_journal, of_object, placed
-from l0gc.keys import PartitionId, journal_log
+from l0gc.keys import PartitionId, journal_log, parse_level_one
 from l0gc.runtime import Runtime
 from l0gc.spark.remote import arrow_schema, batches, spread, store_at
 from l0gc.storage.config import StoreConfig
@@ -241,6 +241,6 @@ def _listed(place: Place, ranges: Sequence[tuple[str, str, str]]) -> Iterator[tu
     for folder, start, stop in ranges:
         for page in scan_between(store, folder, start, stop):
             for key, size, modified in zip(page.keys, page.sizes, page.modified_ms, strict=True):
-                parsed = parse_l1(key)
+                parsed = parse_level_one(key)
                 p = parsed.id if parsed is not None else PartitionId("", -1, -1)
                 yield (key, size, modified, *topics.owner(parsed), p.topic, p.revision, p.partition)

@@ -40,12 +40,12 @@ from l0gc.errors import (
     StoreUnreachableError,
 )
 from l0gc.formatting import count
-from l0gc.keys import PartitionId, level_one
+from l0gc.keys import L1_DATA, L1_INDEX, PartitionId, level_one, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
-from l0gc.streamlog.garbage_look import L1_DATA, L1_INDEX, JournalLook, JournalPart, PartTopic, look_at, parse_key
+from l0gc.streamlog.garbage_look import JournalLook, JournalPart, PartTopic, look_at
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
@@ -187,7 +187,7 @@ class JournalGarbage:
         return [EligibleObject(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
 
     def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
-        names = [name_bytes(key.name) for o in objects if (key := parse_key(o.key)) is not None]
+        names = [name_bytes(key.name) for o in objects if (key := parse_level_one(o.key)) is not None]
         self._cluster.journal(unit).purge(names)
 
     # -- orphans ------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class JournalGarbage:
         A run that stamps at the fence or above has seen that the topic was deleted.
         """
         if left is not None:
-            self._purge_unnamed(fence, {key.revision for k in left if (key := parse_key(k)) is not None})
+            self._purge_unnamed(fence, {key.revision for k in left if (key := parse_level_one(k)) is not None})
         now = self._now()
         done = [
             d.topic.revision

@@ -7,7 +7,6 @@ is read when a key of its records is met; the listing is in order, so few are ke
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 
 from l0gc.collect.garbage import Fact, Part
 from l0gc.errors import StoreError
-from l0gc.keys import PartitionId, journal_log
+from l0gc.keys import L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
@@ -29,43 +28,12 @@ from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, name_bytes, of_partiti
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import UNREADABLE, read_index
 
-L1_DATA: Final = "level_one/data/"
-L1_INDEX: Final = "level_one/index/"
-_UUID: Final = "([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
-_KEY: Final = re.compile(
-    rf"level_one/(?:data|index)/([A-Za-z0-9._-]{{1,200}})-([0-9]{{1,19}})/([0-9]{{5,7}})/([0-9]{{18}})/"
-    rf"(?:(?<=/)([0-9]{{20}})-([0-9]{{20}})-{_UUID}\.parquet|{_UUID})"
-)
 _IN_ORDER: Final = 100_000
 """So many partitions have numbers of five digits, which sort as the numbers do."""
 _INDEXES_KEPT: Final = 16
 """Lists of index objects that are held: at most 4,096 names each."""
 _NAME: Final = np.dtype("S16")
 """A UUID as numpy sorts it; all are of the same length, so the zeros at an end make no difference."""
-
-
-class L1Key(NamedTuple):
-    """What the key of an L1 object says; that of an index object has no records, so `base` and `last` are -1."""
-
-    topic: str
-    revision: int
-    partition: int
-    epoch: int
-    base: int
-    last: int
-    name: str
-
-
-def parse_key(key: str) -> L1Key | None:
-    """The parts of `key`; None if it is not an L1 or index key."""
-    m = _KEY.fullmatch(key)
-    if m is None or (m[7] is not None) != key.startswith(L1_DATA):
-        return None
-    partition = int(m[3])
-    if m[3] != f"{partition:05}" or m[2] != str(int(m[2])):
-        return None
-    records = (int(m[5]), int(m[6])) if m[7] is not None else (-1, -1)
-    return L1Key(m[1], int(m[2]), partition, int(m[4]), *records, m[7] or m[8])
 
 
 def _cut_in(folder: str, cut: str) -> int | None:
@@ -184,7 +152,7 @@ class JournalLook:
         facts: list[Fact] = []
         by_journal: dict[tuple[int, int], list[tuple[int, L1Key]]] = {}
         for i, key in enumerate(keys):
-            k = parse_key(key)
+            k = parse_level_one(key)
             if k is None:
                 facts.append(Fact(-1, -1, True))
                 continue

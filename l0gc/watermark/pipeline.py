@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import ExternalLogError, UsageError
@@ -28,7 +28,7 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan, snapshot_of
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity, EpochSource, Holder, UnitSummary
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, UnitSummary
 
 
 class Unreadable(NamedTuple):
@@ -77,6 +77,47 @@ class StepTimer:
         now = self._monotonic()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
+
+
+class EpochSource(Protocol):
+    """The writers' side of a cluster: their epoch, and what each of their partitions may still need.
+
+    It is used in this order: `snapshot`, `read`, then whatever else is read, then `epoch_now`.
+    """
+
+    @property
+    def external(self) -> bool:
+        """Whether it stands for an external log."""
+        ...
+
+    @property
+    def snapshot_age_ms(self) -> int | None:
+        """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
+        ...
+
+    @property
+    def way_out(self) -> str:
+        """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
+        ...
+
+    def snapshot(self) -> ClusterIdentity:
+        """The cluster, with the epoch that caps M."""
+        ...
+
+    def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
+        """What the partitions of the snapshot may still need.
+
+        Args:
+            published: what is published; no partition is below that M, so a unit that cannot be read is not either.
+
+        Raises:
+            EpochRegressionError: the snapshot is older than the partitions (hazard 10).
+        """
+        ...
+
+    def epoch_now(self) -> int:
+        """The epoch, read again: to be compared with what was seen since the snapshot."""
+        ...
 
 
 class Pipeline:

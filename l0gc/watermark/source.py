@@ -1,8 +1,9 @@
 """Where M comes from: the collector's view of a cluster, and of the writers whose objects it deletes.
 
 The collector depends on no journal and no other system's log. It uses a `ClusterHandle`, which identifies the bucket's
-cluster and its epoch, and an `EpochSource`, which reports what the partitions may still need. Partitions come in units (a
-journal, a set of files), each summed up in a few numbers, so that nothing here grows with the number of partitions.
+cluster and its epoch, and an `EpochSource` (`pipeline.py`), which reports what the partitions may still need. Partitions
+come in units (a journal, a set of files), each summed up in a few numbers, so that nothing here grows with the number of
+partitions.
 
 What makes deletion safe: epoch and partitions of a source are of one moment, and M is capped at that epoch (hazard 5). A
 summary may be of any age, since M(p) never goes down. For a unit that cannot be read, the lowest epoch that its partitions
@@ -12,7 +13,7 @@ can be at counts, and the unit is named (hazard 6).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,9 +22,6 @@ from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
-
-if TYPE_CHECKING:
-    from l0gc.watermark.publication import PublishedWatermark
 
 HELD_BACK_SHOWN: Final = 10
 """How many of the partitions with the lowest M(p) are named."""
@@ -149,44 +147,3 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def partitions(self) -> int:
         return sum(self.gc_epochs.values())
-
-
-class EpochSource(Protocol):
-    """The writers' side of a cluster: their epoch, and what each of their partitions may still need.
-
-    It is used in this order: `snapshot`, `read`, then whatever else is read, then `epoch_now`.
-    """
-
-    @property
-    def external(self) -> bool:
-        """Whether it stands for an external log."""
-        ...
-
-    @property
-    def snapshot_age_ms(self) -> int | None:
-        """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
-        ...
-
-    @property
-    def way_out(self) -> str:
-        """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
-        ...
-
-    def snapshot(self) -> ClusterIdentity:
-        """The cluster, with the epoch that caps M."""
-        ...
-
-    def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
-        """What the partitions of the snapshot may still need.
-
-        Args:
-            published: what is published; no partition is below that M, so a unit that cannot be read is not either.
-
-        Raises:
-            EpochRegressionError: the snapshot is older than the partitions (hazard 10).
-        """
-        ...
-
-    def epoch_now(self) -> int:
-        """The epoch, read again: to be compared with what was seen since the snapshot."""
-        ...

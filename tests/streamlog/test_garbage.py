@@ -12,14 +12,14 @@ from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
-from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index
+from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index, parse_level_one
 from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import Inline
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.garbage_look import JournalPart, look_at, parse_key
+from l0gc.streamlog.garbage_look import JournalPart, look_at
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal import state as journal_state
 from l0gc.streamlog.level_one.index import index_key
@@ -199,14 +199,14 @@ def test_keys_that_do_not_parse_stay_and_are_counted() -> None:
     ],
 )
 def test_what_is_not_written_as_l0gc_writes_it_is_no_l1_key(key: str) -> None:
-    assert parse_key(key) is None
+    assert parse_level_one(key) is None
 
 
 @pytest.mark.parametrize("partition", [0, 99_999, 100_000])
 def test_keys_say_what_they_were_made_of(partition: int) -> None:
     p = PartitionId("a.b-7", 12, partition)
-    assert parse_key(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID)
-    assert parse_key(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
+    assert parse_level_one(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID)
+    assert parse_level_one(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
 
 
 def closed_as_unknown(w: World) -> tuple[Cluster, int, int, set[str]]:

@@ -6,22 +6,14 @@ only be behind what is read after it, so whatever is ahead of a later one is wro
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from l0gc.errors import ExternalLogError
-from l0gc.keys import JUMP, KeyLayout, PartitionId, level_one
+from l0gc.keys import JUMP, L1_DATA, KeyLayout, L1Key
 from l0gc.streamlog.controller.state import ControllerState, Topic
-
-LEVEL_ONE: Final = "level_one/data/"
-_L1_KEY: Final = re.compile(
-    LEVEL_ONE + r"(?P<topic>[A-Za-z0-9._-]+)-(?P<revision>[0-9]+)/(?P<partition>[0-9]{5,})/(?P<epoch>[0-9]{18,})/"
-    r"(?P<base>[0-9]{20})-(?P<last>[0-9]{20})-(?P<name>[0-9a-f-]{36})\.parquet\Z"
-)
 
 LIVE: Final = "live"
 DELETED: Final = "deleted"
@@ -78,28 +70,6 @@ def basis_of(state: ControllerState, watermark: int, young_after_ms: int, now_ms
     )
 
 
-@dataclass(frozen=True, slots=True)
-class L1Key:
-    """What the key of an L1 object says."""
-
-    id: PartitionId
-    epoch: int
-    base_offset: int
-    last_offset: int
-    name: str
-
-
-def parse_l1(key: str) -> L1Key | None:
-    """The parts of `key`, or None if it is not an L1 object's key."""
-    m = _L1_KEY.match(key)
-    if m is None:
-        return None
-    p = PartitionId(m["topic"], int(m["revision"]), int(m["partition"]))
-    parsed = L1Key(p, int(m["epoch"]), int(m["base"]), int(m["last"]), m["name"])
-    same = level_one(p, parsed.epoch, parsed.base_offset, parsed.last_offset, parsed.name) == key
-    return parsed if same else None
-
-
 class Topics:
     """The topics that there are and were."""
 
@@ -149,8 +119,8 @@ def l1_ranges(basis: Basis, parts: int) -> list[tuple[str, str, str]]:
     ranges = []
     step = max(1, -(-sum(t.partitions for t in basis.topics) // parts))
     for t in basis.topics:
-        folder = f"{LEVEL_ONE}{t.name}-{t.revision}/"
+        folder = f"{L1_DATA}{t.name}-{t.revision}/"
         # In the order of keys, in which partition 100000 comes before 20000.
         cuts = sorted(f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
         ranges += [(folder, a, b) for a, b in pairwise(["", *cuts, ""])]
-    return ranges + [(f"{LEVEL_ONE}{t.name}-{t.revision}/", "", "") for t in basis.deleted]
+    return ranges + [(f"{L1_DATA}{t.name}-{t.revision}/", "", "") for t in basis.deleted]

@@ -25,7 +25,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, L1Key, parse_l1
+from l0gc.inspect.verify.basis import Basis
 from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.reading import (
     block_faults,
@@ -45,7 +45,7 @@ from l0gc.inspect.verify.rules import (
     needs,
     orphan_text,
 )
-from l0gc.keys import CONTROLLER_LOG, PartitionId
+from l0gc.keys import CONTROLLER_LOG, L1Key, PartitionId, parse_level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline, Parallel
@@ -119,7 +119,7 @@ def _is_dropped(state: JournalState, key: L1Key) -> bool:
     p = key.id
     topic = state.topics.get(p.revision)
     live = [] if topic is None else topic.index_of(p.partition)["name"].tolist()
-    trees = state.indexes_over(p.revision, p.partition, key.base_offset, key.last_offset)["name"].tolist()
+    trees = state.indexes_over(p.revision, p.partition, key.base, key.last)["name"].tolist()
     return name_bytes(key.name) in state.names(p.revision) or any(name not in live for name in trees)
 
 
@@ -218,8 +218,8 @@ class _Reader:
             if s.kind != kinds.L1_ORPHAN:
                 if s.key in named and (s.kind != kinds.L1_SIZE or named[s.key] == s.expected):
                     found.append(s)
-            elif s.key not in named and (key := parse_l1(s.key)) is not None and _is_orphan(copy.state, key):
-                text = orphan_text(key.base_offset, key.last_offset, copy.state, p)
+            elif s.key not in named and (key := parse_level_one(s.key)) is not None and _is_orphan(copy.state, key):
+                text = orphan_text(key.base, key.last, copy.state, p)
                 found.append(_with(s, text))
         return found
 

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from l0gc.decoding import msgpack_decoder
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import L1Key, parse_l1
 from l0gc.inspect.verify.rules import JournalCopy
-from l0gc.keys import CONTROLLER_LOG, JUMP, PartitionId, journal_log
+from l0gc.keys import CONTROLLER_LOG, JUMP, L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
 from l0gc.storage.entry import Checkpoint, decode_checkpoint
@@ -275,7 +274,7 @@ def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
 
     None if the object is missing or of another size: that is found by its size.
     """
-    parsed = parse_l1(key)
+    parsed = parse_level_one(key)
     if parsed is None:
         return "its key is not an L1 object's"
     try:
@@ -288,7 +287,7 @@ def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
 
 
 def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> str:
-    at = said.base_offset
+    at = said.base
     try:
         parquet = pq.ParquetFile(StoredFile(store, key, size), pre_buffer=False, page_checksum_verification=True)
         if parquet.schema_arrow != L1_SCHEMA:
@@ -301,4 +300,4 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
             at += len(offsets)
     except (pa.ArrowException, OSError, ValueError) as e:
         return f"it cannot be read: {str(e).splitlines()[0]}"
-    return "" if at == said.last_offset + 1 else f"it ends at record {at - 1}, not {said.last_offset}"
+    return "" if at == said.last + 1 else f"it ends at record {at - 1}, not {said.last}"

@@ -17,9 +17,9 @@ import numpy as np
 from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.journals import unclosed_text
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import DELETED, FOREIGN, LATER, LEVEL_ONE, Basis, Topics
+from l0gc.inspect.verify.basis import DELETED, FOREIGN, LATER, Basis, Topics
 from l0gc.inspect.verify.findings import Suspect
-from l0gc.keys import PartitionId, journal_log
+from l0gc.keys import L1_DATA, PartitionId, journal_log
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
@@ -155,7 +155,7 @@ def _check_state(copy: JournalCopy, p: Placed) -> Iterator[Suspect]:
 
 def l1_folder(p: PartitionId) -> str:
     """Where the L1 objects of a partition are."""
-    return f"{LEVEL_ONE}{p.path}/"
+    return f"{L1_DATA}{p.path}/"
 
 
 def _object_faults(copy: JournalCopy, t: TopicState) -> Iterator[str]:

@@ -18,9 +18,8 @@ from l0gc.inspect.verify.basis import (
     basis_of,
     check_log_is_ours,
     l1_ranges,
-    parse_l1,
 )
-from l0gc.keys import PartitionId, level_one
+from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
 
 P = PartitionId("events", 3, 7)
@@ -65,22 +64,22 @@ def test_a_topic_that_a_journal_knows_only_to_have_ended_needs_no_id() -> None:
 
 def test_whose_an_l1_object_is_and_which_journal_names_it() -> None:
     topics = Topics(basis())
-    assert topics.owner(parse_l1(key_of())) == (LIVE, 5)
-    assert topics.owner(parse_l1(key_of(PartitionId("events", 3, 3)))) == (LIVE, 2)
-    assert topics.owner(parse_l1(key_of(PartitionId("events", 3, 8)))) == (FOREIGN, -1)
-    assert topics.owner(parse_l1(key_of(PartitionId("other", 3, 1)))) == (FOREIGN, -1)
-    assert topics.owner(parse_l1(key_of(PartitionId("gone", 4, 1)))) == (DELETED, -1)
-    assert topics.owner(parse_l1(key_of(PartitionId("events", 2, 1)))) == (FOREIGN, -1)
-    assert topics.owner(parse_l1(key_of(PartitionId("later", 10, 1)))) == (LATER, -1)
+    assert topics.owner(parse_level_one(key_of())) == (LIVE, 5)
+    assert topics.owner(parse_level_one(key_of(PartitionId("events", 3, 3)))) == (LIVE, 2)
+    assert topics.owner(parse_level_one(key_of(PartitionId("events", 3, 8)))) == (FOREIGN, -1)
+    assert topics.owner(parse_level_one(key_of(PartitionId("other", 3, 1)))) == (FOREIGN, -1)
+    assert topics.owner(parse_level_one(key_of(PartitionId("gone", 4, 1)))) == (DELETED, -1)
+    assert topics.owner(parse_level_one(key_of(PartitionId("events", 2, 1)))) == (FOREIGN, -1)
+    assert topics.owner(parse_level_one(key_of(PartitionId("later", 10, 1)))) == (LATER, -1)
     assert topics.owner(None) == (FOREIGN, -1)
 
 
 @given(st.from_regex(r"[A-Za-z0-9._-]{1,9}", fullmatch=True), st.integers(0, 10**9), st.integers(0, 999_999))
 def test_a_key_of_l1_says_what_it_was_made_of(topic: str, revision: int, partition: int) -> None:
     p = PartitionId(topic, revision, partition)
-    parsed = parse_l1(level_one(p, 12, 5, 9, UUID))
+    parsed = parse_level_one(level_one(p, 12, 5, 9, UUID))
     assert parsed is not None
-    assert (parsed.id, parsed.epoch, parsed.base_offset, parsed.last_offset, parsed.name) == (p, 12, 5, 9, UUID)
+    assert (parsed.id, parsed.epoch, parsed.base, parsed.last, parsed.name) == (p, 12, 5, 9, UUID)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_key_of_l1_says_what_it_was_made_of(topic: str, revision: int, partiti
     ],
 )
 def test_a_near_miss_is_no_key_of_l1(key: str) -> None:
-    assert parse_l1(key) is None
+    assert parse_level_one(key) is None
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 1))
