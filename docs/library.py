@@ -19,13 +19,15 @@ def reference() -> str:
     """What the page says below its heading `Reference`."""
     parts = [_entry("l0gc.open", api.open)]
     parts += [_entry(f"cluster.{name}", member) for name, member in _members(api.Cluster)]
-    parts += [_entry(f"cluster.topics.{name}", member) for name, member in _members(api.Topics)]
+    for group, kind in (("topics", api.Topics), ("producers", api.Producers), ("runs", api.Runs)):
+        parts += [_entry(f"cluster.{group}.{name}", member) for name, member in _members(kind)]
     return "\n".join(parts)
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
     """The public ones, in their order: those with a docstring."""
-    return ((name, m) for name, m in vars(kind).items() if not name.startswith("_") and getattr(m, "__doc__", None))
+    found = {name: m for part in reversed(kind.__mro__) for name, m in vars(part).items()}
+    return ((name, m) for name, m in found.items() if not name.startswith("_") and getattr(m, "__doc__", None))
 
 
 def _entry(name: str, member: Callable[..., object] | property) -> str:

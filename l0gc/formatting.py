@@ -1,8 +1,10 @@
-"""Numbers as people read them, in one form for the terminal and for the page; and what garbage costs (pure)."""
+"""Numbers as people read them, in one form for the terminal and for the page; results as JSON; what garbage costs (pure)."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 STANDARD_PRICE: Final = 0.023
 """Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
@@ -10,6 +12,17 @@ GB: Final = 1 << 30
 """What S3 bills as a GB."""
 
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+class Outcome:
+    """What a command did or found. Its fields are the command's JSON, and docs/commands.md explains them."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as `--json` prints them."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields | {"seconds": round(fields["seconds"], 3)} if "seconds" in fields else fields
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:

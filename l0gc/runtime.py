@@ -6,7 +6,9 @@ clock (hazard 16). The local clock only bounds waits and caches, where a wrong v
 
 from __future__ import annotations
 
+import getpass
 import random
+import socket
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -56,3 +58,12 @@ class Runtime:
     def jitter(self, seconds: float) -> float:
         """A random share of `seconds`, between none and all of it ("full jitter"): retries never march in step."""
         return self.random.random() * seconds
+
+
+def user_at_host() -> str:
+    """The user and the host of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

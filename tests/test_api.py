@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import l0gc
 from l0gc import api, errors
+from l0gc.cli.main import cli
 from l0gc.collect.attempts import read_attempts
 from l0gc.keys import journal_log
 from l0gc.storage.config import StoreConfig
@@ -275,13 +277,44 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     first = text.split("```python\n")[1].split("```")[0]
     assert first in (ROOT / "examples/embed.py").read_text()
-    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics"}
+    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics", "producers", "runs"}
 
 
 METHODS = {
     "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
-    "delete_records", "vacuum", "status", "close",
+    "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "log", "pause",
+    "resume", "undelete", "verify",
 }  # fmt: skip
+
+OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}
+"""Commands that are about the terminal or this machine, and not about a cluster."""
+OF_STEPS = {"gc"}
+"""Commands that only run others, each if it is due: a program calls the steps that it wants."""
+OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show": "log"}
+GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs"}
+
+
+def _commands() -> set[str]:
+    """What the command line can do, in the words of the library."""
+    context = click.Context(cli)
+    names = set[str]()
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        leaves = [f"{name} {leaf}" for leaf in command.commands] if isinstance(command, click.Group) else [name]
+        names.update(leaves)
+    return names - OF_THE_MACHINE - OF_STEPS
+
+
+def test_the_library_does_what_the_commands_do() -> None:
+    missing = []
+    for command in sorted(_commands()):
+        group, _, leaf = command.rpartition(" ")
+        name = OTHERWISE.get(command, leaf.replace("-", "_"))
+        place = getattr(api, GROUPS[group].capitalize()) if group in GROUPS else l0gc.Cluster
+        if not hasattr(place, name):
+            missing.append(command)
+    assert missing == []
+
 
 GOOD = """
 from pathlib import Path

@@ -39,7 +39,8 @@ LEVELS: list[set[str]] = [
     {"streamlog"},
     {"inspect"},
     {"spark"},
-    {"api", "cli"},
+    {"api"},
+    {"cli"},
 ]
 """From the lowest to the highest: a part imports itself and what is below its level. The lowest are modules, not packages,
 and import each other."""

@@ -7,56 +7,51 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from l0gc.api.topics import Topics, checked
+from l0gc.api.groups import Producers, Runs, Topics, checked
+from l0gc.api.operations import Operations
 from l0gc.collect.attempts import LastRun
-from l0gc.collect.local import DELETERS, LocalSweep, SweepResult
-from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS, Removal
+from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.runs import KEEP_RUNS_S
-from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.errors import UsageError
-from l0gc.inspect.status import Status, status
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.fan_out import FanOut, LocalFanOut
-from l0gc.streamlog import delete_records, reader
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
-from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.founding import FoundedCluster, found_cluster
-from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.streamlog.ingest.formats import AUTO
-from l0gc.streamlog.ingest.inputs import Source
-from l0gc.streamlog.ingest.job import open_upload
-from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES
-from l0gc.streamlog.journal.summary import READERS
-from l0gc.streamlog.level_one import expire
-from l0gc.streamlog.level_one.expire import ExpireResult
-from l0gc.streamlog.level_one.merge import in_process, merge
-from l0gc.streamlog.level_one.merge_commit import MergeResult
-from l0gc.streamlog.level_one.merge_plan import FAN_IN, TARGET_BYTES, MergeRule
-from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
-from l0gc.streamlog.reader import Record
 from l0gc.streamlog.topics import PARTITIONS_SHOWN
-from l0gc.watermark.listing import ListingScan
-from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from l0gc.collect.local import SweepResult
+    from l0gc.collect.vacuum import VacuumResult
+    from l0gc.storage.fan_out import FanOut
+    from l0gc.streamlog.founding import FoundedCluster
+    from l0gc.streamlog.housekeep import HousekeepResult
+    from l0gc.streamlog.ingest.inputs import Source
+    from l0gc.streamlog.ingest.result import UploadResult
+    from l0gc.streamlog.level_one.expire import ExpireResult
+    from l0gc.streamlog.level_one.merge_commit import MergeResult
+    from l0gc.streamlog.level_one.reconcile import ReconcileResult
+    from l0gc.streamlog.reader import Record
+    from l0gc.watermark.pipeline import WatermarkResult
 
-class Cluster:
+
+class Cluster(Operations):
     """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
     topics: Topics
     """The cluster's topics."""
+    producers: Producers
+    """Who uploads into it."""
+    runs: Runs
+    """The records of its past sweeps and vacuums."""
 
     def __init__(self, config: StoreConfig, cluster_id: str | None, epoch_interval_s: float) -> None:
         self._stack = ExitStack()
         opened = open_cluster(config, expected_cluster_id=cluster_id, epoch_interval_s=epoch_interval_s)
-        self._handles, self._store = self._stack.enter_context(opened)
+        self._handles, self.store = self._stack.enter_context(opened)
         self._closed = False
-        self.topics = Topics(self.handles)
+        self.topics, self.producers, self.runs = Topics(self.handles), Producers(self.handles), Runs(self.handles)
 
     def __enter__(self) -> Cluster:
         return self
@@ -69,22 +64,44 @@ class Cluster:
         self._closed = True
         self._stack.close()
 
+    @property
+    def url(self) -> str:
+        """Where it is: `s3://bucket/prefix/`."""
+        return self.store.config.url
+
     def handles(self) -> Handles:
         if self._closed:
             raise UsageError("the cluster is closed: use it inside its with block, or open it again")
         return self._handles
 
     def init(
-        self, *, create_bucket: bool = False, shards: int | None = None, journals: int | None = None
+        self,
+        *,
+        create_bucket: bool = False,
+        shards: int | None = None,
+        key_template: str | None = None,
+        journals: int | None = None,
+        external_log: bool = False,
     ) -> FoundedCluster:
-        """Try out the store and found the cluster; where it is already, change nothing. As `l0gc init`."""
-        cluster, store = self.handles(), self._store
-        return found_cluster(cluster, store, create_bucket=create_bucket, shards=shards, journals=journals)
+        """Try out the store and found the cluster; where it is already, change nothing. As `l0gc init`.
 
-    @property
-    def epoch(self) -> int:
-        """The cluster epoch, read now."""
-        return self.handles().controller.snapshot().epoch
+        Args:
+            shards: folders that L0 keys are spread over.
+            key_template: the shape of L0 keys.
+            journals: logs that topics are spread over.
+            external_log: epochs and partitions are those of another system, with a log of its own.
+        """
+        from l0gc.streamlog.founding import found_cluster
+
+        return found_cluster(
+            self.handles(),
+            self.store,
+            create_bucket=create_bucket,
+            shards=shards,
+            key_template=key_template,
+            journals=journals,
+            external_log=external_log,
+        )
 
     def upload(
         self,
@@ -93,7 +110,7 @@ class Cluster:
         key_field: str | None = None,
         partition: int | None = None,
         producer: str | None = None,
-        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        batch_bytes: int = 4 << 20,
         format: str = AUTO,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> UploadResult:
@@ -108,6 +125,8 @@ class Cluster:
             format: `auto` unpacks gzip and zstd, and refuses what is no lines; `raw` takes any bytes as they are.
             progress: called with the records and the bytes of each batch that is committed.
         """
+        from l0gc.streamlog.ingest.job import open_upload
+
         with ExitStack() as stack:
             uploader, inputs = open_upload(
                 self.handles(),
@@ -129,10 +148,12 @@ class Cluster:
         Args:
             start: begin at this offset, in each partition; by default at the first one that is there.
         """
+        from l0gc.streamlog.reader import read_topic
+
         cluster = self.handles()
         target = cluster.controller.snapshot().topic(topic)
         partitions = None if partition is None else [target.id(partition).partition]
-        return reader.read_topic(cluster, target, partitions, start)
+        return read_topic(cluster, target, partitions, start)
 
     def housekeep(self, *, barrier: bool = False) -> HousekeepResult:
         """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`.
@@ -140,6 +161,8 @@ class Cluster:
         Args:
             barrier: close every journal's window, so that all that was uploaded before, and is reconciled, can go.
         """
+        from l0gc.streamlog.housekeep import housekeep
+
         with LastRun(self.handles(), "housekeep"):
             result = housekeep(self._handles, barrier=barrier)
             return checked(result, result.problem)
@@ -150,14 +173,16 @@ class Cluster:
         Args:
             spark: the session that does the work; without one, this process does it, which suits small buckets.
         """
+        from l0gc.streamlog.level_one.reconcile import reconcile
+
         with LastRun(self.handles(), "reconcile", whole=topic is None):
             if spark is None:
                 result = reconcile(self._handles, topic)
             else:
                 from l0gc.spark import reconcile_job, ship
 
-                with ship.prepared(spark, self._store.config):
-                    result = reconcile_job.run(spark, self._handles, self._store.config, topic)
+                with ship.prepared(spark, self.store.config):
+                    result = reconcile_job.run(spark, self._handles, self.store.config, topic)
             return checked(result, result.problem)
 
     def merge(
@@ -166,8 +191,8 @@ class Cluster:
         topic: str | None = None,
         *,
         dry_run: bool = False,
-        target_bytes: int = TARGET_BYTES,
-        fan_in: int = FAN_IN,
+        target_bytes: int = 128 << 20,
+        fan_in: int = 4,
     ) -> MergeResult:
         """Merge small consecutive L1 objects of each partition, of one topic or of all. As `l0gc merge`.
 
@@ -177,6 +202,9 @@ class Cluster:
             target_bytes: the most that a merged object may have; one that has half of it is left alone.
             fan_in: a partition may keep one more small object each time that they have grown by this factor.
         """
+        from l0gc.streamlog.level_one.merge import in_process, merge
+        from l0gc.streamlog.level_one.merge_plan import MergeRule
+
         rule = MergeRule(target_bytes, fan_in)
         with LastRun(self.handles(), "merge", whole=topic is None and not dry_run):
             if spark is None:
@@ -184,8 +212,8 @@ class Cluster:
             else:
                 from l0gc.spark import merge_job, ship
 
-                with ship.prepared(spark, self._store.config):
-                    workers = merge_job.on_spark(spark, self._store.config)
+                with ship.prepared(spark, self.store.config):
+                    workers = merge_job.on_spark(spark, self.store.config)
                     result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
             return checked(result, result.problem)
 
@@ -199,6 +227,11 @@ class Cluster:
             scan: whether to read the listing, too, and count what is eligible.
             dry_run: publish nothing.
         """
+        from l0gc.streamlog.epoch_source import JournalSource
+        from l0gc.streamlog.journal.summary import READERS
+        from l0gc.watermark.listing import ListingScan
+        from l0gc.watermark.pipeline import Pipeline
+
         with LastRun(self.handles(), "compute-watermark", whole=not dry_run), self._fan_out(spark) as fan_out:
             source = JournalSource(self._handles, fan_out, readers=READERS)
             return Pipeline(self._handles, source, ListingScan(fan_out) if scan else None).run(dry_run=dry_run)
@@ -206,12 +239,14 @@ class Cluster:
     @contextmanager
     def _fan_out(self, spark: SparkSession | None) -> Iterator[FanOut]:
         if spark is None:
-            yield LocalFanOut(self._store, self._handles.parallel)
+            from l0gc.storage.fan_out import LocalFanOut
+
+            yield LocalFanOut(self.store, self._handles.parallel)
             return
         from l0gc.spark import fan_out, ship
 
-        with ship.prepared(spark, self._store.config):
-            yield fan_out.SparkFanOut(spark, self._store.config)
+        with ship.prepared(spark, self.store.config):
+            yield fan_out.SparkFanOut(spark, self.store.config)
 
     def sweep(
         self,
@@ -235,6 +270,9 @@ class Cluster:
             shards: the first and the last shard to sweep.
             purge_versions: remove every version of what is deleted, for good.
         """
+        from l0gc.collect.local import DELETERS, LocalSweep
+        from l0gc.collect.plan import Removal
+
         wanted = Removal(
             dry_run=dry_run,
             min_age_ms=int(min_age_s * 1000),
@@ -258,8 +296,10 @@ class Cluster:
         Args:
             dry_run: delete nothing; the result is what a run would do.
         """
+        from l0gc.streamlog.level_one.expire import expire
+
         with LastRun(self.handles(), "expire", whole=topic is None and not dry_run):
-            result = expire.expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN)
+            result = expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN)
             return checked(result, result.problem)
 
     def delete_records(
@@ -278,7 +318,9 @@ class Cluster:
             before_time_ms: keep the first record whose timestamp is this one or a later one, and all after it.
             dry_run: delete nothing; the result is what a run would do.
         """
-        result = delete_records.delete_records(
+        from l0gc.streamlog.delete_records import delete_records
+
+        result = delete_records(
             self.handles(),
             topic,
             partition,
@@ -309,6 +351,11 @@ class Cluster:
             max_rate: delete no more than this many a second.
             keep_runs_s: remove the records of runs that are older than this.
         """
+        from l0gc.collect.local import DELETERS
+        from l0gc.collect.plan import Removal
+        from l0gc.collect.vacuum import Vacuum
+        from l0gc.streamlog.garbage import JournalGarbage
+
         wanted = Removal(
             dry_run=dry_run,
             l1_grace_ms=int(l1_grace_s * 1000),
@@ -325,7 +372,3 @@ class Cluster:
             finally:
                 run.stop.set()
             return checked(result, result.problem)
-
-    def status(self) -> Status:
-        """M, what holds it back and why, and what to do next. Changes nothing. As `l0gc status`."""
-        return status(self.handles())

@@ -13,10 +13,11 @@ import msgspec
 
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import Duration, common_options, open_cluster
+from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.signals import telling_stop
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options, telling_tasks
+from l0gc.cli.units import Duration
 from l0gc.collect.attempts import LastRun
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.formatting import count, size, span

@@ -6,12 +6,10 @@ from typing import Final
 
 import click
 
-from l0gc.cli.options import asked, common_options, open_cluster
+from l0gc.cli.options import asked, common_options, library
 from l0gc.cli.output import Output
-from l0gc.cli.pause import user_at_host
-from l0gc.errors import UsageError
 from l0gc.settings import Settings
-from l0gc.streamlog.topics import close_unknown_topics as close_all_unknown
+from l0gc.streamlog.topics import AdvancedEpoch
 
 _FAR: Final = 10_000
 """A jump by more epochs is asked about: 10 weeks of ticks."""
@@ -37,10 +35,9 @@ def show(settings: Settings) -> None:
     Example:
       l0gc epoch show
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        epoch = cluster.controller.snapshot().epoch
-    out.result({"epoch": epoch}, [str(epoch)])
+    with library(settings) as cluster:
+        epoch = cluster.epoch
+    Output(settings).result({"epoch": epoch}, [str(epoch)])
 
 
 @command.command("advance")
@@ -66,21 +63,15 @@ def advance(settings: Settings, expect: int | None, above: int | None, close_unk
     Example:
       l0gc epoch advance --expect 41
     """
-    if above is not None and expect is not None:
-        raise UsageError("--expect and --above exclude each other")
-    if close_unknown_topics and above is None:
-        raise UsageError("--close-unknown-topics goes with --above")
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        controller = cluster.controller
-        if above is not None:
-            current = controller.snapshot().epoch
-            if above - current > _FAR and not yes:
-                asked(
-                    settings, "advance", f"the cluster epoch from {current} to {above + 1}, which can never be undone"
-                )
-        epoch = controller.advance(expect, user_at_host()) if above is None else controller.advance_above(above)
-        closed = close_all_unknown(cluster) if close_unknown_topics else []
-    rows = [{"journal": journal, "revision": revision, "topic_id": name} for journal, revision, name in closed]
-    lines = [f"closed in journal {journal}: the topic of revision {revision}" for journal, revision, _ in closed]
-    out.result({"epoch": epoch} | ({"closed": rows} if close_unknown_topics else {}), [str(epoch), *lines])
+    with library(settings) as cluster:
+        if above is not None and not yes and above - (current := cluster.epoch) > _FAR:
+            what = f"the cluster epoch from {current} to {above + 1}, which can never be undone"
+            asked(settings, "advance", what)
+        Output(settings).finish(
+            lambda: cluster.advance_epoch(expect, above=above, close_unknown_topics=close_unknown_topics), _lines
+        )
+
+
+def _lines(now: AdvancedEpoch) -> list[str]:
+    closed = [f"closed in journal {t.journal}: the topic of revision {t.revision}" for t in now.closed or ()]
+    return [str(now.epoch), *closed]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec.structs import replace
 
+from l0gc.api.cluster import Cluster as Library
 from l0gc.cli import logs
 from l0gc.cli.compute_watermark import LOCAL, SPARK, run_compute_watermark
 from l0gc.cli.exit_codes import INTERRUPTED
@@ -19,7 +20,7 @@ from l0gc.cli.gc_due import Due
 from l0gc.cli.housekeep import run_housekeep
 from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics_options import measuring, metrics_options
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.run_options import removal_options
@@ -45,8 +46,6 @@ from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
-from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -89,12 +88,13 @@ def command(
     out = Output(settings)
     began = time.monotonic()
     session = OneSession(lambda: open_spark(settings, "gc", master, conf), conf)
-    with open_cluster(settings) as (cluster, store):
+    with library(settings) as whole:
+        cluster, store = whole.handles(), whole.store
         cluster.controller.snapshot()  # without a cluster, nothing begins
         name = run_id(cluster.now_ms(), cluster.runtime.new_id())
         logs.set_run_id(name)
         removal = replace(removal, run_id=name)
-        steps = _steps(out, cluster, store, removal, engine, rule, session, master, barrier=barrier)
+        steps = _steps(out, whole, removal, engine, rule, session, master, barrier=barrier)
         if no_reconcile:
             steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
         if removal.dry_run:
@@ -129,8 +129,7 @@ class _Step:
 
 def _steps(
     out: Output,
-    cluster: Cluster,
-    store: S3Store,
+    whole: Library,
     removal: Removal,
     engine: str,
     rule: MergeRule,
@@ -140,14 +139,14 @@ def _steps(
     barrier: bool,
 ) -> list[_Step]:
     """The steps, in their order."""
-    local = engine == LOCAL
+    cluster, store, local = whole.handles(), whole.store, engine == LOCAL
     of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # its record is one of its own
     due = Due(cluster, rule, removal)
 
     def expire() -> None:
-        from l0gc.cli.expire import run_expire
+        from l0gc.cli.retention import run_expire
 
-        run_expire(out, cluster)
+        run_expire(out, whole)
 
     def sweep() -> None:
         chosen, why = choose_engine(engine, master, lambda: eligible(cluster), limited=removal.in_one_process)
@@ -158,7 +157,7 @@ def _steps(
         run_vacuum(out, cluster, store, of_data, session, engine, master)
 
     return [
-        _Step(HOUSEKEEP, lambda: run_housekeep(out, cluster, barrier=barrier)),
+        _Step(HOUSEKEEP, lambda: run_housekeep(out, whole, barrier=barrier)),
         _Step(
             RECONCILE,
             lambda: run_reconcile(out, cluster, store.config, session, engine=LOCAL if local else SPARK),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from l0gc.api.cluster import Cluster as Library
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import asked, common_options, open_cluster
+from l0gc.cli.options import asked, common_options, library
 from l0gc.cli.output import Output
-from l0gc.collect.attempts import LastRun
 from l0gc.formatting import count
 from l0gc.settings import Settings
 from l0gc.streamlog.cluster import Cluster
@@ -41,9 +40,9 @@ def command(settings: Settings, barrier: bool, accept_set_back: int | None, yes:
       l0gc housekeep --barrier     # to drain a quiet cluster
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
+    with library(settings) as cluster:
         if accept_set_back is not None:
-            _accept(out, settings, cluster, accept_set_back, yes=yes)
+            _accept(out, settings, cluster.handles(), accept_set_back, yes=yes)
         run_housekeep(out, cluster, barrier=barrier)
 
 
@@ -58,37 +57,16 @@ def _accept(out: Output, settings: Settings, cluster: Cluster, journal: int, *, 
     out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
 
 
-def run_housekeep(out: Output, cluster: Cluster, *, barrier: bool) -> None:
+def run_housekeep(out: Output, cluster: Library, *, barrier: bool) -> None:
     """Housekeep, and print the result. Raises `PartialFailureError` if it failed for a log."""
-    from l0gc.streamlog.housekeep import housekeep
 
-    with LastRun(cluster, "housekeep"):
-        with out.progress("housekeeping"):
-            r = housekeep(cluster, barrier=barrier)
-        print_result(out, r, barrier=barrier)
-
-
-def print_result(out: Output, r: HousekeepResult, *, barrier: bool) -> None:
-    """Print the result of a housekeeping. Raises `PartialFailureError` if it failed for a log."""
-    moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
-    where = f"{count(r.journals, 'journal')} ({count(r.partitions, 'partition')})"
-    out.result(
-        {
-            "cluster_epoch": r.cluster_epoch,
-            "ticked": r.ticked,
-            "journals": r.journals,
-            "partitions": r.partitions,
-            "advanced": r.advanced,
-            "barriers": r.barriers,
-            "checkpoints": r.checkpoints,
-            "truncated_entries": r.truncated_entries,
-            "closed": r.closed,
-            "broken": [msgspec.structs.asdict(b) for b in r.broken],
-        },
-        [
+    def lines(r: HousekeepResult) -> list[str]:
+        moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
+        where = f"{count(r.journals, 'journal')} ({count(r.partitions, 'partition')})"
+        truncated = count(r.truncated_entries, "log entry", "log entries")
+        return [
             f"epoch {r.cluster_epoch}{' (new)' if r.ticked else ''}: {moved} in {where}, "
-            f"{count(r.checkpoints, 'checkpoint')}, {count(r.truncated_entries, 'log entry', 'log entries')} truncated"
-        ],
-    )
-    if r.problem is not None:
-        raise r.problem
+            f"{count(r.checkpoints, 'checkpoint')}, {truncated} truncated"
+        ]
+
+    out.finish(lambda: cluster.housekeep(barrier=barrier), lines, progress="housekeeping")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import Any
 
 import click
 
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output
 from l0gc.formatting import count
 from l0gc.keys import DEFAULT_TEMPLATE
 from l0gc.settings import Settings
 from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS
-from l0gc.streamlog.founding import found_cluster
 
 
 @click.command("init")
@@ -27,36 +26,19 @@ from l0gc.streamlog.founding import found_cluster
     "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with a log of its own."
 )
 @common_options
-def command(
-    settings: Settings,
-    create_bucket: bool,
-    shards: int | None,
-    key_template: str | None,
-    journals: int | None,
-    external_log: bool,
-) -> None:
+def command(settings: Settings, **options: Any) -> None:
     """Probe the store and found a cluster; run again, it changes nothing.
 
     \b
     Example:
       l0gc init --url s3://bucket/prefix --create-bucket
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, store):
-        made = found_cluster(
-            cluster,
-            store,
-            create_bucket=create_bucket,
-            shards=shards,
-            key_template=key_template,
-            journals=journals,
-            external_log=external_log,
+    with library(settings) as cluster:
+        Output(settings).finish(
+            lambda: cluster.init(**options),
+            lambda made: [
+                f"cluster {made.cluster_id} {'founded' if made.created else 'is here already'} at {cluster.url}",
+                f"epoch {made.cluster_epoch}, {count(made.shards, 'shard')}, {count(made.journals, 'journal')}; "
+                f"the store passed: {', '.join(made.probed)}",
+            ],
         )
-    out.result(
-        asdict(made),
-        [
-            f"cluster {made.cluster_id} {'founded' if made.created else 'is here already'} at {store.config.url}",
-            f"epoch {made.cluster_epoch}, {count(made.shards, 'shard')}, {count(made.journals, 'journal')}; "
-            f"the store passed: {', '.join(made.probed)}",
-        ],
-    )

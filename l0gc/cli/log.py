@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, writing_stdout
 from l0gc.cli.terminal import json_escaped
 from l0gc.errors import CorruptObjectError, UsageError
@@ -41,14 +41,12 @@ def show(settings: Settings, controller: bool, journal: int | None, start: int, 
       l0gc log show --controller
       l0gc log show --journal 3 --from 1200
     """
-    from l0gc.inspect.log import show_log
-
     if controller and journal is not None:
         raise UsageError("show one log: --controller or --journal N")
     lines = damaged = 0
-    with open_cluster(settings) as (cluster, _), writing_stdout():
+    with library(settings) as cluster, writing_stdout():
         out = sys.stdout.buffer
-        for shown in show_log(cluster, journal, start, checkpoint=checkpoint):
+        for shown in cluster.log(journal, start, checkpoint=checkpoint):
             if settings.json:  # as it goes: a log may be larger than the memory
                 out.write(b"," if lines else _head(journal))
             lines, damaged = lines + 1, damaged + shown.damaged

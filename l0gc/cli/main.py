@@ -29,8 +29,8 @@ COMMANDS: Final = {
     "producer": ("l0gc.cli.producer", "Show producers, and how far their uploads got."),
     "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1 (Spark)."),
     "merge": ("l0gc.cli.merge", "Merge small L1 objects into large ones (Spark, or this process)."),
-    "expire": ("l0gc.cli.expire", "Delete records beyond their topic's retention."),
-    "delete-records": ("l0gc.cli.delete_records", "Delete a topic's records before an offset or a time."),
+    "expire": ("l0gc.cli.retention", "Delete records beyond their topic's retention."),
+    "delete-records": ("l0gc.cli.retention", "Delete a topic's records before an offset or a time."),
     "housekeep": ("l0gc.cli.housekeep", "Tick, slide idle windows, keep the logs short."),
     "compute-watermark": (
         "l0gc.cli.compute_watermark",
@@ -40,9 +40,9 @@ COMMANDS: Final = {
     "vacuum": ("l0gc.cli.vacuum", "Delete what else is garbage: dropped L1 objects, orphans, old records."),
     "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due (Spark)."),
     "pause": ("l0gc.cli.pause", "Pause all sweeps of this cluster."),
-    "resume": ("l0gc.cli.resume", "Let sweeps go on after l0gc pause."),
+    "resume": ("l0gc.cli.pause", "Let sweeps go on after l0gc pause."),
     "runs": ("l0gc.cli.runs", "List and show the records of past sweeps and vacuums."),
-    "undelete": ("l0gc.cli.undelete", "Bring back what a sweep or a vacuum deleted from a versioned bucket."),
+    "undelete": ("l0gc.cli.runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket."),
     "verify": ("l0gc.cli.verify", "Check that the bucket holds what the journals say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
@@ -51,11 +51,19 @@ COMMANDS: Final = {
     "log": ("l0gc.cli.log", "Show what the cluster's logs hold."),
     "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
     "config": ("l0gc.cli.config", "Show the settings that commands use."),
-    "completion": ("l0gc.cli.completion", "Print the script that completes l0gc in a shell."),
+    "completion": ("l0gc.cli.help", "Print the script that completes l0gc in a shell."),
     "server": ("l0gc.cli.server", "Run an S3 server on this machine, in the foreground, until Ctrl-C."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
     "help": ("l0gc.cli.help", "Show the help of a command, or of l0gc."),
 }
+
+
+def load(name: str) -> click.Command:
+    """The command of that name, from its module; a module that has several names each."""
+    module = importlib.import_module(COMMANDS[name][0])
+    command = getattr(module, f"{name.replace('-', '_')}_command", None) or module.command
+    assert isinstance(command, click.Command)
+    return command
 
 
 class LazyGroup(click.Group):
@@ -65,11 +73,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
+        return load(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

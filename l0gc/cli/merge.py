@@ -10,10 +10,11 @@ import click
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import TOPIC
-from l0gc.cli.options import Size, common_options, open_cluster
+from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.signals import telling_stop
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options, telling_tasks
+from l0gc.cli.units import Size
 from l0gc.collect.attempts import LastRun
 from l0gc.formatting import count, size
 from l0gc.settings import Settings

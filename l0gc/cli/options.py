@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,29 +12,20 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from l0gc.api.cluster import Cluster as Library
 from l0gc.cli.logs import FORMATS, logging_command
 from l0gc.cli.terminal import is_text
+from l0gc.cli.units import Number
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog import cluster
 from l0gc.streamlog.cluster import Cluster
 
 FILE: Final = click.Path(readable=False, allow_dash=True)
 """A file's name, which shells complete; whether it can be read is found out when it is read."""
-
-
-class Number(click.FloatRange):
-    """A number within bounds. `nan` would pass any of them, since it compares with nothing."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no number", param, ctx)
-        return number
 
 
 def context_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -153,15 +143,16 @@ def settings_while_typing(context: click.Context) -> Settings:
     return Settings(**(file.values | given | {k: file.values[k] for k in first}))
 
 
+def library(settings: Settings) -> Library:
+    """The cluster of one command, to be used in a `with` block."""
+    return Library(store_config(settings), settings.cluster_id, settings.epoch_interval)
+
+
 @contextmanager
 def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
     """The handles of one command."""
-    with cluster.open_cluster(
-        store_config(settings),
-        expected_cluster_id=settings.cluster_id,
-        epoch_interval_s=settings.epoch_interval,
-    ) as handles:
-        yield handles
+    with library(settings) as cluster:
+        yield cluster.handles(), cluster.store
 
 
 def asked(settings: Settings, verb: str, what: str) -> None:
@@ -170,44 +161,3 @@ def asked(settings: Settings, verb: str, what: str) -> None:
         raise UsageError(f"this would {verb} {what}: there is no terminal to ask at, so say --yes")
     if not click.confirm(f"This {verb}s {what}. {verb.capitalize()} it?", err=True):
         raise UsageError(f"nothing is {verb.removesuffix('e')}ed")
-
-
-_MOST_BYTES: Final = 1 << 30
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-class Duration(click.ParamType[int]):
-    """`30s`, `15m`, `2h`, `7d`; seconds, as an int."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().lower()
-        if text[:-1].isdecimal() and text[-1:] in _UNITS:
-            return int(text[:-1]) * _UNITS[text[-1]]
-        if not text.isdecimal():
-            self.fail(f"{value!r} is no duration; write 30s, 15m, 2h or 7d", param, ctx)
-        return int(text)
-
-
-class Size(click.ParamType[int]):
-    """`4MiB`, `512KiB`, `1GiB` or bytes, as an int; at most 1 GiB by default, for what is held in memory at once."""
-
-    name = "size"
-
-    def __init__(self, most: int = _MOST_BYTES) -> None:
-        self._most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().lower().removesuffix("b").removesuffix("i")
-        factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:], 1)
-        number = text[:-1] if factor > 1 else text
-        if not number.isdecimal() or int(number) < 1:
-            self.fail(f"{value!r} is no size; write 4MiB, 512KiB or a number of bytes", param, ctx)
-        if int(number) * factor > self._most:
-            self.fail(f"{value!r} is more than {self._most >> 30}GiB", param, ctx)
-        return int(number) * factor

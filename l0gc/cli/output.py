@@ -9,10 +9,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 import msgspec
@@ -21,14 +21,17 @@ from l0gc.cli import logs
 from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.progress import Advance, following, noting
 from l0gc.cli.terminal import escaped, json_text
-from l0gc.errors import OutputFailedError
+from l0gc.errors import L0gcError, OutputFailedError
 from l0gc.events import event
-from l0gc.formatting import count
+from l0gc.formatting import Outcome, count
 from l0gc.settings import Settings
 from l0gc.watermark.source import UNRECONCILED
 
 if TYPE_CHECKING:
     from l0gc.watermark.source import Holder
+
+
+R = TypeVar("R", bound=Outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,27 @@ class Output:
     def tells_data(self) -> bool:
         """Whether anybody gets a result's data, beside its text."""
         return self.json or _taken.get() is not None
+
+    def finish(
+        self, work: Callable[[], R], lines: Callable[[R], Sequence[str]], *, progress: str = "", indent: int | None = 2
+    ) -> None:
+        """Do the work, and print its result as `result` does. If it was done in part, its error is raised after that.
+
+        Args:
+            progress: the title of the progress display around the work; none is shown without it.
+        """
+        error: L0gcError | None = None
+        try:
+            with self.progress(progress) if progress else nullcontext():
+                result = work()
+        except L0gcError as e:
+            if not isinstance(e.result, Outcome):
+                raise
+            result, error = cast(R, e.result), e
+        self.result(result.to_json(), lines(result), indent=indent)
+        error = error or getattr(result, "problem", None)
+        if error is not None:
+            raise error
 
     def result(
         self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2, styled: bool = False

@@ -7,16 +7,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
 from l0gc.cli.names import PRODUCER
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, epoch
 from l0gc.formatting import count
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.producers import InputView, JournalView, ProducerView
+    from l0gc.streamlog.producers import InputView, JournalView, ProducerList, ProducerView
 
 _INPUTS_SHOWN: Final = 3
 _DIGITS_SHOWN: Final = 12
@@ -43,12 +42,8 @@ def describe(settings: Settings, name: str) -> None:
     Example:
       l0gc producer describe nightly
     """
-    from l0gc.streamlog.producers import describe_producer
-
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _), out.progress("reading"):
-        view = describe_producer(cluster, name)
-    out.result(msgspec.to_builtins(view), _lines(view), indent=13)
+    with library(settings) as cluster:
+        Output(settings).finish(lambda: cluster.producers.describe(name), _lines, progress="reading", indent=13)
 
 
 @command.command("list")
@@ -60,21 +55,15 @@ def list_all(settings: Settings) -> None:
     Example:
       l0gc producer list
     """
-    from l0gc.streamlog.producers import list_producers
 
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        producers = list_producers(cluster)
-    out.result(
-        {
-            "producers": [
-                {"name": n, "producer_id": p.producer_id, "epoch": p.epoch, "began_ms": p.time_ms}
-                for n, p in producers.items()
-            ]
-        },
-        [f"{n}  id {p.producer_id}  epoch {p.epoch}  last run {_time(p.time_ms)}" for n, p in producers.items()]
-        or ["there are no producers; l0gc upload --producer NAME makes one"],
-    )
+    def lines(found: ProducerList) -> list[str]:
+        shown = [
+            f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {_time(p.began_ms)}" for p in found.producers
+        ]
+        return shown or ["there are no producers; l0gc upload --producer NAME makes one"]
+
+    with library(settings) as cluster:
+        Output(settings).finish(cluster.producers.list, lines)
 
 
 def _lines(view: ProducerView) -> list[str]:

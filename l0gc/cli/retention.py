@@ -1,54 +1,37 @@
-"""What the commands share that set a retention, or delete records: options, units, and how a result is printed."""
+"""`l0gc expire` and `l0gc delete-records`, and the options and the text of a retention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from l0gc.api.cluster import Cluster as Library
+from l0gc.cli.names import TOPIC
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output
+from l0gc.cli.signals import telling_stop
+from l0gc.cli.units import BYTES, DEFAULT, MS, Moment, Quantity
+from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
+from l0gc.settings import Settings
 from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettings
 from l0gc.streamlog.controller.entries import UNLIMITED
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult
 
-DEFAULT: Final = "default"
-_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_BYTES: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-
-
-class Quantity(click.ParamType[int | str]):
-    """A number as Kafka has it, or one with a unit; -1 for unlimited, `default` for the cluster's setting."""
-
-    name = "quantity"
-
-    def __init__(self, units: dict[str, int], example: str) -> None:
-        self._units, self._example = units, example
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        text = str(value).strip().lower()
-        if text in {DEFAULT, str(UNLIMITED)}:
-            return DEFAULT if text == DEFAULT else UNLIMITED
-        number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-        factor = self._units.get(text[len(number) :], 1 if text == number else 0)
-        if not factor or not (number.isascii() and number.isdecimal()):
-            self.fail(f"{value!r} is none; write {self._example}, -1 for unlimited, or {DEFAULT}", param, ctx)
-        return int(number) * factor
-
 
 def retention_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--retention-ms` and `--retention-bytes`."""
     for option in (
         click.option(
-            "--retention-bytes", type=Quantity(_BYTES, "1073741824 or 1GiB"), metavar="N",
+            "--retention-bytes", type=Quantity(BYTES, "1073741824 or 1GiB"), metavar="N",
             help="Delete the oldest L1 objects of a partition while the others are as large as this. -1: unlimited.",
         ),
         click.option(
-            "--retention-ms", type=Quantity(_MS, "604800000 or 7d"), metavar="N",
+            "--retention-ms", type=Quantity(MS, "604800000 or 7d"), metavar="N",
             help="Delete L1 objects whose newest record is older than this. -1: unlimited.",
         ),
     ):  # fmt: skip
@@ -76,9 +59,81 @@ def retention_text(ms: int | None, bytes_: int | None) -> str:
     return f"retention {kept_ms} and {kept_bytes}"
 
 
-def tell(out: Output, result: ExpireResult, *, dry_run: bool) -> None:
-    """What was deleted; raises `PartialFailureError` if something was left out."""
-    verb = "would be deleted" if dry_run else "deleted"
+@click.command("expire")
+@click.argument("topic", required=False, type=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@common_options
+def expire_command(settings: Settings, topic: str | None, dry_run: bool) -> None:
+    """Delete the records of TOPIC, or of all topics, that are beyond the topic's retention.
+
+    By Kafka's rules, where a segment is an L1 object: what is not in L1 yet stays. Readers see no more of the records at
+    once; l0gc vacuum removes the L1 objects later.
+
+    \b
+    Example:
+      l0gc topic alter events --retention-ms 7d
+      l0gc expire --dry-run
+    """
+    with library(settings) as cluster:
+        run_expire(Output(settings), cluster, topic, dry_run=dry_run)
+
+
+def run_expire(out: Output, cluster: Library, topic: str | None = None, *, dry_run: bool = False) -> None:
+    """Delete what is beyond retention, and tell the result. Raises `PartialFailureError` if something was left out."""
+    with telling_stop(lambda: "what is deleted stays deleted; l0gc expire continues from there"):
+        out.finish(lambda: cluster.expire(topic, dry_run=dry_run), _lines, progress="expiring: reading the journals")
+
+
+@click.command("delete-records")
+@click.argument("topic", type=TOPIC)
+@click.option("--partition", type=int, metavar="N", help="Only of partition N.  [default: of all]")
+@click.option(
+    "--before-offset",
+    type=click.IntRange(-1),
+    metavar="N",
+    help="The first offset that stays. -1: delete all that there is now.",
+)
+@click.option(
+    "--before-time",
+    type=Moment(),
+    metavar="TIME",
+    help="Delete what lies before the first record of this time or later: 2026-01-31T12:00:00Z, or 7d ago.",
+)
+@click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@common_options
+def delete_records_command(
+    settings: Settings,
+    topic: str,
+    partition: int | None,
+    before_offset: int | None,
+    before_time: int | None,
+    dry_run: bool,
+) -> None:
+    """Delete TOPIC's oldest records: its partitions begin at another offset then.
+
+    They are gone for readers at once, and for good. An L1 object goes when all of its records are deleted, by the next
+    l0gc vacuum; what was never reconciled no longer holds M back.
+
+    \b
+    Example:
+      l0gc delete-records events --partition 3 --before-offset 1000
+      l0gc delete-records events --before-time 7d --dry-run
+    """
+    if (before_offset is None) == (before_time is None):
+        raise UsageError("say before what records are to be deleted: --before-offset or --before-time, one of the two")
+    with library(settings) as cluster:
+        if before_time is not None and before_time <= 0:
+            before_time += cluster.handles().now_ms()
+        Output(settings).finish(
+            lambda: cluster.delete_records(
+                topic, partition, before_offset=before_offset, before_time_ms=before_time, dry_run=dry_run
+            ),
+            _lines,
+        )
+
+
+def _lines(result: ExpireResult) -> list[str]:
+    verb = "would be deleted" if result.dry_run else "deleted"
     text = "nothing to delete"
     if result.partitions:
         text = f"{count(result.records, 'record')} of {count(result.partitions, 'partition')} {verb}"
@@ -92,6 +147,4 @@ def tell(out: Output, result: ExpireResult, *, dry_run: bool) -> None:
         lines.append(f"and {count(result.partitions - len(result.starts), 'partition')} more")
     if result.lost:
         lines.append(f"{count(result.lost, 'partition')} changed meanwhile; the next run takes them")
-    out.result({"dry_run": dry_run, **asdict(result)}, lines)
-    if result.problem is not None:
-        raise result.problem
+    return lines

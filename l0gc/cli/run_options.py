@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from l0gc.cli.options import Duration, Number
+from l0gc.cli.units import Duration, Number
 from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS, Removal
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.storage.objectstore import ENABLED, SUSPENDED

@@ -1,4 +1,4 @@
-"""`l0gc runs list` and `l0gc runs show`."""
+"""`l0gc runs list`, `l0gc runs show`, and `l0gc undelete`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import click
 
 from l0gc.cli.names import RUN
 from l0gc.cli.object_lines import ObjectLines
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, epoch
-from l0gc.collect.record import VACUUM, RecordSource, folder
-from l0gc.collect.record_places import FolderRecords
-from l0gc.collect.runs import RunEntry, list_runs, show_run
+from l0gc.collect.record import SWEEP, VACUUM, folder
+from l0gc.collect.runs import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
@@ -28,11 +27,6 @@ def record_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--record-dir", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
         help="Read the records that l0gc sweep --record-dir kept in this folder.",
     )(command)  # fmt: skip
-
-
-def records_in(record_dir: Path | None, store: RecordSource) -> RecordSource:
-    """Where run records are read."""
-    return FolderRecords(record_dir) if record_dir is not None else store
 
 
 @click.group("runs")
@@ -56,14 +50,16 @@ def list_command(settings: Settings, last: int, record_dir: Path | None) -> None
     Example:
       l0gc runs list --last 5
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, store):
-        cluster.identity()
-        shown, total = list_runs(records_in(record_dir, store), last)
-    lines = [_line(r) for r in shown] or ["no run is on record: none has deleted anything, or the records have expired"]
-    if total > len(shown):
-        lines.append(f"{count(total - len(shown), 'older run')} not shown (--last)")
-    out.result({"runs": [run_data(r) for r in shown], "total": total}, lines)
+    with library(settings) as cluster:
+        Output(settings).finish(lambda: cluster.runs.list(last, record_dir=record_dir), _list_lines)
+
+
+def _list_lines(found: RunList) -> list[str]:
+    if not found.runs:
+        return ["no run is on record: none has deleted anything, or the records have expired"]
+    older = found.total - len(found.runs)
+    more = [f"{count(older, 'older run')} not shown (--last)"] if older else []
+    return [*(_line(r) for r in found.runs), *more]
 
 
 @command.command("show")
@@ -79,56 +75,29 @@ def show_command(settings: Settings, run_id: str, all_objects: bool, record_dir:
       l0gc runs show 20260131T235959Z-0123abcd
       l0gc runs show 20260131T235959Z-0123abcd --all
     """
-    out = Output(settings)
     if all_objects and settings.json:
         raise UsageError("--all prints an object on each line, and --json one JSON object: give one of the two")
-    with open_cluster(settings) as (cluster, store), ObjectLines.to(None) as lines_of_all:
-        cluster.identity()
-        records = records_in(record_dir, store)
+    with library(settings) as cluster, ObjectLines.to(None) as lines_of_all:
         each = lines_of_all.recorded if all_objects else lambda row: None
-        detail = show_run(cluster, run_id, sample=0 if all_objects else 10, records=records, each=each)
+        Output(settings).finish(
+            lambda: cluster.runs.show(run_id, sample=0 if all_objects else 10, record_dir=record_dir, each=each),
+            lambda detail: _show_lines(detail, record_dir, all_objects=all_objects),
+        )
+
+
+def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool) -> list[str]:
     gone = detail.by_status["deleted"]
     lines = [
         _line(detail.entry),
-        f"{count(gone, 'object')} ({size(detail.bytes)}) deleted, epochs {epoch(detail.lowest_epoch)} to "
+        f"{count(gone, 'object')} ({size(detail.deleted_bytes)}) deleted, epochs {epoch(detail.lowest_epoch)} to "
         f"{epoch(detail.highest_epoch)}; {detail.by_status['failed']:,} failed, {detail.by_status['left']:,} left",
         *(f"  {f.status:8} {f.key}  {size(f.size)}" for f in detail.sample),
     ]
     more = sum(detail.by_status.values()) - len(detail.sample)
     if more > 0 and not all_objects:
         below = f"{record_dir}/" if record_dir is not None else ""
-        lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(run_id)}")
-    out.result(
-        run_data(detail.entry)
-        | {
-            "by_status": dict(detail.by_status),
-            "deleted_bytes": detail.bytes,
-            "lowest_epoch": detail.lowest_epoch,
-            "highest_epoch": detail.highest_epoch,
-            "sample": [{"key": f.key, "epoch": f.epoch, "size": f.size, "status": f.status} for f in detail.sample],
-        },
-        lines,
-    )
-
-
-def run_data(r: RunEntry) -> dict[str, Any]:
-    """A run, for `--json`."""
-    s = r.summary
-    return {
-        "run_id": r.run_id,
-        "started_ms": r.started_ms,
-        "ended_ms": s.ended_ms if s else None,
-        "outcome": s.outcome if s else "killed",
-        "command": s.command if s else None,
-        "purge_versions": s.purge_versions if s else None,
-        "kinds": {k: {"objects": d.objects, "bytes": d.bytes} for k, d in s.kinds.items()} if s else {},
-        "engine": s.engine if s else None,
-        "watermark": s.watermark if s else None,
-        "deleted": s.deleted if s else None,
-        "bytes": s.bytes if s else None,
-        "failed": s.failed if s else None,
-        "segments": r.segments,
-    }
+        lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(detail.entry.run_id)}")
+    return lines
 
 
 def _line(r: RunEntry) -> str:
@@ -145,3 +114,43 @@ def run_outcome(r: RunEntry) -> str:
     what = "vacuum" if s.command == VACUUM else f"M = {s.watermark}"
     purged = " for good, with all versions" if s.purge_versions and s.versioning != OFF else ""
     return f"{s.outcome}: {what}, {s.deleted:,} deleted{purged} ({size(s.bytes)}){failed}"
+
+
+@click.command("undelete")
+@click.option("--run", "run_id", required=True, type=RUN, metavar="RUN", help="The run to take back (l0gc runs list).")
+@record_option
+@common_options
+def undelete_command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
+    """Bring back what a sweep or a vacuum deleted from a versioned bucket.
+
+    It removes the delete markers that the run made, while the versions behind them are still there. The objects are given
+    up, so the next sweep or vacuum deletes them again.
+
+    \b
+    Example:
+      l0gc undelete --run 20260131T235959Z-0123abcd
+    """
+    with library(settings) as cluster:
+        Output(settings).finish(
+            lambda: cluster.undelete(run_id, record_dir=record_dir), _undelete_lines, progress="bringing back"
+        )
+
+
+def _undelete_lines(result: UndeleteResult) -> list[str]:
+    lines = [f"{count(result.restored, 'object')} of run {result.run_id} brought back"]
+    if result.already:
+        lines.append(f"{count(result.already, 'object was', 'objects were')} back before")
+    for run, objects in sorted(result.again.items()):
+        lines.append(
+            f"{count(objects, 'object')} did not come back: run {run} deleted {'it' if objects == 1 else 'them'} again; "
+            f"l0gc undelete --run {run}"
+        )
+    if result.gone:
+        lines.append(
+            f"{count(result.gone, 'object')} did not come back: their versions are gone, the store kept the markers, or a "
+            "run that is no longer on record deleted them again"
+        )
+    if result.restored:
+        why = "it is at or below M" if result.command == SWEEP else "no journal names it"
+        lines.append(f"the next {result.command} deletes what is back again: {why}")
+    return lines

@@ -11,9 +11,10 @@ import click
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import PRODUCER, TOPIC
-from l0gc.cli.options import FILE, Size, common_options, open_cluster
+from l0gc.cli.options import FILE, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.signals import code_of
+from l0gc.cli.units import Size
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
-from l0gc.cli.options import Duration, common_options, open_cluster
+from l0gc.cli.options import common_options, open_cluster
 from l0gc.cli.output import Output, epoch
 from l0gc.cli.signals import telling_stop
 from l0gc.cli.spark_options import open_spark, spark_options, telling_tasks
-from l0gc.errors import SafetyError
+from l0gc.cli.units import Duration
 from l0gc.formatting import count, size
 from l0gc.inspect.verify.basis import check_log_is_ours
 from l0gc.inspect.verify.findings import VerifyResult
@@ -51,6 +50,10 @@ def command(settings: Settings, deep: bool, min_age: int, master: str | None, co
 
 def print_result(out: Output, result: VerifyResult) -> None:
     """The result of a verify run; raises `SafetyError` if anything is wrong."""
+    out.finish(lambda: result, _lines)
+
+
+def _lines(result: VerifyResult) -> list[str]:
     checked = result.checked
     lines = [f.line for f in result.findings]
     if result.total > len(lines):
@@ -73,23 +76,4 @@ def print_result(out: Output, result: VerifyResult) -> None:
     if result.unparsable_keys:
         where = "in the data folders"
         lines.append(count(result.unparsable_keys, f"key {where} is not l0gc's", f"keys {where} are not l0gc's"))
-    data = {
-        "findings": [msgspec.structs.asdict(f) for f in result.findings],
-        "total": result.total,
-        "counts": result.counts,
-        "deep": result.deep,
-        "watermark": result.watermark,
-        "cluster_epoch": result.cluster_epoch,
-        "checked": msgspec.structs.asdict(checked),
-        "waiting_objects": result.waiting_objects,
-        "waiting_bytes": result.waiting_bytes,
-        "eligible_objects": result.eligible_objects,
-        "eligible_bytes": result.eligible_bytes,
-        "young_l1_objects": result.young_l1_objects,
-        "deleted_topic_objects": result.deleted_topic_objects,
-        "unparsable_keys": result.unparsable_keys,
-        "seconds": round(result.seconds, 3),
-    }
-    out.result(data, lines)
-    if result.total:
-        raise SafetyError(f"{count(result.total, 'finding')}; nothing was changed")
+    return lines

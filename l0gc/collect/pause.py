@@ -13,6 +13,7 @@ import msgspec
 
 from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
+from l0gc.formatting import Outcome
 from l0gc.keys import PAUSED
 from l0gc.storage.objectstore import ObjectStore
 
@@ -21,12 +22,18 @@ _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last one that is written in four digits."""
 
 
-class Pause(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, Outcome, frozen=True):
     """Who paused sweeps, why, and since when (the store's clock, milliseconds since 1970)."""
 
     why: str
     by: str
     since_ms: Annotated[int, msgspec.Meta(ge=0, le=_LAST_MS)]
+
+
+class NewPause(Pause, frozen=True):
+    """The pause that is set, and whether it is `new`: who was first keeps it."""
+
+    new: bool
 
 
 _PAUSE: Final = json_decoder(Pause)

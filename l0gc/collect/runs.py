@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from l0gc.collect.record import (
     DELETED,
@@ -28,7 +30,8 @@ from l0gc.collect.record import (
     read_summary,
     summary_key,
 )
-from l0gc.errors import NotFoundError, ObjectNotFoundError, UsageError
+from l0gc.errors import NotFoundError, ObjectNotFoundError, PartialFailureError, UsageError
+from l0gc.formatting import Outcome, count
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey
 from l0gc.storage.parallel import Inline, Parallel
@@ -36,13 +39,18 @@ from l0gc.watermark.source import ClusterHandle
 
 KEEP_RUNS_S: Final = 30 * 86400
 """How long the records of runs are kept by default."""
+_REPORTED: Final = (
+    "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "deleted", "bytes", "failed"
+)  # fmt: skip
+"""What the JSON of a run has of its summary."""
+_FAILURES_SHOWN: Final = 20
 _RUN_KEY: Final = re.compile(rf"{RUNS}([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 _NO_ID: Final = {"", "null"}
 """Of a delete marker: it is not known, or it is the one that a later write takes over, as versioning is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunEntry:
+class RunEntry(Outcome):
     """One run; `summary` is None if it did not get to its end, or has not yet."""
 
     run_id: str
@@ -50,33 +58,76 @@ class RunEntry:
     segments: int
     summary: RunSummary | None
 
+    def to_json(self) -> dict[str, Any]:
+        """The run, with what it reported at its end; null where it did not get there."""
+        ended = {"outcome": "killed", "kinds": {}} if self.summary is None else msgspec.to_builtins(self.summary)
+        began = {"run_id": self.run_id, "started_ms": self.started_ms}
+        return began | {name: ended.get(name) for name in _REPORTED} | {"segments": self.segments}
+
+
+@dataclass(frozen=True, slots=True)
+class RunList(Outcome):
+    """The newest runs that left a record, the oldest of them first; `total` counts all that did."""
+
+    runs: list[RunEntry]
+    total: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The runs, each with its own JSON."""
+        return {"runs": [run.to_json() for run in self.runs], "total": self.total}
+
 
 @dataclass
-class RunDetail:
+class RunDetail(Outcome):
     """One run, object by object; `by_status` counts what became of them, as the bucket shows it."""
 
     entry: RunEntry
     by_status: Counter[str] = field(default_factory=Counter)
-    bytes: int = 0
+    deleted_bytes: int = 0
     lowest_epoch: int = -1
     highest_epoch: int = -1
     sample: list[RecordedObject] = field(default_factory=list)
 
+    def to_json(self) -> dict[str, Any]:
+        """The run's own JSON, and what became of its objects."""
+        fields = super().to_json()
+        del fields["entry"]
+        return self.entry.to_json() | fields
+
 
 @dataclass
-class UndeleteResult:
+class UndeleteResult(Outcome):
     """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed.
 
     `already` were there before: an earlier undelete has brought them back. `again` are those that later runs deleted
     once more, by run. `command` made the run: a sweep or a vacuum.
     """
 
+    run_id: str
     restored: int = 0
     gone: int = 0
     already: int = 0
     again: Counter[str] = field(default_factory=Counter)
     command: str = SWEEP
     failures: list[DeleteFailure] = field(default_factory=list)
+
+    @property
+    def problem(self) -> PartialFailureError | None:
+        """Which markers stay, in one sentence."""
+        if not self.failures:
+            return None
+        markers, first = count(len(self.failures), "marker"), self.failures[0]
+        return PartialFailureError(
+            f"{markers} could not be removed; the first is of {first.key}: {first.code} {first.message}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, with the first failures only."""
+        return super().to_json() | {
+            "again": [{"run_id": run, "objects": objects} for run, objects in sorted(self.again.items())],
+            "failed": len(self.failures),
+            "failures": [msgspec.to_builtins(f) for f in self.failures[:_FAILURES_SHOWN]],
+        }
 
 
 def started_ms(run_id: str) -> int:
@@ -162,7 +213,7 @@ def show_run(
             each(row)
             detail.by_status[row.status] += 1
             if row.status == DELETED:
-                detail.bytes += row.size
+                detail.deleted_bytes += row.size
                 detail.lowest_epoch = row.epoch if detail.lowest_epoch < 0 else min(detail.lowest_epoch, row.epoch)
                 detail.highest_epoch = max(detail.highest_epoch, row.epoch)
             if len(detail.sample) < sample:
@@ -239,7 +290,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
         UsageError: the run removed versions for good, or the bucket keeps none.
         NotFoundError, CorruptObjectError: see `show_run`.
     """
-    store, result = cluster.store, UndeleteResult()
+    store, result = cluster.store, UndeleteResult(run_id)
     records = records or store
     segments = _segments(records, run_id)
     if any(_is_of_versions(key) for key in segments):

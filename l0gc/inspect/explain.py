@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+
 from l0gc.errors import ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
+from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
     BARRIER,
     COMPUTE,
@@ -37,8 +39,7 @@ SHOWN: Final = 10
 RESTORE: Final = "restore the named object from a version or a backup"
 
 
-@dataclass(slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, Outcome, rename={"sentences": "explanation", "next_step": "next"}):
     """`verdict` is for scripts, `sentences` for display; `holders` are the lowest few, `held_by` counts all."""
 
     subject: str
@@ -48,9 +49,9 @@ class Explanation:
     epoch: int | None = None
     watermark: int = -1
     cluster_epoch: int = -1
-    holders: list[Holder] = field(default_factory=list)
+    holders: list[Holder] = []
     held_by: int = 0
-    broken: list[str] = field(default_factory=list)
+    broken: list[str] = []
 
 
 class _Naming(NamedTuple):

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from l0gc.collect.attempts import Attempt, read_attempts
 from l0gc.collect.pause import Pause, read_pause
@@ -22,6 +24,7 @@ from l0gc.errors import (
     SetBackError,
     StoreError,
 )
+from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
     DAMAGED,
     FOREIGN,
@@ -71,8 +74,9 @@ class Garbage:
         return max(0, self.bytes - self.deleted_bytes)
 
 
-@dataclass(slots=True)
-class Status:
+class Status(
+    msgspec.Struct, Outcome, rename={"computable": "computable_watermark", "pause": "paused", "next_step": "next"}
+):
     """The cluster at `as_of_ms`. All times are the store's clock. Epochs are -1 if unknown.
 
     Attributes:
@@ -130,6 +134,21 @@ class Status:
     @property
     def eligible_bytes(self) -> int:
         return self.garbage.bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and of the garbage and the runs what concerns an operator."""
+        fields, g = super().to_json(), self.garbage
+        del fields["garbage"], fields["held"]
+        return fields | {
+            "lag_epochs": self.lag_epochs,
+            "eligible_objects": g.objects,
+            "eligible_bytes": g.bytes,
+            "eligible_as_of_ms": g.as_of_ms,
+            "deleted_since": {"objects": g.deleted_objects, "bytes": g.deleted_bytes},
+            "held_back_by": [msgspec.to_builtins(h.holder) | {"oldest_ms": h.oldest_ms} for h in self.held],
+            "attempts": [msgspec.to_builtins(a) | {"ok": a.ok} for a in self.attempts],
+            "runs": [r.to_json() for r in self.runs],
+        }
 
 
 def status(cluster: Cluster) -> Status:

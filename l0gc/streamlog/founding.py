@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from l0gc.errors import EpochRegressionError, L0gcError
+from l0gc.formatting import Outcome
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
@@ -21,7 +22,7 @@ from l0gc.streamlog.format import check_format, remember_etags
 
 
 @dataclass(frozen=True, slots=True)
-class FoundedCluster:
+class FoundedCluster(Outcome):
     """The cluster that is there now. `created`: by this call; `probed`: what the store was tried for, and has passed."""
 
     cluster_id: str

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from l0gc.errors import CorruptObjectError, EpochRegressionError, PartialFailureError, ProtocolError, StoreError
-from l0gc.formatting import count
+from l0gc.formatting import Outcome, count
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
@@ -47,7 +47,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class HousekeepResult:
+class HousekeepResult(Outcome):
     """`advanced` and `barriers` count journals, `closed` topics by journal; `journals` and `partitions` are those in use."""
 
     cluster_epoch: int

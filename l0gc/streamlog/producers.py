@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from l0gc.errors import CorruptObjectError
+from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.entries import ProducerState
@@ -40,7 +41,7 @@ class JournalView:
 
 
 @dataclass(slots=True)
-class ProducerView:
+class ProducerView(Outcome):
     """A producer. Times are the store's clock, in milliseconds.
 
     `may_begin` is whether its newest run may begin at the `unknown_journals` journals that do not know the producer.
@@ -57,6 +58,23 @@ class ProducerView:
     unknown_journals: int
     journals: list[JournalView]
     errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProducer:
+    """What the controller knows of a producer; its newest run began at `began_ms`, by the store's clock."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    began_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerList(Outcome):
+    """The producers, by name."""
+
+    producers: list[KnownProducer]
 
 
 def list_producers(cluster: Cluster) -> dict[str, Producer]:

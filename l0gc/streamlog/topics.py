@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from l0gc.errors import CorruptObjectError, PartialFailureError, ProtocolError, StoreError
+from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
@@ -23,6 +26,21 @@ if TYPE_CHECKING:
 
 PARTITIONS_SHOWN: Final = 20
 """Of a topic, if nobody says how many."""
+
+
+class UnknownTopic(msgspec.Struct, frozen=True):
+    """A topic that a journal held and the controller did not know."""
+
+    journal: int
+    revision: int
+    topic_id: str
+
+
+class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True, omit_defaults=True):
+    """The cluster epoch now, and the topics that were `closed`; None where nobody asked for that."""
+
+    epoch: int
+    closed: list[UnknownTopic] | None = None
 
 
 def create_topic(

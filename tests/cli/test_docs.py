@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import json
 import re
 import runpy
@@ -17,7 +16,7 @@ import click
 import pytest
 
 from l0gc import errors
-from l0gc.cli.main import COMMANDS, cli
+from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.options import common_options
 from l0gc.settings import Settings
 
@@ -73,8 +72,8 @@ GUARD = re.compile(r"(l0gc/[\w/]+\.py)(?:::(\w+(?:\.\w+)?))?")
 
 def _leaves() -> Iterator[tuple[str, click.Command]]:
     """Every command that does something: `topic create`, not `topic`."""
-    for name, (module, _) in COMMANDS.items():
-        command = importlib.import_module(module).command
+    for name in COMMANDS:
+        command = load(name)
         if isinstance(command, click.Group):
             for sub, leaf in command.commands.items():
                 yield f"{name} {sub}", leaf
@@ -155,8 +154,9 @@ def test_a_section_shows_real_json_and_explains_each_of_its_fields(name: str) ->
 @pytest.mark.parametrize("name", [*LEAVES, *sorted({n.split(" ")[0] for n in LEAVES if " " in n})])
 def test_a_commands_help_has_an_example(name: str) -> None:
     first, _, sub = name.partition(" ")
-    command = importlib.import_module(COMMANDS[first][0]).command
+    command = load(first)
     if sub:
+        assert isinstance(command, click.Group)
         command = command.commands[sub]
     assert command.help is not None
     assert re.search(rf"Example:\n(.*\n)*?\s+(.*\| )?l0gc {first}\b", command.help)
@@ -164,8 +164,8 @@ def test_a_commands_help_has_an_example(name: str) -> None:
 
 def test_the_short_help_is_the_first_sentence_of_the_long_one_or_begins_like_it() -> None:
     shortened = set()
-    for name, (module, short) in COMMANDS.items():
-        long = importlib.import_module(module).command.help or ""
+    for name, (_, short) in COMMANDS.items():
+        long = load(name).help or ""
         first_line = " ".join(long.split("\n\n")[0].split())
         if first_line != short:
             shortened.add(name)

@@ -7,7 +7,7 @@ import pytest
 from l0gc.cli.doctor import print_result
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError
-from l0gc.inspect.doctor.checkup import Check, failure, guarded, ok, warning
+from l0gc.inspect.doctor.checkup import Check, DoctorResult, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, l0gc
@@ -15,7 +15,7 @@ from tests.support.cli import ended_here, l0gc
 
 def printed(*checks: Check) -> Result:
     with taking_results() as results:
-        print_result(Output(Settings()), list(checks))
+        print_result(Output(Settings()), DoctorResult(list(checks)))
     return results[-1]
 
 
@@ -31,7 +31,9 @@ def test_a_warning_has_a_remedy_and_fails_nothing() -> None:
 
 def test_a_failure_exits_with_6_and_is_reported_after_all_results() -> None:
     with taking_results() as results, pytest.raises(CheckFailedError, match="race: two winners; keep away") as e:
-        print_result(Output(Settings()), [failure("race", "two winners", "keep away"), ok("cluster", "fine")])
+        print_result(
+            Output(Settings()), DoctorResult([failure("race", "two winners", "keep away"), ok("cluster", "fine")])
+        )
     assert e.value.exit_code == 6
     assert [c["status"] for c in results[-1].data["checks"]] == ["failure", "ok"]
 
@@ -42,7 +44,7 @@ def test_what_ends_a_check_keeps_its_exit_code() -> None:
 
     checks = guarded("bucket", check, "ask")
     with taking_results(), pytest.raises(CheckFailedError) as e:
-        print_result(Output(Settings()), checks)
+        print_result(Output(Settings()), DoctorResult(checks))
     assert e.value.exit_code == AccessDeniedError("no").exit_code
 
 

@@ -16,9 +16,9 @@ from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
-from l0gc.cli.pause import user_at_host
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import journal_log
+from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest import job
 from tests.support.cli import l0gc

@@ -9,9 +9,9 @@ import click
 import pytest
 
 import l0gc as library
-from l0gc.cli.delete_records import Moment
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
+from l0gc.cli.units import Moment
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, l0gc, printed

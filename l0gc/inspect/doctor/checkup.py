@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from l0gc.errors import L0gcError
+from l0gc.errors import CheckFailedError, L0gcError
+from l0gc.formatting import Outcome
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -29,6 +30,28 @@ class Check:
     text: str
     remedy: str = ""
     exit_code: int = 6
+
+
+@dataclass(frozen=True)
+class DoctorResult(Outcome):
+    """All checks, in the order in which they were made."""
+
+    checks: list[Check]
+
+    @property
+    def problem(self) -> CheckFailedError | None:
+        """The first failure, with its remedy, as the error that the command ends with."""
+        failed = next((c for c in self.checks if c.status == FAILURE), None)
+        return (
+            None
+            if failed is None
+            else CheckFailedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The checks, and how many of them are a failure or a warning."""
+        found = [c.status for c in self.checks]
+        return super().to_json() | {"failures": found.count(FAILURE), "warnings": found.count(WARNING)}
 
 
 def ok(name: str, text: str) -> Check:

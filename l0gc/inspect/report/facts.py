@@ -7,6 +7,7 @@ log must be readable: without it nothing is known. Changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from l0gc.collect.record import RunSummary
 from l0gc.collect.runs import RunEntry, list_runs
 from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
-from l0gc.formatting import STANDARD_PRICE, dollars_month
+from l0gc.formatting import STANDARD_PRICE, Outcome, dollars_month
 from l0gc.inspect.causes import Cause
 from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.report.series import (
@@ -110,7 +111,7 @@ class Findings(msgspec.Struct, frozen=True):
     cluster_epoch: int
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     """A cluster at `as_of_ms`, by the store's clock, as all times are.
 
     Attributes:
@@ -179,6 +180,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FINDINGS: Final = json_decoder(Findings)
+
+
+def read_findings(path: Path) -> Findings:
+    """What `l0gc verify --json` printed into a file. Raises `UsageError` if it cannot be read, or holds something else."""
+    try:
+        return findings_of(path.read_bytes(), str(path))
+    except OSError as e:
+        raise UsageError(f"cannot read the findings in {path}: {e.strerror}") from e
 
 
 def findings_of(body: bytes, source: str) -> Findings:

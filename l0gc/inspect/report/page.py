@@ -9,12 +9,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from l0gc import __version__
-from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
+from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars, size, span
 from l0gc.inspect.causes import NORMAL_LAG
 from l0gc.inspect.report.charts import Chart, deleted_chart, epochs_chart, trend_chart
 from l0gc.inspect.report.facts import Facts
@@ -35,6 +35,18 @@ class Charts:
     garbage_objects: Chart | None
     garbage_bytes: Chart | None
     deleted: Chart | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Outcome):
+    """What is known of a cluster, and the page that shows it."""
+
+    facts: Facts
+    html: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts; the page is made of them."""
+        return self.facts.to_json()
 
 
 def render(facts: Facts) -> str:

@@ -11,6 +11,9 @@ from typing import Final
 
 import msgspec
 
+from l0gc.errors import SafetyError
+from l0gc.formatting import Outcome, count
+
 L0_MISSING: Final = "l0_missing"
 L0_SHORT: Final = "l0_short"
 L0_CORRUPT: Final = "l0_corrupt"
@@ -158,7 +161,7 @@ class Checked(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class VerifyResult:
+class VerifyResult(Outcome):
     """What a run found, and what it saw that is as it should be.
 
     `findings` are at most as many as were requested, `total` and `counts` (by kind) count all of them. Of the L0 objects
@@ -181,3 +184,8 @@ class VerifyResult:
     young_l1_objects: int = 0
     deleted_topic_objects: int = 0
     seconds: float = 0.0
+
+    @property
+    def problem(self) -> SafetyError | None:
+        """How many findings there are, as the error that the command ends with."""
+        return SafetyError(f"{count(self.total, 'finding')}; nothing was changed") if self.total else None

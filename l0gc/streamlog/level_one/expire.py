@@ -28,6 +28,7 @@ from l0gc.errors import (
     ProtocolError,
     StoreError,
 )
+from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import UNLIMITED
@@ -64,7 +65,7 @@ class NewStart:
 
 
 @dataclass(slots=True)
-class ExpireResult:
+class ExpireResult(Outcome):
     """What was deleted, or would be in a dry run.
 
     `records` counts all that the log start offsets have passed, `l1_objects` and `bytes` what vacuum may take for it,
@@ -79,6 +80,7 @@ class ExpireResult:
     lost: int = 0
     starts: list[NewStart] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    dry_run: bool = field(default=False, compare=False)
 
     @property
     def problem(self) -> PartialFailureError | None:
@@ -199,7 +201,7 @@ def run_expiry(
 
     What fails for one journal concerns that one alone, and an index object that cannot be read its partition alone.
     """
-    result = ExpireResult()
+    result = ExpireResult(dry_run=dry_run)
     by_journal: dict[int, list[Topic]] = {}
     for topic in topics:
         for journal in topic.journals:

@@ -166,11 +166,11 @@ def test_scans_and_runs_become_bars_and_a_trend() -> None:
 
 
 def test_where_the_log_has_forgotten_the_oldest_held_object_says_how_long_m_has_stood() -> None:
-    known = replace(status(memory_cluster()), lag_ms=60_000, lag_at_least=True)
+    known = msgspec.structs.replace(status(memory_cluster()), lag_ms=60_000, lag_at_least=True)
     rows = [ScanRow(0, 1, 1, 1), ScanRow(1, 1, 1, known.as_of_ms - 90 * 60_000)]
     garbage = garbage_of(ScanSnapshot(totals(NOW), rows), 0, [], 1.0)
     assert lag_of(known, garbage) == 90 * 60_000
-    assert lag_of(replace(known, lag_at_least=False), garbage) == 60_000
+    assert lag_of(msgspec.structs.replace(known, lag_at_least=False), garbage) == 60_000
     assert lag_of(known, None) == 60_000
 
 

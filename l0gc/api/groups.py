@@ -1,9 +1,10 @@
-"""The topics of a cluster, as the library gives them, and how a result with a problem becomes an error."""
+"""The topics, producers and runs of a cluster, as the library gives them; how a result with a problem becomes an error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from l0gc.errors import L0gcError
 from l0gc.streamlog import topics
@@ -12,14 +13,23 @@ from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettin
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.topics import PARTITIONS_SHOWN, TopicDescription
 
+if TYPE_CHECKING:
+    from l0gc.collect.record import RecordedObject, RecordSource
+    from l0gc.collect.runs import RunDetail, RunList
+    from l0gc.streamlog.producers import ProducerList, ProducerView
+
 R = TypeVar("R")
 
 
-class Topics:
-    """The topics of a cluster: `cluster.topics`."""
+class Group:
+    """What a cluster has of one thing; `handles` gives the cluster's, or refuses once it is closed."""
 
     def __init__(self, handles: Callable[[], Handles]) -> None:
         self._handles = handles
+
+
+class Topics(Group):
+    """The topics of a cluster: `cluster.topics`."""
 
     def create(
         self,
@@ -71,6 +81,62 @@ class Topics:
             limit: of how many partitions the offsets are given.
         """
         return topics.describe_topic(self._handles(), name, partition, limit)
+
+
+class Producers(Group):
+    """The producers that upload into a cluster: `cluster.producers`."""
+
+    def list(self) -> ProducerList:
+        """The producers that the controller knows. As `l0gc producer list`."""
+        from l0gc.streamlog.producers import KnownProducer, ProducerList, list_producers
+
+        known = list_producers(self._handles()).items()
+        return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
+
+    def describe(self, name: str) -> ProducerView:
+        """The newest run of a producer, and how far each journal is with it. As `l0gc producer describe`."""
+        from l0gc.streamlog.producers import describe_producer
+
+        return describe_producer(self._handles(), name)
+
+
+class Runs(Group):
+    """The records of past sweeps and vacuums: `cluster.runs`. Those of `--record-dir` are read in that folder."""
+
+    def list(self, last: int = 20, *, record_dir: Path | None = None) -> RunList:
+        """The `last` newest runs. As `l0gc runs list`."""
+        from l0gc.collect.runs import RunList, list_runs
+
+        cluster = self._handles()
+        cluster.identity()
+        return RunList(*list_runs(records_of(cluster, record_dir), last))
+
+    def show(
+        self,
+        run_id: str,
+        *,
+        sample: int = 10,
+        record_dir: Path | None = None,
+        each: Callable[[RecordedObject], None] = lambda row: None,
+    ) -> RunDetail:
+        """What became of the objects of one run. As `l0gc runs show`.
+
+        Args:
+            sample: how many objects the result has.
+            each: called with every object, as it is read.
+        """
+        from l0gc.collect.runs import show_run
+
+        cluster = self._handles()
+        cluster.identity()
+        return show_run(cluster, run_id, sample, records=records_of(cluster, record_dir), each=each)
+
+
+def records_of(cluster: Handles, record_dir: Path | None) -> RecordSource:
+    """Where the records of runs are read: in a folder, or in the bucket."""
+    from l0gc.collect.record_places import FolderRecords
+
+    return FolderRecords(record_dir) if record_dir is not None else cluster.store
 
 
 def checked(result: R, problem: L0gcError | None) -> R:
