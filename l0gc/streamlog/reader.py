@@ -29,6 +29,8 @@ from l0gc.streamlog.offset_reader import OffsetReader, Piece, l0_bytes, look
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
+_ROWS: Final = 4096
+"""The most records of a slice: who makes Python objects of them holds few at once."""
 _MOST_BYTES: Final = 1 << 30
 """Partitions with more records than this are not read together: Arrow's offsets end at 2 GiB."""
 _EXPANSION: Final = 8
@@ -159,7 +161,9 @@ class _RunReader:
         first = 0
         while first < len(self._partitions):
             end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
-            yield from self._read(first, end)
+            for partition, base, batch in self._read(first, end):
+                for at in range(0, batch.num_rows, _ROWS):
+                    yield RecordSlice(partition, base + at, batch.slice(at, _ROWS))
             first = end
 
     def _read(self, first: int, end: int) -> Iterator[RecordSlice]:

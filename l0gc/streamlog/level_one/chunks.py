@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -222,8 +223,8 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     for batch in batches:
         if not batch.num_rows:
             continue
-        offsets = memoryview(columns.raw(batch.column("offset"))).cast("q")
-        if (offsets[0], offsets[-1]) != (at, at + batch.num_rows - 1):
+        offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
+        if not np.array_equal(offsets, np.arange(at, at + batch.num_rows)):
             raise CorruptObjectError(f"{key} does not hold the records {f.base_offset} to {f.last_offset}")
         yield at, batch
         at += batch.num_rows
