@@ -1,8 +1,8 @@
 """l0gc as a library: `with l0gc.open("s3://bucket/prefix") as cluster: ...`, which does what the commands do.
 
 Each method calls what its command calls, and decides nothing itself. Results have the names of the command's JSON; errors
-are those of `l0gc.errors`. What could be done in part only raises its error after the work, with what was done as
-`error.result`. What is named in `__all__`, and in docs/library.md, is public and stays.
+are those of `l0gc.errors`. Work that could be done only in part raises its error afterwards, with the result as
+`error.result`. The names in `__all__`, and in docs/library.md, are public and stay.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Cluster(Operations):
             shards: folders that L0 keys are spread over.
             key_template: the shape of L0 keys.
             journals: logs that topics are spread over.
-            external_log: epochs and partitions are those of another system, with a log of its own.
+            external_log: epochs and partitions are those of another system, with its own log.
         """
         from l0gc.streamlog.founding import found_cluster
 
@@ -122,7 +122,7 @@ class Cluster(Operations):
             partition: all records go there. Without either, they are spread round-robin over the partitions.
             producer: the name under which a repeated upload lands nothing twice.
             batch_bytes: about so many bytes of records become one L0 object.
-            format: `auto` unpacks gzip and zstd, and refuses what is no lines; `raw` takes any bytes as they are.
+            format: `auto` unpacks gzip and zstd, and refuses anything but lines; `raw` takes any bytes as they are.
             progress: called with the records and the bytes of each batch that is committed.
         """
         from l0gc.streamlog.ingest.job import open_upload
@@ -198,7 +198,7 @@ class Cluster(Operations):
 
         Args:
             spark: see `reconcile`.
-            dry_run: only tell what there is to merge.
+            dry_run: only report what can be merged.
             target_bytes: the most that a merged object may have; one that has half of it is left alone.
             fan_in: a partition may keep one more small object each time that they have grown by this factor.
         """
@@ -287,7 +287,7 @@ class Cluster(Operations):
             try:
                 result = sweep.run(self._handles.parallel, deleters=deleters)
             finally:
-                sweep.stop.set()  # where something ended the run, Ctrl-C say, its threads end what is under way
+                sweep.stop.set()  # if an exception ended the run, its threads finish their requests
             return checked(result, result.problem)
 
     def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:

@@ -117,7 +117,7 @@ def command(
 
 
 def _external_files(reports: str | None, partitions: str | None, **more: Any) -> ExternalFiles | None:
-    """Where another system's files are; None if there is no word of them."""
+    """Where another system's files are; None if none are given."""
     if (reports is None) != (partitions is None):
         raise UsageError("--reports and --partitions belong together")
     if reports is None or partitions is None:

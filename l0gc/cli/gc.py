@@ -140,7 +140,7 @@ def _steps(
 ) -> list[_Step]:
     """The steps, in their order."""
     cluster, store, local = whole.handles(), whole.store, engine == LOCAL
-    of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # its record is one of its own
+    of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # it has a separate record
     due = Due(cluster, rule, removal)
 
     def expire() -> None:

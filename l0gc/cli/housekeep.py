@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
     help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask before that; needed where there is no terminal to ask at.")
+@click.option("--yes", is_flag=True, help="Do not ask before that; needed without a terminal to ask at.")
 @common_options
 @metrics_options
 def command(settings: Settings, barrier: bool, accept_set_back: int | None, yes: bool) -> None:

@@ -23,7 +23,7 @@ from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS
     help=f"Logs that topics are spread over.  [default: {DEFAULT_JOURNALS}]",
 )  # fmt: skip
 @click.option(
-    "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with a log of its own."
+    "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with its own log."
 )
 @common_options
 def command(settings: Settings, **options: Any) -> None:

@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
         name = args[0] if args else ""
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             hint = suggestion(name, COMMANDS, "l0gc --help lists the commands")
-            raise click.UsageError(f"There is no command {name!r}; {hint}")
+            raise click.UsageError(f"Command {name!r} does not exist; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -175,7 +175,7 @@ def _give_up_stdout() -> None:
 
 
 def _of_stdout(e: OSError) -> str:
-    """What is wrong with stdout, if it is that: click writes help by itself. Errors of other output come as others."""
+    """What is wrong with stdout, if that failed: click writes help on its own. Other output fails with other errors."""
     if not any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(e.__traceback__)):
         return ""
     _give_up_stdout()
@@ -195,7 +195,7 @@ def _of_this_machine(e: OSError) -> str:
 
 
 def _log_format(args: list[str]) -> str:
-    """The requested format, as far as it is known without the command."""
+    """The requested format, if it can be read without the command."""
     wanted = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
     for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")

@@ -96,7 +96,7 @@ def command(
 ) -> None:
     """Merge small consecutive L1 objects of each partition of TOPIC, or of all topics, into large ones.
 
-    What is replaced stays in the bucket for readers on their way, until vacuum takes it.
+    Replaced objects stay in the bucket for readers that have found them, until vacuum takes them.
 
     \b
     Example:
@@ -119,7 +119,7 @@ def run_merge(
     dry_run: bool = False,
     engine: str = AUTO,
 ) -> None:
-    """Merge, and tell the result; a session is opened if it is worth it. Raises as `print_result` does."""
+    """Merge, and print the result; a session is opened if it is worth it. Raises as `print_result` does."""
     from l0gc.streamlog.level_one import merge as runs
     from l0gc.streamlog.level_one.merge_commit import MergeResult
 

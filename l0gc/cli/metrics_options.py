@@ -1,4 +1,4 @@
-"""The options of commands that tell metrics, and where the numbers go: a text file, a Pushgateway, or both.
+"""The options of commands that export metrics, and where the numbers go: a text file, a Pushgateway, or both.
 
 Exported when the run ends, also when it failed. Whatever goes wrong here is a note: metrics never change what a command does
 or ends with.
@@ -53,7 +53,7 @@ def measuring(step: str) -> Iterator[Run]:
 
 
 def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command`, which takes the settings first, the options for metrics, and tell its metrics when it ends."""
+    """Give `command`, which takes the settings first, the options for metrics, and export its metrics when it ends."""
 
     @functools.wraps(command)
     def wrapped(
@@ -98,7 +98,7 @@ def write(path: Path, new: Iterable[Sample], note: Callable[[str], None]) -> Non
     from prometheus_client import write_to_textfile
 
     if path.exists() and not path.is_file():
-        raise OSError("it is no file, and would be replaced by one")  # such as /dev/null
+        raise OSError("it is not a regular file, and would be replaced by one")  # such as /dev/null
     write_to_textfile(str(path), _registry(_families(added_up(_read(path, note), new))))
 
 

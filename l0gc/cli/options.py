@@ -52,7 +52,7 @@ _OPTIONS: Final = [
     ),
     click.option(
         "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=Number(min=0), metavar="SECONDS",
-        help="Advance the epoch when it is about this old.  [default: 600]",
+        help="How old an epoch gets before the next one begins.  [default: 600]",
     ),
     click.option(
         "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE",
@@ -123,7 +123,7 @@ price_option: Final = click.option(
     "--price-gb-month", type=Number(min=0), default=STANDARD_PRICE, show_default=True, metavar="DOLLARS",
     help="What the store asks for a GB and month.",
 )  # fmt: skip
-"""Of what tells the cost of garbage."""
+"""For commands that show the cost of garbage."""
 
 
 def store_config(settings: Settings) -> StoreConfig:
@@ -136,7 +136,7 @@ def store_config(settings: Settings) -> StoreConfig:
 
 
 def settings_while_typing(context: click.Context) -> Settings:
-    """The settings as far as a line has been typed, for what completes the rest. Raises `UsageError`."""
+    """The settings on a line that is being typed, for what completes it. Raises `UsageError`."""
     file, first = settings_file(context)
     names = {f.name for f in fields(Settings)}
     given = {k: v for k, v in context.params.items() if k in names and v is not None}
@@ -158,6 +158,6 @@ def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
 def asked(settings: Settings, verb: str, what: str) -> None:
     """Go on if the user says so. Raises `UsageError` where there is nobody to ask, or the answer is no."""
     if settings.json or not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise UsageError(f"this would {verb} {what}: there is no terminal to ask at, so say --yes")
+        raise UsageError(f"this would {verb} {what}: without a terminal to ask at, give --yes")
     if not click.confirm(f"This {verb}s {what}. {verb.capitalize()} it?", err=True):
         raise UsageError(f"nothing is {verb.removesuffix('e')}ed")

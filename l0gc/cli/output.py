@@ -1,4 +1,4 @@
-"""What commands print: text for people, or exactly one JSON object on stdout. Progress and notes go to stderr."""
+"""What commands print: readable text, or exactly one JSON object on stdout. Progress and notes go to stderr."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def taking_results() -> Iterator[list[Result]]:
 
 @contextmanager
 def taking_measures(into: dict[str, Any]) -> Iterator[None]:
-    """Collect in `into`, beside whatever is printed, the result of what runs inside, and what else it measures."""
+    """Collect in `into` the result of the block, which is printed as usual, and what else it measures."""
     token = _measured.set(into)
     try:
         yield
@@ -103,7 +103,7 @@ class Output:
 
     @property
     def tells_data(self) -> bool:
-        """Whether anybody gets a result's data, beside its text."""
+        """Whether a result's data is used, and not only its text."""
         return self.json or _taken.get() is not None
 
     def finish(
@@ -182,12 +182,12 @@ class Output:
             into.update(data)
 
     def note(self, text: str, name: str = "note", **fields: Any) -> None:
-        """Something beside the result that the user should know; `name` and `fields` are for who reads the log."""
+        """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log."""
         _log.log(logs.NOTE, "%s", text, extra=event(name, **fields))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Advance]:
-        """Shows how far the work is: a line on a terminal; a note once a minute where stderr is none, or holds a log."""
+        """Shows how far the work is: a line on a terminal, or a note once a minute if stderr is redirected or a log."""
         with following(title) if self.follows else noting(title, self.note) as show:
             yield show
 
@@ -211,7 +211,7 @@ def is_coloured() -> bool:
 
 
 def _folded(text: Sequence[str], indent: int) -> list[str]:
-    """`text` as wide as the terminal; as it is where stdout is none, so that grep sees whole lines."""
+    """`text` as wide as the terminal; unchanged if stdout is redirected, so that grep sees whole lines."""
     if not sys.stdout.isatty():
         return list(text)
     width = max(40, shutil.get_terminal_size().columns)
@@ -220,7 +220,7 @@ def _folded(text: Sequence[str], indent: int) -> list[str]:
 
 
 def epoch(value: int) -> str:
-    """An epoch or a watermark for people: none is below every epoch."""
+    """An epoch or a watermark as text: `none` is below every epoch."""
     return str(value) if value >= 0 else "none"
 
 
@@ -236,7 +236,7 @@ def held_back(
     Args:
         cut: there may be others than these.
         total: how many there are in all, where that is known.
-        beside: what is added to a reason, given those that it is about.
+        beside: what is added to a reason, given the partitions that have it.
     """
     groups: dict[tuple[int, str], list[Holder]] = {}
     for h in held:

@@ -17,7 +17,7 @@ from l0gc.settings import Settings
 def pause_command(settings: Settings, why: str, by: str | None) -> None:
     """Pause all sweeps of this cluster, wherever they run: they exit with 4 and say why, until l0gc resume.
 
-    A sweep that is under way ends in good order, at most 16,000 objects later (on Spark, of each task).
+    A sweep in progress ends in good order, at most 16,000 objects later (on Spark, of each task).
     Uploads, reconcile, housekeep and compute-watermark go on.
 
     \b

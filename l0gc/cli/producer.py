@@ -60,7 +60,7 @@ def list_all(settings: Settings) -> None:
         shown = [
             f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {_time(p.began_ms)}" for p in found.producers
         ]
-        return shown or ["there are no producers; l0gc upload --producer NAME makes one"]
+        return shown or ["no producers exist; l0gc upload --producer NAME makes one"]
 
     with library(settings) as cluster:
         Output(settings).finish(cluster.producers.list, lines)
@@ -100,5 +100,5 @@ def _short(input_id: str) -> str:
 
 
 def _time(ms: int) -> str:
-    """A moment of the store's clock for people."""
+    """A moment of the store's clock as text."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -69,7 +69,7 @@ def run_reconcile(
     round_bytes: int | None = None,
     engine: str = SPARK,
 ) -> None:
-    """Reconcile, and tell the result; a session is opened if there is work for it. Raises as `print_result` does."""
+    """Reconcile, and print the result; a session is opened if it has work. Raises as `print_result` does."""
     from l0gc.streamlog.level_one.plan import ROUND_BYTES
     from l0gc.streamlog.level_one.reconcile import Local, ReconcileResult, has_work, run_rounds
 

@@ -51,7 +51,7 @@ def settings_of(ms: int | str | None, size: int | str | None) -> RetentionSettin
 
 
 def retention_text(ms: int | None, bytes_: int | None) -> str:
-    """A retention, for people; None where it is the cluster's."""
+    """A retention as text; None if it is the cluster's."""
     kept_ms = DEFAULT if ms is None else "unlimited" if ms == UNLIMITED else span(ms) if ms >= 1000 else f"{ms} ms"
     kept_bytes = DEFAULT if bytes_ is None else "unlimited" if bytes_ == UNLIMITED else size(bytes_)
     if kept_ms == kept_bytes:
@@ -79,7 +79,7 @@ def expire_command(settings: Settings, topic: str | None, dry_run: bool) -> None
 
 
 def run_expire(out: Output, cluster: Library, topic: str | None = None, *, dry_run: bool = False) -> None:
-    """Delete what is beyond retention, and tell the result. Raises `PartialFailureError` if something was left out."""
+    """Delete what is beyond retention, and print the result. Raises `PartialFailureError` if something was left out."""
     with telling_stop(lambda: "what is deleted stays deleted; l0gc expire continues from there"):
         out.finish(lambda: cluster.expire(topic, dry_run=dry_run), _lines, progress="expiring: reading the journals")
 
@@ -109,7 +109,7 @@ def delete_records_command(
     before_time: int | None,
     dry_run: bool,
 ) -> None:
-    """Delete TOPIC's oldest records: its partitions begin at another offset then.
+    """Delete TOPIC's oldest records by moving its partitions' start offsets.
 
     They are gone for readers at once, and for good. An L1 object goes when all of its records are deleted, by the next
     l0gc vacuum; what was never reconciled no longer holds M back.
@@ -146,5 +146,5 @@ def _lines(result: ExpireResult) -> list[str]:
     if result.partitions > len(result.starts) > 0:
         lines.append(f"and {count(result.partitions - len(result.starts), 'partition')} more")
     if result.lost:
-        lines.append(f"{count(result.lost, 'partition')} changed meanwhile; the next run takes them")
+        lines.append(f"{count(result.lost, 'partition')} changed during the run; the next run takes them")
     return lines

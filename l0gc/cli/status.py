@@ -20,7 +20,7 @@ WATCH_S: Final = 5.0
 @click.command("status")
 @click.option(
     "--watch", type=Number(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
-    help="Look again every so often (every 5 seconds), until Ctrl-C.",
+    help="Look again every so many seconds (5), until Ctrl-C.",
 )  # fmt: skip
 @price_option
 @common_options

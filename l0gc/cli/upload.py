@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--batch-bytes", type=Size(), default="4MiB", show_default=True, help="Records in one L0 object.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default=AUTO, show_default=True,
-    help="auto: lines of text, also gzip and zstd; refuses what is none. raw: any bytes, cut at newlines.",
+    help="auto: lines of text, also gzip and zstd; refuses anything else. raw: any bytes, cut at newlines.",
 )  # fmt: skip
 @common_options
 @metrics_options

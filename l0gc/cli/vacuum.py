@@ -87,7 +87,7 @@ def run_vacuum(
         out.result(data_of(result), lines_of(result))
         if signals:
             raise StoppedError(
-                "stopped; what was under way is done, and another vacuum goes on from there", 128 + signals[0]
+                "stopped; requests in progress are done, and another vacuum goes on from there", 128 + signals[0]
             )
         if result.problem is not None:
             raise result.problem
@@ -177,7 +177,7 @@ def data_of(r: VacuumResult) -> dict[str, Any]:
 
 
 def lines_of(r: VacuumResult) -> list[str]:
-    """The run, for people."""
+    """The run as text."""
     t = r.tally
     would = "would be deleted" if r.dry_run else "deleted"
     lines = [f"{count(t.deleted, 'object')} ({size(t.bytes)}) {would} in {r.seconds:.1f} s"]
@@ -192,7 +192,7 @@ def lines_of(r: VacuumResult) -> list[str]:
     if r.plan.paused:
         lines.append(f"deletions are paused, so a run would delete nothing: {r.plan.paused}")
     if r.scanned.unparsable:
-        keys = count(r.scanned.unparsable, "key is no L1 key and stays", "keys are no L1 keys and stay")
+        keys = count(r.scanned.unparsable, "key is not an L1 key and stays", "keys are not L1 keys and stay")
         lines.append(f"{keys}, e.g. {r.scanned.samples[0]}")
     if t.deleted:
         lines += bytes_that_stay(r.plan)

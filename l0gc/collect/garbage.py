@@ -1,7 +1,7 @@
 """What a vacuum asks of the writers: which objects they have dropped, and which they may still need.
 
-The collector knows no journal. It knows a `GarbageSource`, in units (a journal), and what it finds in a listing it shows to
-a `Look`, which says of each key what its own unit said after the fence. What may be deleted is decided in `dropped.py`,
+The collector depends on no journal. It uses a `GarbageSource`, in units (a journal), and passes the keys of a listing to a
+`Look`, which answers for each key from its own unit's state after the fence. What may be deleted is decided in `dropped.py`,
 `orphans.py` and `old_records.py`, a module for each kind.
 """
 
@@ -59,7 +59,7 @@ class Fact(NamedTuple):
 class Amounts(NamedTuple):
     """L1 and index objects and their bytes: those that are named, and those that were dropped and are still there.
 
-    `oldest_dropped_ms` is when the oldest of these was dropped; None if there is none.
+    `oldest_dropped_ms` is when the oldest of these was dropped; None without any.
     """
 
     live_objects: int = 0
@@ -140,7 +140,7 @@ class GarbageSource(Protocol):
         ...
 
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
-        """Append a fence against what was stamped before `before_ms` to all units; returns its epoch, 0 if there is none.
+        """Append a fence against what was stamped before `before_ms` to all units; returns its epoch, 0 without one.
 
         What was dropped since `dropped_before_ms` is not garbage yet, even if nothing but the listing finds it.
         A unit that does not take it is broken from then on. A dry run appends nothing, and assumes what it would append.

@@ -72,7 +72,7 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
 
 
 def clear_pause(store: ObjectStore) -> Pause | None:
-    """Let sweeps go on; returns the pause that was set, None if there was none.
+    """Let sweeps go on; returns the pause that was set, or None.
 
     Raises:
         StoreError: the store did not remove the flag, and the pause goes on.

@@ -201,8 +201,8 @@ def show_run(
         each: called with every object, as it is read.
 
     Raises:
-        UsageError: there can be no run of such a name.
-        NotFoundError: there is no record of it.
+        UsageError: no run can have such a name.
+        NotFoundError: it has no record.
         CorruptObjectError: the record cannot be read.
     """
     records = records or cluster.store
@@ -224,10 +224,10 @@ def show_run(
 def _segments(records: RecordSource, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
     if run_of(f"{folder(run_id)}x") is None:
-        raise UsageError(f"{run_id!r} is no run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
+        raise UsageError(f"{run_id!r} is not a run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
     keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
-        raise NotFoundError(f"there is no record of run {run_id}; l0gc runs list shows those that are kept")
+        raise NotFoundError(f"run {run_id} has no record; l0gc runs list shows the records that are kept")
     return [k for k in keys if k.endswith(".parquet")]
 
 

@@ -258,7 +258,7 @@ def test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_wh
 def test_an_older_journal_is_accepted_where_the_user_says_so(journals_set_back: Place) -> None:
     place = journals_set_back
     before = place.objects("")
-    for options, said in (("0", "say --yes"), ("9 --yes", "journal 9 does not exist")):
+    for options, said in (("0", "give --yes"), ("9 --yes", "journal 9 does not exist")):
         ended = ended_here("housekeep", "--accept-set-back", *options.split())
         assert (ended.code, said in ended.stderr) == (2, True), ended.stderr
         assert place.objects("") == before

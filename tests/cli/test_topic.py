@@ -137,7 +137,7 @@ def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluste
 
 def test_a_jump_by_far_is_asked_about_and_is_one_entry(cluster: StoreConfig) -> None:
     handles = Cluster(S3Store(cluster))
-    with pytest.raises(UsageError, match=r"would advance the cluster epoch from 0 to 10002, .* say --yes"):
+    with pytest.raises(UsageError, match=r"would advance the cluster epoch from 0 to 10002, .* give --yes"):
         l0gc("epoch", "advance", "--above", "10001")
     assert handles.controller.snapshot().epoch == 0
     assert l0gc("epoch", "advance", "--above", "10000") == {"epoch": 10_001}
@@ -170,7 +170,7 @@ def test_where_there_is_no_terminal_to_ask_at_nothing_is_deleted_without_yes(
     l0gc("topic", "create", "events", "--partitions", "2")
     ended = ended_here("topic", "delete", "events", *options, stdin=b"y\n")
     assert (ended.code, ended.stdout) == (2, b"")
-    assert "so say --yes" in ended.stderr
+    assert "without a terminal to ask at, give --yes" in ended.stderr
     assert l0gc("topic", "list")["topics"]
     assert ended_here("topic", "delete", "events", "--yes", *options).code == 0
     assert not l0gc("topic", "list")["topics"]

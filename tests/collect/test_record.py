@@ -203,11 +203,11 @@ def test_a_run_that_has_nothing_to_delete_leaves_no_record() -> None:
 
 def test_what_is_no_run_is_said_to_be_none() -> None:
     cluster = a_cluster()
-    with pytest.raises(UsageError, match="is no run id"):
+    with pytest.raises(UsageError, match="is not a run id"):
         show_run(cluster, "../../published")
-    with pytest.raises(UsageError, match="is no run id"):
+    with pytest.raises(UsageError, match="is not a run id"):
         show_run(cluster, NO_RUN)
-    with pytest.raises(NotFoundError, match="no record of run"):
+    with pytest.raises(NotFoundError, match="run 20260131T235959Z-0123abcd has no record"):
         show_run(cluster, "20260131T235959Z-0123abcd")
 
 

@@ -7,8 +7,8 @@ retention never deletes them, and they do not count. A deletion by hand may go f
 
 What makes it safe: where a partition may begin is decided where the entry lands. A log start offset never goes down, what
 is dropped is what lies wholly below it, and unreconciled extents leave only if they do, so M follows at once. Nothing is
-removed from the bucket here: dropped objects stay for readers on their way until vacuum takes them. A partition whose list
-of L1 objects has changed meanwhile is read anew.
+removed from the bucket here: dropped objects stay until vacuum takes them, for readers that found them before. A partition
+whose list of L1 objects has changed by then is read anew.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from l0gc.watermark.publication import refuse_if_set_back
 T = TypeVar("T")
 
 _TRIES: Final = 4
-"""So often a partition is read anew whose L1 objects were merged or spilled meanwhile."""
+"""How many times a partition is read anew because its L1 objects were merged or spilled."""
 _PARTITIONS_AT_ONCE: Final = 50_000
 """In one entry: about a MiB."""
 _SHOWN: Final = 3
@@ -69,8 +69,8 @@ class ExpireResult(Outcome):
     """What was deleted, or would be in a dry run.
 
     `records` counts all that the log start offsets have passed, `l1_objects` and `bytes` what vacuum may take for it,
-    `partitions` those that begin elsewhere now; `starts` names the first of them. `lost` counts partitions that changed so
-    often meanwhile that they are left for the next run.
+    `partitions` those that begin elsewhere now; `starts` names the first of them. `lost` counts partitions that kept
+    changing during the run, and are left for the next one.
     """
 
     partitions: int = 0
@@ -92,7 +92,7 @@ class ExpireResult(Outcome):
         return PartialFailureError(f"not all records could be deleted, the rest is done: {named}{more}")
 
     def add(self, other: ExpireResult, limit: int) -> None:
-        """Add what was done in another journal; `starts` names so many at the most."""
+        """Add what was done in another journal; `starts` names at most `limit`."""
         self.partitions += other.partitions
         self.records += other.records
         self.l1_objects += other.l1_objects
@@ -168,13 +168,13 @@ def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False,
 
     Args:
         dry_run: delete nothing; the result is what a run would do.
-        shown: how many partitions the result names at the most.
+        shown: at most how many partitions the result names.
 
     Raises:
         TopicNotFoundError: there is no such topic.
         EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have
             forgotten that a topic is to keep its records for longer, so nothing is deleted (hazard 10).
-        StoreClockError: what the time is cannot be told; nothing was deleted (hazard 16).
+        StoreClockError: the time is uncertain; nothing was deleted (hazard 16).
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
@@ -281,7 +281,7 @@ class _JournalRun:
             return None
 
     def _move(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool) -> int:
-        """Let these partitions begin at `starts`; returns how many were refused because they have changed meanwhile."""
+        """Let these partitions begin at `starts`; returns how many were refused because they have changed by then."""
         change, dropped = self._cut(topic, known, partitions, starts, dry_run)
         readable = ~np.isin(partitions, [p.partition for p in self._unreadable if p.revision == topic.revision])
         partitions, starts = partitions[readable], starts[readable]
