@@ -52,7 +52,7 @@ _OPTIONS: Final = [
     ),
     click.option(
         "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=Number(min=0), metavar="SECONDS",
-        help="How old an epoch gets before the next one begins.  [default: 600]",
+        help="How old an epoch gets before the next one.  [default: 600]",
     ),
     click.option(
         "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE",

@@ -75,7 +75,7 @@ def test_a_file_that_does_not_parse_is_begun_anew_with_a_note(tmp_path: Path, bo
 def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     device = tmp_path / "null"
     device.symlink_to(os.devnull)
-    with pytest.raises(OSError, match="no file"):
+    with pytest.raises(OSError, match="not a regular file"):
         write(device, samples(a_sweep(3), "s3://b/p"), no_note)
     assert device.is_char_device()
 
