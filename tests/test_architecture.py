@@ -66,7 +66,7 @@ DOOR = {"publication", "scan_keys", "source"}
 """What the stream log and the collector see of `watermark`: what it has to implement, what is published, and which scan
 snapshots are old."""
 
-HATCH = {"dropped", "garbage", "scan"}
+HATCH = {"dropped_l1", "garbage", "scan"}
 """What the stream log sees of `collect`: what it has to implement for a vacuum, and the types of that."""
 
 APART = "embedded"

@@ -11,7 +11,7 @@ import sys
 
 _PROGRAM = """
 import os
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.collect.record import PLANNED, Segment, read_segment
 from l0gc.inspect.verify.reading import l1_fault
 from l0gc.streamlog.reader import read_topic
@@ -24,7 +24,7 @@ from tests.watermark.test_scans import CLUSTER, snapshot
 cluster = topic_in_memory(2)
 store = store_of(cluster)
 put(cluster, "events", {0: [b"a" * 100] * 300, 1: [b"b"] * 3})
-segment = Segment("segment", [EligibleObject("a", 1, 2, 3)])
+segment = Segment("segment", [Deletable("a", 1, 2, 3)])
 store.put("segment", segment.encode([PLANNED], [""], 7))
 scan = encode_scan("k", snapshot())
 

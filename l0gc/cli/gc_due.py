@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from l0gc.collect.gc_note import read_gc_note, write_gc_note
+from l0gc.collect.attempts import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import SCAN_EVERY_MS, GcNote, compute_not_due, sweep_not_due
 from l0gc.collect.plan import Removal
 from l0gc.streamlog.cluster import Cluster

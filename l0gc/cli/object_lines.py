@@ -16,7 +16,7 @@ from typing import TextIO
 from l0gc.cli.output import writing_stdout
 from l0gc.cli.terminal import escaped
 from l0gc.collect.record import RecordedObject
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import UsageError
 
 
@@ -39,7 +39,7 @@ class ObjectLines:
         except OSError as e:
             raise UsageError(f"{path} cannot be written: {e.strerror or e}") from e
 
-    def found(self, objects: Sequence[EligibleObject]) -> None:
+    def found(self, objects: Sequence[Deletable]) -> None:
         """Objects that a run would delete."""
         self._write([_line(o.key, o.epoch, o.size, o.modified_ms) for o in objects])
 

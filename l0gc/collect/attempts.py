@@ -1,7 +1,9 @@
-"""How the last run of each job ended: one small object for each job, so that `l0gc status` can say why M does not move.
+"""What runs leave for the next: how the last run of each job ended, so that `l0gc status` can say why M does not move, and
+what `gc` saw (`gc_steps.GcNote`), so that its next run can leave out steps.
 
-No deletion depends on it, so it carries no checksum, the last writer wins, and one that cannot be written is no
-error. The time of a run's end is when its object was written, by the store's clock.
+Each is one small object. No deletion depends on it, so it carries no checksum, the last writer wins, and one that cannot be
+written is not an error; a note of `gc` that is lost only makes a step run that might have been left out. The time of a run's
+end is when its object was written, by the store's clock.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from l0gc.collect.gc_steps import GcNote
 from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import (
     L0gcError,
@@ -23,7 +26,7 @@ from l0gc.errors import (
     StoreUnreachableError,
     UsageError,
 )
-from l0gc.keys import ATTEMPTS
+from l0gc.keys import ATTEMPTS, GC_NOTE
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
@@ -50,6 +53,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 _ATTEMPT: Final = json_decoder(Attempt)
+_NOTE: Final = json_decoder(GcNote)
 
 
 def attempt_key(command: str) -> str:
@@ -76,8 +80,22 @@ def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
     return {a.command: a for a in parallel.map(read, JOBS) if a is not None}
 
 
+def read_gc_note(store: ObjectStore) -> GcNote:
+    """The note of `gc`, or an empty one if it does not exist."""
+    try:
+        return _NOTE.decode(store.get(GC_NOTE).body)
+    except (ObjectNotFoundError, *UNDECODABLE):
+        return GcNote()
+
+
+def write_gc_note(store: ObjectStore, note: GcNote) -> None:
+    """Write it, if the store takes it."""
+    with suppress(StoreError):
+        store.put(GC_NOTE, msgspec.json.encode(note))
+
+
 class LastRun:
-    """Notes how a block ended, unless it never got to know the cluster: nothing is written into a foreign bucket.
+    """Notes how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
     Args:
         whole: False for a run that writes nothing, or covers a part of the cluster only; such a run is not recorded.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey, VersionsDeleted
@@ -41,9 +41,9 @@ class DeleteOutcome:
         error: why nothing more was tried; what is in none of the lists may be gone or not.
     """
 
-    deleted: list[EligibleObject] = field(default_factory=list)
+    deleted: list[Deletable] = field(default_factory=list)
     failures: list[DeleteFailure] = field(default_factory=list)
-    left: list[EligibleObject] = field(default_factory=list)
+    left: list[Deletable] = field(default_factory=list)
     markers: dict[str, str] = field(default_factory=dict)
     requests: int = 0
     errors: int = 0
@@ -76,8 +76,8 @@ class Deleter:
 
     def delete(
         self,
-        objects: Sequence[EligibleObject],
-        requested: Callable[[Sequence[EligibleObject]], None] = lambda gone: None,
+        objects: Sequence[Deletable],
+        requested: Callable[[Sequence[Deletable]], None] = lambda gone: None,
     ) -> DeleteOutcome:
         """Delete objects, in requests of as many as the pace allows. What ended it early is in the outcome's `error`.
 
@@ -128,7 +128,7 @@ class Deleter:
             return tries >= TRIES
         return self._runtime.clock.monotonic() - max(began, self._pacer.last_success) > PATIENCE_S
 
-    def _send(self, batch: list[EligibleObject], outcome: DeleteOutcome) -> _Reply:
+    def _send(self, batch: list[Deletable], outcome: DeleteOutcome) -> _Reply:
         """One request, and what it means for the pace. Raises what no retry helps against."""
         outcome.requests += 1
         sent_at = self._runtime.clock.monotonic()
@@ -149,7 +149,7 @@ class Deleter:
         self._pacer.answered(sent_at, len(batch), len(batch) - len(reply.failures), slower=reply.slower)
         return reply
 
-    def _ask(self, batch: list[EligibleObject]) -> VersionsDeleted:
+    def _ask(self, batch: list[Deletable]) -> VersionsDeleted:
         if self._keep_history:
             return self._store.history.delete([VersionedKey(o.key, o.version_id) for o in batch])
         return VersionsDeleted(self._store.delete_once([o.key for o in batch]))
@@ -158,19 +158,17 @@ class Deleter:
 class DryDeleter:
     """Deletes nothing; the outcome is that of requests that succeed."""
 
-    def delete(
-        self, objects: Sequence[EligibleObject], requested: Callable[[Sequence[EligibleObject]], None]
-    ) -> DeleteOutcome:
+    def delete(self, objects: Sequence[Deletable], requested: Callable[[Sequence[Deletable]], None]) -> DeleteOutcome:
         """Take all objects for deleted."""
         requested(objects)
         return DeleteOutcome(list(objects), requests=-(-len(objects) // PAGE_SIZE))
 
 
-def _without(objects: list[EligibleObject], keys: set[str]) -> list[EligibleObject]:
+def _without(objects: list[Deletable], keys: set[str]) -> list[Deletable]:
     return [o for o in objects if o.key not in keys] if keys else objects
 
 
-def _of_batch(batch: list[EligibleObject], failures: list[DeleteFailure]) -> list[DeleteFailure]:
+def _of_batch(batch: list[Deletable], failures: list[DeleteFailure]) -> list[DeleteFailure]:
     """The failures, if each names an object of the batch; otherwise the whole batch counts as failed."""
     if failures:
         requested = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}

@@ -1,8 +1,8 @@
 """What a vacuum asks of the writers: which objects they have dropped, and which they may still need.
 
-The collector depends on no journal. It uses a `GarbageSource`, in units (a journal), and passes the keys of a listing to a
-`Look`, which answers for each key from its own unit's state after the fence. What may be deleted is decided in `dropped.py`,
-`orphans.py` and `old_records.py`, a module for each kind.
+The collector does not depend on journals. It sees a `GarbageSource`, whose units are the journals, and asks a `KeyFacts`
+about each key of a listing: what the key's own unit recorded after the fence. `dropped_l1.py`, `orphans.py` and
+`old_records.py` decide what may be deleted, a module for each kind.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.storage.objectstore import ObjectStore
 
 DROPPED_L1: Final = "dropped_l1"
@@ -32,15 +32,15 @@ KINDS: Final = {
 """What a vacuum deletes, in the order in which it does; its counts, metrics and messages have a line for each."""
 
 
-class Lot(NamedTuple):
+class DroppedBatch(NamedTuple):
     """Dropped objects of one kind, which their unit lists.
 
     `trees`: by the key of an index object, the L1 objects that only this one lists: they go first.
     """
 
     kind: str
-    objects: list[EligibleObject]
-    trees: Mapping[str, list[EligibleObject]] = {}
+    objects: list[Deletable]
+    trees: Mapping[str, list[Deletable]] = {}
 
 
 class Fact(NamedTuple):
@@ -69,7 +69,7 @@ class Amounts(NamedTuple):
     oldest_dropped_ms: int | None = None
 
 
-class Look(Protocol):
+class KeyFacts(Protocol):
     """What the units of a part of the listing said, at or after their fences."""
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
@@ -77,7 +77,7 @@ class Look(Protocol):
         ...
 
 
-class Part(Protocol):
+class ListingPart(Protocol):
     """A part of a listing: the keys below `prefix` after `start` up to `end`, itself included; without an end, to the last.
 
     It holds no secret and can be sent to executors.
@@ -93,7 +93,7 @@ class Part(Protocol):
     def end(self) -> str | None: ...
 
 
-LookAt = Callable[[ObjectStore, Part], Look]
+LookAt = Callable[[ObjectStore, ListingPart], KeyFacts]
 """Looks at the units of a part; not before the fences are in their logs."""
 
 
@@ -127,11 +127,11 @@ class GarbageSource(Protocol):
         """The units that can be read."""
         ...
 
-    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         """What a unit dropped at `before_ms` or before, by the store's clock, and when no epoch above `epoch` was known."""
         ...
 
-    def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
+    def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         """Those dropped objects are gone."""
         ...
 
@@ -151,7 +151,7 @@ class GarbageSource(Protocol):
         """Whether the fences are older than `before_ms`: so long no run has searched for orphans."""
         ...
 
-    def parts(self, prefix: str, count: int) -> Sequence[Part]:
+    def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
         """The listing below `prefix` in about `count` parts, which together are all of it."""
         ...
 

@@ -13,7 +13,7 @@ from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record_places import sink_of
 from l0gc.collect.remover import Tally
 from l0gc.collect.run_end import ending
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.collect.sweeper import Progress, Sweeper
 from l0gc.collect.uploads import UploadsResult, abort_uploads
 from l0gc.epoch import NO_WATERMARK
@@ -148,7 +148,7 @@ class LocalSweep:
         wanted: Removal | None = None,
         *,
         progress: Callable[[Progress], None] = lambda progress: None,
-        gone: Callable[[Sequence[EligibleObject]], None] = lambda objects: None,
+        gone: Callable[[Sequence[Deletable]], None] = lambda objects: None,
     ) -> None:
         self._cluster = cluster
         self._gone = gone

@@ -12,7 +12,7 @@ from typing import Final
 
 from l0gc.collect.attempts import JOBS, attempt_key
 from l0gc.collect.runs import old_runs, run_of
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import ListedPage, ObjectStore
 from l0gc.watermark.scan_keys import old_scans
@@ -21,7 +21,7 @@ KEEP_RUNS: Final = 10_000
 """The most runs whose records are kept."""
 
 
-def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str) -> Iterator[list[EligibleObject]]:
+def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str) -> Iterator[list[Deletable]]:
     """The records of runs that began before `before_ms`, and of all but the `keep` newest.
 
     An attempt of a job that this l0gc does not have expires by the same age.
@@ -42,14 +42,14 @@ def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str
             return  # names sort by time
 
 
-def old_scan_snapshots(store: ObjectStore, now_ms: int) -> Iterator[list[EligibleObject]]:
+def old_scan_snapshots(store: ObjectStore, now_ms: int) -> Iterator[list[Deletable]]:
     """The snapshots that `old_scans` names."""
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], now_ms))
     yield from (_those(page, lambda key, _: key in old) for page in pages)
 
 
-def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[EligibleObject]:
+def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[Deletable]:
     """The objects of a page that are wanted, judged by key and by when they were written."""
     rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
-    return [EligibleObject(key, -1, size, modified_ms) for key, size, modified_ms in rows if wanted(key, modified_ms)]
+    return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if wanted(key, modified_ms)]

@@ -19,8 +19,8 @@ from operator import lt
 
 import msgspec
 
-from l0gc.collect.garbage import Fact, LookAt, Part
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.garbage import Fact, ListingPart, LookAt
+from l0gc.collect.scan import Deletable
 from l0gc.storage.objectstore import ListedPage, ObjectStore
 
 SAMPLES = 3
@@ -56,12 +56,12 @@ def is_orphan(fact: Fact) -> bool:
 class OrphanScan:
     """The orphans of one part of a listing, page by page; memory is that of a page, and of what the part's units name."""
 
-    def __init__(self, store: ObjectStore, part: Part, look_at: LookAt) -> None:
+    def __init__(self, store: ObjectStore, part: ListingPart, look_at: LookAt) -> None:
         self._store, self._part, self._look_at = store, part, look_at
         self.counts = OrphanCounts()
 
-    def batches(self) -> Iterator[list[EligibleObject]]:
-        """The orphans of each page; may be empty. Raises what `Look.facts` raises."""
+    def batches(self) -> Iterator[list[Deletable]]:
+        """The orphans of each page; may be empty. Raises what `KeyFacts.facts` raises."""
         look = self._look_at(self._store, self._part)  # after the fence, and before the first page
         for page in self._pages():
             self.counts.listed += len(page)
@@ -74,7 +74,7 @@ class OrphanScan:
                 elif fact.unknown:
                     self.counts.add(OrphanCounts(unknown=1, unknown_folders=[self._folder(key)]))
                 elif is_orphan(fact):
-                    found.append(EligibleObject(key, fact.epoch, size, modified_ms))
+                    found.append(Deletable(key, fact.epoch, size, modified_ms))
             yield found
 
     def _folder(self, key: str) -> str:

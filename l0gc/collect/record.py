@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import RUNS
@@ -120,7 +120,7 @@ class Segment:
     """Objects that went on record together, and where they are on record."""
 
     key: str
-    objects: Sequence[EligibleObject]
+    objects: Sequence[Deletable]
 
     def encode(self, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> bytes:
         """The segment as Parquet. See `RecordedObject` for what the columns mean; what is deleted was so by `now_ms`."""
@@ -159,7 +159,7 @@ class RunRecord:
         self._numbers = itertools.count()
         self._encoding = threading.Lock()  # an encoder takes some MiB: one at a time
 
-    def plan(self, objects: Sequence[EligibleObject]) -> Segment:
+    def plan(self, objects: Sequence[Deletable]) -> Segment:
         """Write a segment before its objects are deleted."""
         segment = Segment(f"{self._stem}-{next(self._numbers):05}.parquet", objects)
         self.write(segment, [PLANNED] * len(objects), [o.version_id for o in objects], -1)

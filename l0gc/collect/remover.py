@@ -21,7 +21,7 @@ from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import describe, read_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordSink, RunRecord, Segment
-from l0gc.collect.scan import EligibleObject, ScanCounts
+from l0gc.collect.scan import Deletable, ScanCounts
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
@@ -73,11 +73,11 @@ class Budget:
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _OpenSegment:
     """A segment whose objects are being deleted; `left` are the batches that have not ended."""
 
     segment: Segment
-    objects: list[EligibleObject]
+    objects: list[Deletable]
     left: int
     outcomes: list[DeleteOutcome] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ class Remover:
         self._deleters = InlineExecutor() if plan.dry_run else deleters
         self.stop = stop or threading.Event()
         self._progress = progress
-        self.gone: Callable[[Sequence[EligibleObject]], None] = lambda objects: None
+        self.gone: Callable[[Sequence[Deletable]], None] = lambda objects: None
         self._budget = budget or Budget(plan.limit)
         self.pacer = pacer or Pacer(runtime, plan.max_rate, self.stop)
         self._throttled, self._backpressure_s = self.pacer.throttled, self.pacer.backpressure_s
@@ -132,7 +132,7 @@ class Remover:
         self._feeding = threading.Lock()
         self._places = threading.Semaphore(SEGMENTS_UNDER_WAY)
         self._tally = Tally()
-        self._waiting: list[EligibleObject] = []
+        self._waiting: list[Deletable] = []
         self.full = False
         self.error: BaseException | None = None
         self._began = runtime.clock.monotonic()
@@ -158,7 +158,7 @@ class Remover:
 
     # -- handing over -------------------------------------------------------------------------------------------------
 
-    def take(self, batch: list[EligibleObject]) -> None:
+    def take(self, batch: list[Deletable]) -> None:
         """Claim what the limit leaves of a batch, and send off whole segments."""
         budget = self._budget
         while batch:
@@ -188,25 +188,25 @@ class Remover:
         for _ in range(SEGMENTS_UNDER_WAY):
             self._places.release()
 
-    def _send(self, objects: list[EligibleObject]) -> None:
+    def _send(self, objects: list[Deletable]) -> None:
         """Put a segment on record, then pass its batches to the deleters; its place is free when all have ended."""
         batches = [objects[i : i + PAGE_SIZE] for i in range(0, len(objects), PAGE_SIZE)]
-        under_way = None
+        opened = None
         try:
             if not self._paused():
-                under_way = _UnderWay(self._record.plan(objects), objects, len(batches))
+                opened = _OpenSegment(self._record.plan(objects), objects, len(batches))
         finally:
-            if under_way is None:
+            if opened is None:
                 self._places.release()
-        if under_way is None:
+        if opened is None:
             return
         for number, batch in enumerate(batches):
             try:
-                self._deleters.submit(self._delete, under_way, batch)
+                self._deleters.submit(self._delete, opened, batch)
             except RuntimeError:  # no thread could be started: the rest of the segment stays planned
                 with self.lock:
-                    under_way.left -= len(batches) - number
-                    last = under_way.left == 0
+                    opened.left -= len(batches) - number
+                    last = opened.left == 0
                 if last:
                     self._places.release()
                 raise
@@ -224,7 +224,7 @@ class Remover:
 
     # -- deleting -----------------------------------------------------------------------------------------------------
 
-    def _delete(self, under_way: _UnderWay, batch: list[EligibleObject]) -> None:
+    def _delete(self, opened: _OpenSegment, batch: list[Deletable]) -> None:
         try:
             outcome = self._deleter.delete(batch, self._requested)
         except BaseException as e:  # raised in the caller's thread, since nothing catches it here
@@ -239,18 +239,18 @@ class Remover:
             self._fail(outcome.error)
         with self.lock:
             self._add(outcome)
-            under_way.outcomes.append(outcome)
-            under_way.left -= 1
-            last = under_way.left == 0
+            opened.outcomes.append(outcome)
+            opened.left -= 1
+            last = opened.left == 0
         if last:
-            self._finish(under_way)
+            self._finish(opened)
 
-    def _requested(self, gone: Sequence[EligibleObject]) -> None:
+    def _requested(self, gone: Sequence[Deletable]) -> None:
         with self.lock:
             self._show(gone)
         self._progress()
 
-    def _show(self, gone: Sequence[EligibleObject]) -> None:
+    def _show(self, gone: Sequence[Deletable]) -> None:
         self.shown += len(gone)
         self.shown_bytes += sum(o.size for o in gone)
 
@@ -259,12 +259,12 @@ class Remover:
             self.error = self.error or error
         self.stop.set()
 
-    def _finish(self, under_way: _UnderWay) -> None:
+    def _finish(self, opened: _OpenSegment) -> None:
         """Put on record what became of a segment."""
         passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-        statuses, version_ids = outcomes_of(under_way.objects, under_way.outcomes)
+        statuses, version_ids = outcomes_of(opened.objects, opened.outcomes)
         try:
-            self._record.write(under_way.segment, statuses, version_ids, self._plan.started_ms + passed_ms)
+            self._record.write(opened.segment, statuses, version_ids, self._plan.started_ms + passed_ms)
         except Exception as e:  # noqa: BLE001 - the record still says `planned`, which is true
             self._fail(e)
         finally:
@@ -282,7 +282,7 @@ class Remover:
         self.gone(outcome.deleted)
 
 
-def outcomes_of(objects: Sequence[EligibleObject], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
+def outcomes_of(objects: Sequence[Deletable], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
     """What became of each object of a segment, and the id of the version that went or of the marker that hides it.
 
     One of which nothing is known is still planned.

@@ -18,7 +18,7 @@ from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore, VersionPage
 
 
-class EligibleObject(msgspec.Struct, frozen=True, gc=False):
+class Deletable(msgspec.Struct, frozen=True, gc=False):
     """An object that may go; `version_id` names one version of it, and is empty for the object as it is.
 
     A struct of msgspec is made in a tenth of a dataclass's time, and there is one for each object that a sweep deletes.
@@ -90,7 +90,7 @@ class SkipScan:
         self.counts = ScanCounts()
         self.at = self._start
 
-    def batches(self) -> Iterator[list[EligibleObject]]:
+    def batches(self) -> Iterator[list[Deletable]]:
         """The eligible objects of each page, of a page without any an empty list: the caller may stop at each.
 
         Raises:
@@ -146,10 +146,10 @@ class SkipScan:
             return self._layout.shard_prefix(parsed.shard) + "~"
         return self._layout.before_shard(following)
 
-    def _classify(self, page: ListedPage | VersionPage) -> list[EligibleObject]:
+    def _classify(self, page: ListedPage | VersionPage) -> list[Deletable]:
         counts, end, start, watermark = self.counts, self._end, self._start, self._watermark
         ids = page.version_ids if isinstance(page, VersionPage) else [""] * len(page)
-        eligible: list[EligibleObject] = []
+        eligible: list[Deletable] = []
         rows = zip(page.keys, self._layout.epochs(page.keys), page.sizes, page.modified_ms, ids, strict=True)
         for key, epoch, size, modified, version in rows:
             if key <= start or (end is not None and key > end):
@@ -167,5 +167,5 @@ class SkipScan:
             if modified > self._older_than_ms:
                 counts.held_by_age += 1
                 continue
-            eligible.append(EligibleObject(key, epoch, size, modified, version))
+            eligible.append(Deletable(key, epoch, size, modified, version))
         return eligible

@@ -15,7 +15,7 @@ from l0gc.collect.pacing import Pacer
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import RecordSink
 from l0gc.collect.remover import Remover, Tally
-from l0gc.collect.scan import EligibleObject, OutOfOrderError, SkipScan
+from l0gc.collect.scan import Deletable, OutOfOrderError, SkipScan
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
@@ -54,7 +54,7 @@ class Sweeper:
         stop: threading.Event | None = None,
         pacer: Pacer | None = None,
         progress: Callable[[Progress], None] = lambda progress: None,
-        gone: Callable[[Sequence[EligibleObject]], None] = lambda objects: None,
+        gone: Callable[[Sequence[Deletable]], None] = lambda objects: None,
     ) -> None:
         self._store, self._plan = store, plan
         self._layout = plan.layout

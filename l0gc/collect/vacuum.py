@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from l0gc.collect.dropped import DroppedRemoval
+from l0gc.collect.dropped_l1 import DroppedRemoval
 from l0gc.collect.garbage import (
     DATA_KINDS,
     KINDS,
@@ -21,8 +21,8 @@ from l0gc.collect.garbage import (
     SCAN_SNAPSHOTS,
     Amounts,
     GarbageSource,
+    ListingPart,
     LookAt,
-    Part,
 )
 from l0gc.collect.old_records import KEEP_RUNS, old_run_records, old_scan_snapshots
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
@@ -33,7 +33,7 @@ from l0gc.collect.record import VACUUM, Removed
 from l0gc.collect.record_places import sink_of
 from l0gc.collect.remover import Budget, Remover, Tally
 from l0gc.collect.run_end import ending
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -154,7 +154,9 @@ class ScansElsewhere(Protocol):
         """Into how many parts a listing is best cut."""
         ...
 
-    def run(self, plan: Removal, kind: str, parts: Sequence[Part], look_at: LookAt) -> tuple[Tally, OrphanCounts]: ...
+    def run(
+        self, plan: Removal, kind: str, parts: Sequence[ListingPart], look_at: LookAt
+    ) -> tuple[Tally, OrphanCounts]: ...
 
 
 class Vacuum:
@@ -257,11 +259,11 @@ class Vacuum:
         return [f.key for t in found for f in t.failures]
 
     def _scan(
-        self, kind: str, parts: Sequence[Part], look_at: LookAt, result: VacuumResult, scanners: Parallel
+        self, kind: str, parts: Sequence[ListingPart], look_at: LookAt, result: VacuumResult, scanners: Parallel
     ) -> None:
         remover = self._of_kind(kind)
 
-        def one(part: Part) -> OrphanCounts:
+        def one(part: ListingPart) -> OrphanCounts:
             scan = OrphanScan(self._cluster.store, part, look_at)
             self._hand_over(remover, scan.batches())
             return scan.counts
@@ -282,14 +284,14 @@ class Vacuum:
             if not self._ended:
                 self._take(kind, batches)
 
-    def _take(self, kind: str, batches: Iterable[list[EligibleObject]]) -> None:
+    def _take(self, kind: str, batches: Iterable[list[Deletable]]) -> None:
         remover = self._of_kind(kind)
         self._hand_over(remover, batches)
         _drained(remover)
 
     # -- removers -----------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, remover: Remover, batches: Iterable[list[EligibleObject]]) -> None:
+    def _hand_over(self, remover: Remover, batches: Iterable[list[Deletable]]) -> None:
         for batch in batches:
             remover.take(batch)
             if remover.full or self.stop.is_set():

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import SparkSession
 
-from l0gc.collect.garbage import LookAt, Part
+from l0gc.collect.garbage import ListingPart, LookAt
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
 from l0gc.collect.plan import Removal
 from l0gc.collect.remover import Remover, Tally
@@ -50,7 +50,9 @@ class SparkOrphans:
         """With the executors of `spark`."""
         return cls(cluster, SparkFanOut(spark, config))
 
-    def run(self, plan: Removal, kind: str, parts: Sequence[Part], look_at: LookAt) -> tuple[Tally, OrphanCounts]:
+    def run(
+        self, plan: Removal, kind: str, parts: Sequence[ListingPart], look_at: LookAt
+    ) -> tuple[Tally, OrphanCounts]:
         """Scan the parts. Raises what a task raises."""
         if plan.max_rate is not None:
             plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(parts))
@@ -69,7 +71,7 @@ class SparkOrphans:
         return tally, counts
 
 
-def _scan(plan: Removal, kind: str, look_at: LookAt, store: ObjectStore, part: Part) -> _Done:
+def _scan(plan: Removal, kind: str, look_at: LookAt, store: ObjectStore, part: ListingPart) -> _Done:
     """One part, on an executor."""
     runtime = Runtime()
     worker = f"{kind}-{runtime.new_id()[:8]}"

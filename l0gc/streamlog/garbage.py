@@ -18,19 +18,19 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.collect.dropped import GRACE_EPOCHS
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.collect.garbage import (
     DROPPED_INDEX,
     DROPPED_L1,
     ORPHANED_INDEX,
     ORPHANED_L1,
     Amounts,
-    Look,
+    DroppedBatch,
+    KeyFacts,
+    ListingPart,
     LookAt,
-    Lot,
-    Part,
 )
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import (
     CorruptObjectError,
     EpochRegressionError,
@@ -52,7 +52,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_dropped
 
-LOT: Final = 16 * PAGE_SIZE
+BATCH: Final = 16 * PAGE_SIZE
 """Dropped objects that are deleted before their journal records it."""
 _OF_ONE_JOURNAL: Final = (CorruptObjectError, StoreError, ProtocolError)
 _FORGOTTEN: Final = (
@@ -139,7 +139,7 @@ class JournalGarbage:
         """The states with what this run has appended since."""
         return {j: self._cluster.journal(j).state for j in self._states}
 
-    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         state = self._states[unit]
         rows = state.dropped[state.is_dropped_before(before_ms, epoch)]
         names = {t.revision: t.name for t in self._topics()}
@@ -147,8 +147,8 @@ class JournalGarbage:
         rows = rows[np.isin(rows["revision"], list(names))]
         for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
             some = rows[rows["kind"] == of]
-            for at in range(0, len(some), LOT):
-                yield Lot(kind, [_dropped(names, row) for row in some[at : at + LOT]])
+            for at in range(0, len(some), BATCH):
+                yield DroppedBatch(kind, [_dropped(names, row) for row in some[at : at + BATCH]])
         yield from self._trees(names, rows[rows["kind"] == INDEX_TREE])
 
     def is_due(self, before_ms: int) -> bool:
@@ -158,18 +158,18 @@ class JournalGarbage:
         found = (s.dropped[s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
         return any(np.isin(rows["revision"], names).any() for rows in found)
 
-    def _trees(self, names: Mapping[int, str], trees: Rows) -> Iterator[Lot]:
+    def _trees(self, names: Mapping[int, str], trees: Rows) -> Iterator[DroppedBatch]:
         """Index objects with all that they list, which goes first. An unreadable one stays, with what it lists."""
         at = 0
         while at < len(trees):
-            end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), LOT))
+            end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), BATCH))
             some, at = trees[at:end], end
             listed = self._cluster.parallel.map(functools.partial(self._listed, names), some)
             readable = [(_dropped(names, row), of) for row, of in zip(some, listed, strict=True) if of is not None]
             if readable:
-                yield Lot(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
+                yield DroppedBatch(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
 
-    def _listed(self, names: Mapping[int, str], tree: Rows) -> list[EligibleObject] | None:
+    def _listed(self, names: Mapping[int, str], tree: Rows) -> list[Deletable] | None:
         """What a dropped index object lists; None if that cannot be known."""
         p = _partition(names, tree)
         try:
@@ -184,9 +184,9 @@ class JournalGarbage:
             return None
         dropped_ms = int(tree["dropped_ms"])
         files = map(l1_file, rows)
-        return [EligibleObject(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
+        return [Deletable(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
 
-    def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
+    def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         names = [name_bytes(key.name) for o in objects if (key := parse_level_one(o.key)) is not None]
         self._cluster.journal(unit).purge(names)
 
@@ -261,7 +261,7 @@ class JournalGarbage:
         """See `GarbageSource.looker`."""
         return look_at if remote else self._look_here
 
-    def _look_here(self, store: ObjectStore, part: Part) -> Look:
+    def _look_here(self, store: ObjectStore, part: ListingPart) -> KeyFacts:
         assert isinstance(part, JournalPart)
         return JournalLook(store, part, self._states.__getitem__)
 
@@ -327,11 +327,11 @@ def _partition(names: Mapping[int, str], row: Rows) -> PartitionId:
     return PartitionId(names[revision], revision, int(row["partition"]))
 
 
-def _dropped(names: Mapping[int, str], row: Rows) -> EligibleObject:
+def _dropped(names: Mapping[int, str], row: Rows) -> Deletable:
     p = _partition(names, row)
     if row["kind"] == L1_OBJECT:
         base, last = int(row["base"]), int(row["last"])
         key = level_one(p, int(row["epoch"]), base, last, name_text(row["name"]))
     else:
         key = index_key(p, row)
-    return EligibleObject(key, int(row["epoch"]), int(row["bytes"]), int(row["dropped_ms"]))
+    return Deletable(key, int(row["epoch"]), int(row["bytes"]), int(row["dropped_ms"]))

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from l0gc.collect.garbage import Fact, Part
+from l0gc.collect.garbage import Fact, ListingPart
 from l0gc.errors import StoreError
 from l0gc.keys import L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.runtime import Runtime
@@ -66,7 +66,7 @@ class Span(NamedTuple):
 
 
 class JournalPart(msgspec.Struct, frozen=True, array_like=True):
-    """See `collect.garbage.Part`.
+    """See `collect.garbage.ListingPart`.
 
     Attributes:
         epoch: the cluster epoch as of which the topics are known.
@@ -95,7 +95,7 @@ class JournalPart(msgspec.Struct, frozen=True, array_like=True):
         return Span(0 if start is None else start + 1, last if end is None else end)
 
 
-def look_at(store: ObjectStore, part: Part) -> JournalLook:
+def look_at(store: ObjectStore, part: ListingPart) -> JournalLook:
     """Replay the journals of a part. Raises `StoreError` if a fence is not where it should be."""
     assert isinstance(part, JournalPart)
     runtime = Runtime()
@@ -108,7 +108,7 @@ def look_at(store: ObjectStore, part: Part) -> JournalLook:
 
 
 class JournalLook:
-    """See `collect.garbage.Look`.
+    """See `collect.garbage.KeyFacts`.
 
     Args:
         state_of: gives the state of a journal, after its fence.

@@ -11,13 +11,13 @@ import pytest
 
 from l0gc.collect.deleter import PATIENCE_S, TRIES, DeleteOutcome, Deleter
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import AccessDeniedError, BucketNotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, VersionsDeleted
 from tests.support.memory_store import Call, MemoryHistory, MemoryStore
 
-OBJECTS = [EligibleObject(f"k{i}", i, 10) for i in range(5)]
+OBJECTS = [Deletable(f"k{i}", i, 10) for i in range(5)]
 
 
 class Stubborn(MemoryStore):

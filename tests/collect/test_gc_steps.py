@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from l0gc import errors
-from l0gc.collect.gc_note import read_gc_note, write_gc_note
+from l0gc.collect.attempts import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import (
     COMPUTE,
     SCAN_EVERY_MS,

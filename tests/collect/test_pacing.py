@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.deleter import Deleter
 from l0gc.collect.pacing import BATCH_S, SHRINK_AFTER, SHRUNK_S, Pacer
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure
@@ -64,7 +64,7 @@ def sweep_against(
     runtime = Runtime(clock, random.Random(1))
     pacer = Pacer(runtime, max_rate, stop)
     deleter = Deleter(cast(Any, server), runtime, pacer, stop)
-    page = [EligibleObject(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
+    page = [Deletable(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
     failed = [0]
 
     def work() -> None:
@@ -106,7 +106,7 @@ def test_a_store_that_was_away_gets_its_pace_back() -> None:
     server = Limited(clock, 1e9, 1, by_key=False)
     runtime = Runtime(clock, random.Random(1))
     deleter = Deleter(cast(Any, server), runtime, Pacer(runtime, None, stop), stop)
-    page = [EligibleObject(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
+    page = [Deletable(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
     failed = [0]
 
     def work() -> None:

@@ -13,7 +13,7 @@ from l0gc.collect.local import LocalSweep
 from l0gc.collect.old_records import KEEP_RUNS, old_run_records
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, RecordedObject, RunRecord, Segment, folder, read_segment
 from l0gc.collect.runs import list_runs, show_run
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import DeleteFailure
@@ -99,7 +99,7 @@ def cluster_keys(cluster: Cluster) -> set[str]:
 
 def test_a_segment_keeps_everything_about_its_objects() -> None:
     store = MemoryStore()
-    objects = [EligibleObject("a", 1, 2, 3), EligibleObject("b/ü", 10**17, 2**40, 5), EligibleObject("c", 0, 0, 0, "v")]
+    objects = [Deletable("a", 1, 2, 3), Deletable("b/ü", 10**17, 2**40, 5), Deletable("c", 0, 0, 0, "v")]
     segment = Segment("segment", objects)
     store.put("segment", segment.encode([PLANNED, DELETED, FAILED], ["", "marker", "v"], 7))
     assert read_segment(store, "segment") == [
@@ -111,7 +111,7 @@ def test_a_segment_keeps_everything_about_its_objects() -> None:
 
 def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
     store = MemoryStore()
-    objects = [EligibleObject("k", 1, 1)]
+    objects = [Deletable("k", 1, 1)]
     first, second = (RunRecord(store, "run", w) for w in ("a", "b"))
     keys: list[str] = []
     threads = [
@@ -147,10 +147,8 @@ def test_an_object_in_two_segments_is_reported_once(small: int) -> None:
     """As after an executor died: planned by one worker, deleted by the next."""
     cluster = a_cluster()
     result = LocalSweep(cluster).run(Inline(), 1)
-    gone = [EligibleObject(k, 1, 1) for k, s in statuses(cluster).items() if s == DELETED]
-    RunRecord(cluster.store, result.plan.run_id, "lost").plan(
-        [*gone[:7], EligibleObject("level_zero/data/never", 1, 1)]
-    )
+    gone = [Deletable(k, 1, 1) for k, s in statuses(cluster).items() if s == DELETED]
+    RunRecord(cluster.store, result.plan.run_id, "lost").plan([*gone[:7], Deletable("level_zero/data/never", 1, 1)])
     detail = show_run(cluster, result.plan.run_id)
     assert detail.by_status == {DELETED: len(gone) + 1}  # the last one is planned, and not there: it was deleted
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import l0gc.collect.remover
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
-from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, Fact, Lot
+from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, DroppedBatch, Fact
 from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import SAMPLES, is_orphan
 from l0gc.collect.pause import set_pause
@@ -18,7 +18,7 @@ from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import VACUUM, read_summary
 from l0gc.collect.remover import FAILURES_KEPT
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoreError
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
@@ -50,10 +50,10 @@ def counts(result: VacuumResult) -> dict[str, int]:
     return {kind: removed.objects for kind, removed in result.deleted.items() if removed.objects}
 
 
-def put(store: MemoryStore, *keys: str) -> list[EligibleObject]:
+def put(store: MemoryStore, *keys: str) -> list[Deletable]:
     for key in keys:
         store.put(key, b"x" * 10)
-    return [EligibleObject(key, 1, 10) for key in keys]
+    return [Deletable(key, 1, 10) for key in keys]
 
 
 def planted(store: MemoryStore) -> FakeGarbage:
@@ -61,10 +61,10 @@ def planted(store: MemoryStore) -> FakeGarbage:
     source = FakeGarbage(fence_at=10)
     now = store.clock.ms
     old = put(store, "l1/dropped/a", "l1/dropped/b")
-    source.drop(0, now - 2 * HOUR_MS, 3, Lot(DROPPED_L1, old))
-    source.drop(0, now - 2 * HOUR_MS, 3, Lot(DROPPED_INDEX, put(store, "l1/dropped/index")))
-    source.drop(1, now - HOUR_MS // 2, 3, Lot(DROPPED_L1, put(store, "l1/dropped/young")))
-    source.drop(1, now - 2 * HOUR_MS, 19, Lot(DROPPED_L1, put(store, "l1/dropped/of-this-epoch")))
+    source.drop(0, now - 2 * HOUR_MS, 3, DroppedBatch(DROPPED_L1, old))
+    source.drop(0, now - 2 * HOUR_MS, 3, DroppedBatch(DROPPED_INDEX, put(store, "l1/dropped/index")))
+    source.drop(1, now - HOUR_MS // 2, 3, DroppedBatch(DROPPED_L1, put(store, "l1/dropped/young")))
+    source.drop(1, now - 2 * HOUR_MS, 19, DroppedBatch(DROPPED_L1, put(store, "l1/dropped/of-this-epoch")))
     put(store, *(key_of(e, f"orphan-{e}") for e in (1, 9, 10, 15)))
     put(store, key_of(2, "orphan", INDEX), f"{INDEX}foreign", f"{DATA}foreign")
     source.named = {key_of(3, "named"), key_of(4, "named", INDEX)}
@@ -112,7 +112,7 @@ def test_a_second_run_finds_nothing_and_leaves_no_record() -> None:
     cluster, store = a_cluster()
     source = planted(store)
     vacuum(cluster, source)
-    source.lots.clear()
+    source.batches.clear()
     there = dict(store.objects)
     again = vacuum(cluster, source)
     assert (counts(again), store.objects) == ({}, there)
@@ -191,11 +191,11 @@ def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
 def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
     class Strange(FakeGarbage):
         def looker(self, *, remote: bool) -> object:  # type: ignore[override]
-            class Look:
+            class KeyFacts:
                 def facts(self, keys: Sequence[str]) -> list[Fact]:
                     return [Fact(1, 9, needed=False, unknown="strange" in k) for k in keys]
 
-            return lambda store, part: Look()
+            return lambda store, part: KeyFacts()
 
     cluster, store = a_cluster()
     strange = [f"{DATA}strange-{n}/x" for n in range(5)]
@@ -235,8 +235,8 @@ def test_what_could_not_be_deleted_is_not_purged_and_what_leads_to_it_stays() ->
     cluster, _ = a_cluster(store)
     source = FakeGarbage()
     trees = {"index": put(store, "a", "b"), "free": put(store, "x", "y")}
-    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "index", "free"), trees))
-    source.drop(1, 0, 0, Lot(DROPPED_L1, put(store, "c", "d")))
+    source.drop(0, 0, 0, DroppedBatch(DROPPED_INDEX, put(store, "index", "free"), trees))
+    source.drop(1, 0, 0, DroppedBatch(DROPPED_L1, put(store, "c", "d")))
     store.kept = frozenset({"b", "d"})
     done = vacuum(cluster, source)
     assert isinstance(done.problem, PartialFailureError)
@@ -251,9 +251,9 @@ def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
     store = Stubborn()
     cluster, _ = a_cluster(store)
     source = FakeGarbage(fence_at=9)
-    source.drop(0, 0, 0, Lot(DROPPED_L1, put(store, "a", "b")))
-    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "index")))
-    source.drop(0, 0, 0, Lot(DROPPED_INDEX, put(store, "tree"), {"tree": put(store, "c")}))
+    source.drop(0, 0, 0, DroppedBatch(DROPPED_L1, put(store, "a", "b")))
+    source.drop(0, 0, 0, DroppedBatch(DROPPED_INDEX, put(store, "index")))
+    source.drop(0, 0, 0, DroppedBatch(DROPPED_INDEX, put(store, "tree"), {"tree": put(store, "c")}))
     put(store, key_of(1, "orphan"), key_of(2, "held"))
     store.kept = frozenset({"b", key_of(2, "held")})
     done = vacuum(cluster, source)
@@ -315,7 +315,7 @@ def test_a_pause_that_comes_meanwhile_ends_the_run_before_the_next_segment(monke
     monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
     cluster, store = a_cluster()
     source = FakeGarbage()
-    source.drop(0, 0, 0, Lot(DROPPED_L1, put(store, *(f"x{i}" for i in range(10)))))
+    source.drop(0, 0, 0, DroppedBatch(DROPPED_L1, put(store, *(f"x{i}" for i in range(10)))))
 
     def pause(kind: str, objects: int, size: int) -> None:
         set_pause(store, "audit", "ann")
@@ -339,7 +339,7 @@ def test_a_run_that_fails_says_on_record_what_it_did() -> None:
     cluster, store = a_cluster()
     source = planted(store)
 
-    def purged(unit: int, objects: Sequence[EligibleObject]) -> None:
+    def purged(unit: int, objects: Sequence[Deletable]) -> None:
         raise StoreError("the store is gone")
 
     source.purged = purged  # type: ignore[method-assign]

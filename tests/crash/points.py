@@ -22,7 +22,7 @@ import obstore
 from obstore.store import S3Store as Obstore
 
 from l0gc.cli.main import main
-from l0gc.collect.dropped import GRACE_EPOCHS
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig

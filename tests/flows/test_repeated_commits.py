@@ -24,7 +24,7 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
-from l0gc.collect.dropped import GRACE_EPOCHS
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.spark import merge_job, reconcile_job, ship
 from l0gc.spark.session import ending

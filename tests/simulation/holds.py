@@ -55,7 +55,7 @@ class Holds:
 
     def applied(self) -> AbstractContextManager[object]:
         """Where objects are held, a vacuum takes few at once, so that others come after them."""
-        return mock.patch.object(l0gc.streamlog.garbage, "LOT", 2) if self.share else nullcontext()
+        return mock.patch.object(l0gc.streamlog.garbage, "BATCH", 2) if self.share else nullcontext()
 
     def for_good(self, key: str) -> bool:
         """Whether nobody ever deletes that object."""

@@ -13,7 +13,7 @@ from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, PLANNED, RunRecord
 from l0gc.collect.runs import show_run, undelete
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
@@ -263,11 +263,11 @@ def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(moto_store: S3St
     moto_store.delete([older])  # hidden before the run: its marker is not the run's
     run = "20990101T000000Z-0123abcd"  # begins in the future, so no marker counts as made by it
     record = RunRecord(moto_store, run, "local")
-    record.plan([EligibleObject(k, 1, 10) for k in garbage])
+    record.plan([Deletable(k, 1, 10) for k in garbage])
     recent = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
     moto_store.delete(garbage[1:4])
     assert undelete(cluster, run).restored == 0
-    RunRecord(moto_store, recent, "local").plan([EligibleObject(k, 1, 10) for k in garbage[1:]])
+    RunRecord(moto_store, recent, "local").plan([Deletable(k, 1, 10) for k in garbage[1:]])
     detail = show_run(cluster, recent)
     assert detail.by_status == {DELETED: 3, "left": len(garbage) - 4}
     assert undelete(cluster, recent).restored == 3
@@ -393,7 +393,7 @@ def test_what_is_gone_is_reported_though_its_marker_was_never_known(moto_store: 
     garbage = sorted(garbage_of(there(moto_store)))
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
     record = RunRecord(moto_store, run, "local")
-    segment = record.plan([EligibleObject(k, 1, 10) for k in garbage])
+    segment = record.plan([Deletable(k, 1, 10) for k in garbage])
     kept = garbage[0]
     record.write(segment, [DELETED] * len(garbage), [""] * len(garbage), 1)
     purged = [VersionedKey(k, v) for p in moto_store.history.versions("level_zero/data/")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1, Amounts, Fact, Look, LookAt, Lot, Part
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1, Amounts, DroppedBatch, Fact, KeyFacts, ListingPart, LookAt
+from l0gc.collect.scan import Deletable
 from l0gc.storage.objectstore import ObjectStore
 
 DATA = "l1/data/"
@@ -43,7 +43,7 @@ class FakeLook:
 class FakeGarbage:
     """Two units; `events` has the calls in their order, with what the store held where it matters."""
 
-    lots: dict[int, list[tuple[int, int, Lot]]] = field(default_factory=dict)
+    batches: dict[int, list[tuple[int, int, DroppedBatch]]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     fence_at: int = 0
     cuts: tuple[str, ...] = ()
@@ -62,17 +62,17 @@ class FakeGarbage:
         self.events.append("look")
 
     def units(self) -> Sequence[int]:
-        return sorted(self.lots)
+        return sorted(self.batches)
 
-    def drop(self, unit: int, at_ms: int, epoch: int, lot: Lot) -> None:
-        self.lots.setdefault(unit, []).append((at_ms, epoch, lot))
+    def drop(self, unit: int, at_ms: int, epoch: int, batch: DroppedBatch) -> None:
+        self.batches.setdefault(unit, []).append((at_ms, epoch, batch))
 
-    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
-        for at_ms, at_epoch, lot in self.lots.get(unit, []):
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
+        for at_ms, at_epoch, batch in self.batches.get(unit, []):
             if at_ms <= before_ms and at_epoch <= epoch:
-                yield lot
+                yield batch
 
-    def purged(self, unit: int, objects: Sequence[EligibleObject]) -> None:
+    def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         self.purged_keys += [o.key for o in objects]
 
     def amounts(self) -> Amounts:
@@ -87,12 +87,12 @@ class FakeGarbage:
     def scan_due(self, before_ms: int) -> bool:
         return True
 
-    def parts(self, prefix: str, count: int) -> Sequence[Part]:
+    def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
         cuts = [c for c in self.cuts if c.startswith(prefix)]
         return [FakePart(prefix, start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
     def looker(self, *, remote: bool) -> LookAt:
-        def look_at(store: ObjectStore, part: Part) -> Look:
+        def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
             self.events.append("look at a part")
             return FakeLook(frozenset(self.named), self.fence_at)
 

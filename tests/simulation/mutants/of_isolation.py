@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 import l0gc.streamlog.level_one.expire
-from l0gc.collect.dropped import GRACE_EPOCHS, DroppedRemoval
-from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, Lot
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
+from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, DroppedBatch
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.simulation.mutants.tools import Mutant, method
@@ -31,13 +31,13 @@ def _deletion_forgotten() -> AbstractContextManager[Any]:
 
 
 def _held_ends_journal() -> AbstractContextManager[Any]:
-    """The lots of a unit go in their order, up to one of which something is left."""
+    """The batches of a unit go in their order, up to one of which something is left."""
 
     def run(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
         for unit in self._source.units():
-            for lot in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
+            for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
                 before = self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed
-                self._remove(unit, lot)
+                self._remove(unit, batch)
                 if self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed > before:
                     break
 
@@ -47,7 +47,7 @@ def _held_ends_journal() -> AbstractContextManager[Any]:
 def _damaged_ends_journal() -> AbstractContextManager[Any]:
     """A journal with a dropped index object that cannot be read counts as one that cannot be read."""
 
-    def dropped(self: JournalGarbage, unit: int, before_ms: int, epoch: int) -> Iterator[Lot]:
+    def dropped(self: JournalGarbage, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         known = len(self._damaged)
         yield from _dropped(self, unit, before_ms, epoch)
         if len(self._damaged) > known:
@@ -94,7 +94,7 @@ MUTANTS = [
     Mutant(
         40,
         "held-ends-journal",
-        "l0gc/collect/dropped.py::DroppedRemoval.run",
+        "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
         "an object that cannot be deleted keeps all that its journal dropped after it",
         _held_ends_journal,
         ("tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",),

@@ -10,7 +10,7 @@ import numpy as np
 
 import l0gc.streamlog.garbage
 import l0gc.streamlog.level_one.index
-from l0gc.collect.dropped import DroppedRemoval
+from l0gc.collect.dropped_l1 import DroppedRemoval
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant(
         26,
         "no-grace",
-        "l0gc/collect/dropped.py::DroppedRemoval.run",
+        "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
         "what was dropped goes at once",
         _no_grace,
         (f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",),

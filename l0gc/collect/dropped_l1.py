@@ -15,20 +15,20 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from l0gc.collect.garbage import DROPPED_L1, GarbageSource, Lot
+from l0gc.collect.garbage import DROPPED_L1, DroppedBatch, GarbageSource
 from l0gc.collect.remover import Remover
-from l0gc.collect.scan import EligibleObject
+from l0gc.collect.scan import Deletable
 
 GRACE_EPOCHS: Final = 2
 """So many epochs stay after an object was dropped, whatever the clocks say."""
 
 
 class DroppedRemoval:
-    """Removes what units have dropped, lot by lot.
+    """Removes what units have dropped, batch by batch.
 
     Args:
         remover_of: gives the remover of a kind.
-        stop: set to end it after the current lot.
+        stop: set to end it after the current batch.
     """
 
     def __init__(
@@ -40,30 +40,30 @@ class DroppedRemoval:
     def run(self, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
         """Remove what was dropped long enough ago. Raises what ended it, and what the source raises."""
         for unit in self._source.units():
-            for lot in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
-                self._remove(unit, lot)
+            for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
+                self._remove(unit, batch)
                 if self._full or self._stop.is_set():
                     return
 
-    def _remove(self, unit: int, lot: Lot) -> None:
-        """Remove a lot. What cannot be deleted stays, with the index object that leads to it and nothing else."""
-        listed = [o for of_tree in lot.trees.values() for o in of_tree]
+    def _remove(self, unit: int, batch: DroppedBatch) -> None:
+        """Remove a batch. What cannot be deleted stays, with the index object that leads to it and nothing else."""
+        listed = [o for of_tree in batch.trees.values() for o in of_tree]
         left: set[str] = set()
         if listed:
             gone, error = self._delete(DROPPED_L1, listed)
             if error is not None:
                 raise error
             left = {o.key for o in listed} - {o.key for o in gone}
-        ready = [o for o in lot.objects if not any(of.key in left for of in lot.trees.get(o.key, ()))]
-        gone, error = self._delete(lot.kind, ready)
+        ready = [o for o in batch.objects if not any(of.key in left for of in batch.trees.get(o.key, ()))]
+        gone, error = self._delete(batch.kind, ready)
         if gone and not self._dry_run:
-            self._source.purged(unit, gone)  # also of a lot that failed in part
+            self._source.purged(unit, gone)  # also of a batch that failed in part
         if error is not None:
             raise error
 
-    def _delete(self, kind: str, objects: list[EligibleObject]) -> tuple[list[EligibleObject], BaseException | None]:
+    def _delete(self, kind: str, objects: list[Deletable]) -> tuple[list[Deletable], BaseException | None]:
         """Those of the objects that are gone, and what ended it."""
-        gone: list[EligibleObject] = []
+        gone: list[Deletable] = []
         remover = self._remover_of(kind)
         remover.gone = gone.extend
         remover.take(objects)
