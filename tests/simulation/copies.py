@@ -145,8 +145,10 @@ class Restore:
             copy.put_log_back(world, journal)
         for journal in sorted(self.boundaries):
             copy.put_boundary_back(world, journal)
+        indexes = {k for k in world.store.objects if k.startswith(DATA[INDEXES])}
         for part in sorted(self.parts & DATA.keys()):
             copy.put_back(world, DATA[part], newer_vanish=self.newer_vanish)
+        watch.vanished = frozenset(indexes - world.store.objects.keys())
         if CONTROLLER in self.parts:
             copy.put_controller_back(world)
             watch.newest = copy_of(newest.controller)

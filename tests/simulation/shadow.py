@@ -185,7 +185,7 @@ class Shadow:
                     raise Wrong(f"took an L1 fence at {entry.epoch}, where {self.l1.fence} was")
                 self.l1.fence = entry.epoch
             case Purged():
-                self.l1.purged(entry.names, world.objects)
+                self.l1.purged(entry.names, world.objects, world.vanished)
             case SetBack():
                 if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
                     raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
@@ -358,3 +358,4 @@ class LandingWorld:
     watermark: int
     topic_names: Mapping[str, str]
     live: Container[str]
+    vanished: Container[str] = frozenset()

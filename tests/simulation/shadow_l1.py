@@ -6,7 +6,7 @@ Here every L1 object of a partition is known, also those that only its index obj
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -112,12 +112,16 @@ class L1Shadow:
             for key in list(lists.files):
                 self._drop(lists.files, key, now)
 
-    def purged(self, names: bytes, there: Iterable[str]) -> None:
-        """Forget what is gone from the bucket."""
+    def purged(self, names: bytes, there: Iterable[str], vanished: Container[str]) -> None:
+        """Forget what is gone from the bucket.
+
+        Args:
+            vanished: index objects that a restore took away: what only they listed is left for the search for orphans.
+        """
         wanted = {bytes(n) for n in unpack(names, NAME)}
         for key in [k for k, d in self.dropped.items() if d.name in wanted and d.alone]:
             for gone in (key, *self.dropped[key].leads_to):
-                if gone in there:
+                if gone in there and key not in vanished:
                     raise Wrong(f"forgot {gone}, which is still there")
                 self.dropped.pop(gone, None)
 

@@ -59,7 +59,7 @@ def sink(world: World, times: int, queries: list[Query]) -> Body:
 
     def once(process: Process) -> None:
         cluster = world.cluster(process)
-        query = _query(world, cluster, queries)
+        query = _query(world, cluster, queries, process.name)
         if world.random.random() < 0.3:
             _go_back(world, query)
         query.rows += [
@@ -88,7 +88,7 @@ def sink(world: World, times: int, queries: list[Query]) -> Body:
     return repeat(world, times, once)
 
 
-def _query(world: World, cluster: Cluster, queries: list[Query]) -> Query:
+def _query(world: World, cluster: Cluster, queries: list[Query], driver: str) -> Query:
     """The newest query, if its topic is still there; else another one."""
     topics = cluster.controller.snapshot().topics
     if queries and not queries[-1].stopped:
@@ -99,7 +99,7 @@ def _query(world: World, cluster: Cluster, queries: list[Query]) -> Query:
     known = [topics[name] for name in TOPICS if name in topics]
     if not known:
         raise NotFoundError("the cluster has no topic to write into")
-    queries.append(Query(f"query{len(queries)}", world.random.choice(known)))
+    queries.append(Query(f"query{len(queries)}-of-{driver}", world.random.choice(known)))
     return queries[-1]
 
 

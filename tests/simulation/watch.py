@@ -60,7 +60,8 @@ class Watch:
     """The invariants of one world.
 
     Where a log was set back, `protected` are the objects that the newest logs need; `strays` those of L1 whose topic only a
-    lost controller log had; `went_back` the journals whose newest log is gone for good, until all that they need is in L1.
+    lost controller log had; `vanished` the index objects that the restore took away; `went_back` the journals whose newest
+    log is gone for good, until all that they need is in L1.
     """
 
     def __init__(self, world: World) -> None:
@@ -85,6 +86,7 @@ class Watch:
         self.protected: frozenset[str] = frozenset()
         self.strays: frozenset[str] = frozenset()
         self.went_back: frozenset[int] = frozenset()
+        self.vanished: frozenset[str] = frozenset()
 
     # -- what there is --------------------------------------------------------------------------------------------------
 
@@ -158,7 +160,8 @@ class Watch:
         before = self._references(shadow)
         try:
             self._check_retention(shadow, journal, offset, body)
-            seen = LandingWorld(self._world.store.objects, self.epoch, self.watermark, self.names, self.topics())
+            there = self._world.store.objects
+            seen = LandingWorld(there, self.epoch, self.watermark, self.names, self.topics(), self.vanished)
             entry = shadow.land(offset, body, seen)
         except Wrong as wrong:
             self._fail(f"journal {journal} {wrong}")
