@@ -66,7 +66,7 @@ class Cluster(Operations):
 
     @property
     def url(self) -> str:
-        """Where it is: `s3://bucket/prefix/`."""
+        """The bucket and the prefix, as a URL."""
         return self.store.config.url
 
     def handles(self) -> Handles:
