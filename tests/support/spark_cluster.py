@@ -7,6 +7,7 @@ not l0gc.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -56,9 +57,12 @@ class SparkCluster:
 
 
 def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port that nothing listens on, below those that systems give to clients: none takes it before Spark does."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager
