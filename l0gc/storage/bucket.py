@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from l0gc.errors import ObjectNotFoundError, StoreError
+from l0gc.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from l0gc.storage.connection import Connection
@@ -82,8 +82,3 @@ def _rule(rule: Any) -> LifecycleRule:
     where = rule.get("Filter", {})
     prefix = where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or ""
     return LifecycleRule(rule.get("ID", ""), prefix, frozenset(does))
-
-
-def supports(error: StoreError) -> bool:
-    """Whether an error says that the store knows the request at all."""
-    return "NotImplemented" not in str(error) and " 501 " not in str(error)

@@ -37,9 +37,8 @@ MAX_WRITERS: Final = 200
 """At most so many tasks write: each reader sends something to each of them."""
 STEPS: Final = 16
 """At how many places a round may be cut within one journal."""
-_RANGE_BYTES: Final = RANGE.itemsize + L1_ROW.itemsize
 _INDEX_BYTES: Final = 2 * INDEX_ROW.itemsize
-"""What a partition weighs in a commit, and a change of its index objects."""
+"""What a change of a partition's index objects weighs in a commit."""
 _SPREAD: Final = 0x9E3779B1
 """Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
 
