@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.support.inventories import BUCKET, PREFIX, WATERMARK
 from l0gc.keys import KeyLayout
-from l0gc.spark.fan_out import SparkFanOut
+from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.session import get_session
+from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark.inventory import read_inventory
 from l0gc.watermark.inventory_scan import InventoryScan
@@ -29,7 +30,7 @@ def main(manifest: str) -> dict[str, Any]:
     ready = time.monotonic()
     inventory = read_inventory(manifest, BUCKET, read)
     config = StoreConfig(BUCKET, PREFIX)
-    scan = InventoryScan(SparkFanOut(spark, config), config, inventory)
+    scan = InventoryScan(SparkWorkers(spark, ClusterAddress(config)), config, inventory)
     rows = list(scan.read(KeyLayout(), lambda: WATERMARK).rows.values())
     done = time.monotonic()
     spark.stop()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from l0gc.api.engine import Engine
 from l0gc.api.groups import Producers, Runs, Topics, checked
 from l0gc.api.operations import Operations
 from l0gc.collect.attempts import LastRun
@@ -14,6 +15,7 @@ from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.workers import LOCAL, SPARK, Workers
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
 from l0gc.streamlog.ingest.formats import AUTO
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     from l0gc.collect.local import SweepResult
     from l0gc.collect.vacuum import VacuumResult
-    from l0gc.storage.fan_out import FanOut
     from l0gc.streamlog.founding import FoundedCluster
     from l0gc.streamlog.housekeep import HousekeepResult
     from l0gc.streamlog.ingest.inputs import Source
@@ -202,19 +203,13 @@ class Cluster(Operations):
             target_bytes: the most that a merged object may have; one that has half of it is left alone.
             fan_in: a partition may keep one more small object each time that they have grown by this factor.
         """
-        from l0gc.streamlog.level_one.merge import in_process, merge
+        from l0gc.streamlog.level_one.merge import merge
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
         rule = MergeRule(target_bytes, fan_in)
         with LastRun(self.handles(), "merge", whole=topic is None and not dry_run):
-            if spark is None:
-                result = merge(self._handles, topic, rule, dry_run=dry_run, workers=in_process(self._handles))
-            else:
-                from l0gc.spark import merge_job, ship
-
-                with ship.prepared(spark, self.store.config):
-                    workers = merge_job.on_spark(spark, self.store.config)
-                    result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
+            with self._workers(spark) as workers:
+                result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
             return checked(result, result.problem)
 
     def compute_watermark(
@@ -232,21 +227,16 @@ class Cluster(Operations):
         from l0gc.watermark.listing import ListingScan
         from l0gc.watermark.pipeline import Pipeline
 
-        with LastRun(self.handles(), "compute-watermark", whole=not dry_run), self._fan_out(spark) as fan_out:
-            source = JournalSource(self._handles, fan_out, readers=READERS)
-            return Pipeline(self._handles, source, ListingScan(fan_out) if scan else None).run(dry_run=dry_run)
+        with LastRun(self.handles(), "compute-watermark", whole=not dry_run), self._workers(spark) as workers:
+            source = JournalSource(self._handles, workers, readers=READERS)
+            return Pipeline(self._handles, source, ListingScan(workers) if scan else None).run(dry_run=dry_run)
 
     @contextmanager
-    def _fan_out(self, spark: SparkSession | None) -> Iterator[FanOut]:
-        if spark is None:
-            from l0gc.storage.fan_out import LocalFanOut
-
-            yield LocalFanOut(self.store, self._handles.parallel)
-            return
-        from l0gc.spark import fan_out, ship
-
-        with ship.prepared(spark, self.store.config):
-            yield fan_out.SparkFanOut(spark, self.store.config)
+    def _workers(self, spark: SparkSession | None) -> Iterator[Workers[Handles]]:
+        with Engine.of(spark) as engine:
+            kind = LOCAL if spark is None else SPARK
+            with engine.workers(self._handles, self.store.config, kind) as workers:
+                yield workers
 
     def sweep(
         self,

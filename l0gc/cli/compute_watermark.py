@@ -28,7 +28,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.source import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
-    from l0gc.storage.fan_out import FanOut
+    from l0gc.storage.workers import Workers
     from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.external_log import ExternalLog
     from l0gc.watermark.inventory import Inventory
@@ -151,7 +151,7 @@ def run_compute_watermark(
         inventory: the manifest of the inventory that is read instead of the listing.
         read_external: reads what a system with an external log exports; None for l0gc's journals.
     """
-    from l0gc.storage.fan_out import LocalFanOut
+    from l0gc.storage.workers import LocalWorkers
     from l0gc.watermark.pipeline import check_kind
 
     with (
@@ -164,19 +164,20 @@ def run_compute_watermark(
         manifest = _inventory(config, inventory)
         external = read_external() if read_external is not None else None
 
-        def run(fan_out: FanOut) -> WatermarkResult:
-            return _run(cluster, config, fan_out, external, manifest, scan=scan, dry_run=dry_run)
+        def run(workers: Workers[Cluster]) -> WatermarkResult:
+            return _run(cluster, config, workers, external, manifest, scan=scan, dry_run=dry_run)
 
         if engine == LOCAL or (external is not None and not scan):
-            result = run(LocalFanOut(cluster.store, cluster.parallel))
+            result = run(LocalWorkers(cluster))
         else:
             began = time.monotonic()
             with open_session(_PLAIN) as spark, telling_tasks(spark, show) as say:
-                from l0gc.spark.fan_out import SparkFanOut
+                from l0gc.spark.handles import ClusterAddress
+                from l0gc.spark.workers import SparkWorkers
 
                 started = time.monotonic() - began
                 say("reading the journals and the listing" if scan else "reading the journals")
-                result = run(SparkFanOut(spark, config))
+                result = run(SparkWorkers(spark, ClusterAddress(config)))
             result.seconds["spark"] = started
     print_result(out, result)
 
@@ -184,7 +185,7 @@ def run_compute_watermark(
 def _run(
     cluster: Cluster,
     config: StoreConfig,
-    fan_out: FanOut,
+    workers: Workers[Cluster],
     external: ExternalLog | None,
     inventory: Inventory | None,
     *,
@@ -198,13 +199,13 @@ def _run(
     from l0gc.watermark.listing import BucketScan, ListingScan
     from l0gc.watermark.pipeline import EpochSource, Pipeline
 
-    journals = JournalSource(cluster, fan_out, readers=READERS)
+    journals = JournalSource(cluster, workers, readers=READERS)
     source: EpochSource = ExternalLogSource(cluster, external) if external is not None else journals
     read: BucketScan | None = None
     if inventory is not None:
-        read = InventoryScan(fan_out, config, inventory)
+        read = InventoryScan(workers, config, inventory)
     elif scan:
-        read = ListingScan(fan_out)
+        read = ListingScan(workers)
     return Pipeline(cluster, source, read).run(dry_run=dry_run)
 
 

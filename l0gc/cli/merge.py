@@ -146,11 +146,13 @@ def run_merge(
             elif engine == LOCAL:
                 result = runs.run_merge(cluster, plan, workers, progress)
             else:
-                from l0gc.spark import merge_job
+                from l0gc.spark.handles import ClusterAddress
+                from l0gc.spark.workers import SparkWorkers
 
                 with open_session(()) as spark, telling_tasks(spark, show) as say:
                     say(f"{count(plan.total.objects_before, 'L1 object')} to merge")
-                    result = runs.run_merge(cluster, plan, merge_job.on_spark(spark, config), lambda r: say(_done(r)))
+                    on_spark = SparkWorkers(spark, ClusterAddress(config))
+                    result = runs.run_merge(cluster, plan, on_spark, lambda r: say(_done(r)))
         print_result(out, result, engine, dry_run=dry_run)
 
 

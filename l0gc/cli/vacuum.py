@@ -126,9 +126,11 @@ def _run(
     if source is None or not _wants_spark(engine, master, source):
         return run(None)
     with open_session(()) as spark:
+        from l0gc.spark.handles import ClusterAddress
         from l0gc.spark.vacuum_job import SparkOrphans
+        from l0gc.spark.workers import SparkWorkers
 
-        return run(SparkOrphans.of(cluster, spark, store.config))
+        return run(SparkOrphans(cluster, SparkWorkers(spark, ClusterAddress(store.config))))
 
 
 def _wants_spark(engine: str, master: str | None, source: GarbageSource) -> bool:

@@ -16,7 +16,6 @@ from l0gc.spark.remote import store_at
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.handle import JournalHandle
 
 _THREADS: Final = 8
 """For the requests of one task."""
@@ -35,16 +34,5 @@ class ClusterAddress:
 @lru_cache(maxsize=_CLUSTERS_KEPT)
 def cluster_at(address: ClusterAddress) -> Cluster:
     """The cluster, for all tasks of a process."""
-    store = store_at(address.config)
-    return Cluster(store, Runtime(), Threads(_THREADS), expected_cluster_id=address.cluster_id)
-
-
-@lru_cache(maxsize=_JOURNALS_KEPT)
-def journal_at(address: ClusterAddress, journal: int) -> JournalHandle:
-    """A handle on a journal, of which a process keeps a few."""
-    return unkept_journal(cluster_at(address), journal)
-
-
-def unkept_journal(cluster: Cluster, journal: int) -> JournalHandle:
-    """A handle on a journal that its caller owns: no cluster keeps it."""
-    return JournalHandle(journal, cluster.store, cluster.controller, cluster.runtime, parallel=cluster.parallel)
+    store, threads = store_at(address.config), Threads(_THREADS)
+    return Cluster(store, Runtime(), threads, expected_cluster_id=address.cluster_id, journals_kept=_JOURNALS_KEPT)

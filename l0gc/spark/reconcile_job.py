@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from l0gc.spark.handles import ClusterAddress, cluster_at, journal_at
+from l0gc.spark.handles import ClusterAddress, cluster_at
 from l0gc.spark.remote import collected
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Cluster
@@ -97,7 +97,7 @@ def _itself(number: int) -> int:
 def _planner(address: ClusterAddress, budget: int) -> Callable[[Iterable[Window]], Iterator[JournalPlan]]:
     def plan(windows: Iterable[Window]) -> Iterator[JournalPlan]:
         for window in windows:
-            yield plan_journal(journal_at(address, window.journal), window, budget)
+            yield plan_journal(cluster_at(address).journal(window.journal), window, budget)
 
     return plan
 
@@ -113,7 +113,7 @@ class _Tasks:
         """What is to be read, and by which reader."""
         for number in takes:
             take, before = self.round.takes[number], 0
-            state = journal_at(self.address, take.window.journal).catch_up()
+            state = cluster_at(self.address).journal(take.window.journal).catch_up()
             for read in reads_of(state, take.window):
                 yield self.round.reader_of(take, before), read
                 before += read.bytes
@@ -121,7 +121,7 @@ class _Tasks:
     def read(self, reads: Iterable[tuple[int, ObjectRead]]) -> Iterator[Packed]:
         """The records, and which writer gets them."""
         cluster = cluster_at(self.address)
-        needed = still_needed(lambda number: journal_at(self.address, number))
+        needed = still_needed(cluster.journal)
         objects = (read for _, read in reads)
         for writer, row in read_rows(cluster.store, objects, self.round.writers, needed, cluster.parallel):
             if isinstance(row, Fault):
@@ -162,5 +162,5 @@ class _Tasks:
         journals = {journal for journal, _ in parts} | {f.journal for f in faults}
         for take in self.round.takes:
             if (journal := take.window.journal) in journals:
-                handle = journal_at(self.address, journal)
+                handle = cluster_at(self.address).journal(journal)
                 yield commit_journal(cluster_at(self.address), handle, take.window, self.round.epoch, written)

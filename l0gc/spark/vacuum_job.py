@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from l0gc.collect.garbage import ListingPart, LookAt
 from l0gc.collect.orphans import OrphanCounts, OrphanScan
@@ -20,11 +19,8 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.remover import Remover, Tally
 from l0gc.collect.runs import deleted_on_record
 from l0gc.runtime import Runtime
-from l0gc.spark.fan_out import SparkFanOut
 from l0gc.spark.sweep_job import pacer_of
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.fan_out import FanOut
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.workers import Place, Workers
 from l0gc.watermark.source import ClusterHandle
 
 _DELETERS = 4
@@ -41,14 +37,9 @@ class _Done(NamedTuple):
 class SparkOrphans:
     """Looks for orphans on the executors of a session; see `collect.vacuum.ScansElsewhere`."""
 
-    def __init__(self, cluster: ClusterHandle, fan_out: FanOut) -> None:
-        self._cluster, self._fan_out = cluster, fan_out
-        self.slots = fan_out.slots
-
-    @classmethod
-    def of(cls, cluster: ClusterHandle, spark: SparkSession, config: StoreConfig) -> SparkOrphans:
-        """With the executors of `spark`."""
-        return cls(cluster, SparkFanOut(spark, config))
+    def __init__(self, cluster: ClusterHandle, workers: Workers[Place]) -> None:
+        self._cluster, self._workers = cluster, workers
+        self.slots = workers.slots
 
     def run(
         self, plan: Removal, kind: str, parts: Sequence[ListingPart], look_at: LookAt
@@ -57,7 +48,7 @@ class SparkOrphans:
         if plan.max_rate is not None:
             plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(parts))
         tally, counts = Tally(), OrphanCounts()
-        done = self._fan_out.map(functools.partial(_scan, plan, kind, look_at), parts)
+        done = self._workers.map(functools.partial(_scan, plan, kind, look_at), parts)
         for d in done:
             tally.add(msgspec.json.decode(d.tally, type=Tally))
             counts.add(msgspec.json.decode(d.counts, type=OrphanCounts))
@@ -71,9 +62,9 @@ class SparkOrphans:
         return tally, counts
 
 
-def _scan(plan: Removal, kind: str, look_at: LookAt, store: ObjectStore, part: ListingPart) -> _Done:
+def _scan(plan: Removal, kind: str, look_at: LookAt, place: Place, part: ListingPart) -> _Done:
     """One part, on an executor."""
-    runtime = Runtime()
+    store, runtime = place.store, Runtime()
     worker = f"{kind}-{runtime.new_id()[:8]}"
     scan = OrphanScan(store, part, look_at)
     with ThreadPoolExecutor(_DELETERS) as deleters:

@@ -44,6 +44,8 @@ class Cluster:
     epoch_cache_s: float = EPOCH_CACHE_S
     epoch_interval_s: float = EPOCH_INTERVAL_S
     truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS
+    journals_kept: int | None = None
+    """The most journals whose handles are kept; None for all that are used."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,19 +77,28 @@ class Cluster:
 
     def journal(self, number: int) -> JournalHandle:
         """The process's handle on a journal; always the same one, so that its threads share one fence."""
+        with self._lock:
+            handle = self._journals.pop(number, None) or self._new_handle(number)
+            self._journals[number] = handle  # the last one used is the last one here
+            if self.journals_kept is not None and len(self._journals) > self.journals_kept:
+                del self._journals[next(iter(self._journals))]
+            return handle
+
+    def passing_journal(self, number: int) -> JournalHandle:
+        """A handle for work that goes through all journals: forgotten with the work where a process keeps all others."""
+        return self._new_handle(number) if self.journals_kept is None else self.journal(number)
+
+    def _new_handle(self, number: int) -> JournalHandle:
         from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without
 
-        with self._lock:
-            if number not in self._journals:
-                self._journals[number] = JournalHandle(
-                    number,
-                    self.store,
-                    self.controller,
-                    self.runtime,
-                    parallel=self.parallel,
-                    truncate_min_age_ms=self.truncate_min_age_ms,
-                )
-            return self._journals[number]
+        return JournalHandle(
+            number,
+            self.store,
+            self.controller,
+            self.runtime,
+            parallel=self.parallel,
+            truncate_min_age_ms=self.truncate_min_age_ms,
+        )
 
     def write_l0(self, body: bytes, epoch: int) -> str:
         """Write an L0 object, which no journal names yet, at an epoch of at most the cluster's; its key."""

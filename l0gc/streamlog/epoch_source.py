@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from l0gc.errors import EpochRegressionError
-from l0gc.storage.fan_out import FanOut, LocalFanOut
+from l0gc.storage.workers import LocalWorkers, Place, Workers
 from l0gc.streamlog.cluster import Cluster, identity_of
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.summary import read_journal, tasks_of
+from l0gc.streamlog.journal.summary import JournalReading, JournalTask, read_journal, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
 from l0gc.watermark.source import WAY_OUT, ClusterIdentity, UnitSummary
 
@@ -26,7 +26,7 @@ class JournalSource:
     """The journals of a cluster.
 
     Args:
-        fan_out: where they are read; by default in this process.
+        workers: where they are read; by default in this process.
         readers: how many entries of a journal are read at once; 0 for one after another, as a test replays them.
     """
 
@@ -34,10 +34,10 @@ class JournalSource:
     snapshot_age_ms: Final = None
     way_out: Final = WAY_OUT
 
-    def __init__(self, cluster: Cluster, fan_out: FanOut | None = None, *, readers: int = 0) -> None:
+    def __init__(self, cluster: Cluster, workers: Workers[Place] | None = None, *, readers: int = 0) -> None:
         self._cluster = cluster
-        self._fan_out = fan_out or LocalFanOut(cluster.store, cluster.parallel)
-        self._read = functools.partial(read_journal, readers=readers)
+        self._workers = workers or LocalWorkers(cluster)
+        self._read = functools.partial(_read, readers)
         self._state: ControllerState | None = None
 
     def snapshot(self) -> ClusterIdentity:
@@ -51,7 +51,7 @@ class JournalSource:
             EpochRegressionError: a journal holds a topic that the controller should know.
         """
         assert self._state is not None
-        readings = self._fan_out.map(self._read, tasks_of(self._state, watermark_of(published)))
+        readings = self._workers.map(self._read, tasks_of(self._state, watermark_of(published)))
         for reading in readings:
             if unknown := unknown_topic(self._state, reading.summary.unit, reading.topics):
                 raise EpochRegressionError(
@@ -62,6 +62,10 @@ class JournalSource:
 
     def epoch_now(self) -> int:
         return self._cluster.controller.snapshot().epoch
+
+
+def _read(readers: int, place: Place, task: JournalTask) -> JournalReading:
+    return read_journal(place.store, task, readers=readers)
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:

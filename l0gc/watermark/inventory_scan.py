@@ -21,9 +21,9 @@ from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError
 from l0gc.key_columns import KeyColumns
 from l0gc.keys import KeyLayout
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.fan_out import FanOut
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.s3 import S3Store
+from l0gc.storage.workers import Place, Workers
 from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.inventory import Inventory, InventoryFile
 from l0gc.watermark.inventory_files import histogram_of, merged
@@ -51,8 +51,8 @@ class InventoryScan:
 
     source: Final = INVENTORY
 
-    def __init__(self, fan_out: FanOut, config: StoreConfig, inventory: Inventory) -> None:
-        self._fan_out, self._config, self._inventory = fan_out, config, inventory
+    def __init__(self, workers: Workers[Place], config: StoreConfig, inventory: Inventory) -> None:
+        self._workers, self._config, self._inventory = workers, config, inventory
         self.taken_ms = inventory.taken_ms
 
     def read(self, layout: KeyLayout, ceiling: Callable[[], int]) -> Histogram:
@@ -62,18 +62,18 @@ class InventoryScan:
             CorruptObjectError, UsageError, NotFoundError, StoreError: a file is not what it should be, or cannot be read.
         """
         work = _Work(self._config, layout, msgspec.structs.replace(self._inventory, files=[]))
-        slots = self._fan_out.slots
+        slots = self._workers.slots
         largest_first = sorted(self._inventory.files, key=lambda f: -f.size)
         shares = [share for i in range(slots) if (share := largest_first[i::slots])]
-        return self._fan_out.reduce(functools.partial(_sums, work), shares, Histogram.add) or Histogram()
+        return self._workers.reduce(functools.partial(_sums, work), shares, Histogram.add) or Histogram()
 
 
-def _sums(work: _Work, store: ObjectStore, files: list[InventoryFile]) -> Histogram:
+def _sums(work: _Work, place: Place, files: list[InventoryFile]) -> Histogram:
     """What these files amount to together."""
     keys, inventory = KeyColumns(work.layout, work.config.prefix), work.inventory
     parts = []
     for file in files:
-        with _at_hand(store, work.config, file) as path:
+        with _at_hand(place.store, work.config, file) as path:
             parts.append(histogram_of(path, file.url, inventory.format, inventory.columns, keys, work.config.bucket))
     return Histogram.of_rows(EpochRow(**row) for row in merged(parts).to_pylist())
 

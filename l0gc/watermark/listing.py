@@ -12,9 +12,8 @@ from typing import Final, Protocol
 import msgspec
 
 from l0gc.keys import KeyLayout
-from l0gc.storage.fan_out import FanOut
-from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import FIRST_PAGES, KeyRange, RangeReader, read_in_rounds
+from l0gc.storage.workers import Place, Workers
 from l0gc.watermark.histogram import Histogram
 
 LISTING: Final = "listing"
@@ -54,21 +53,21 @@ class ListingScan:
     source = LISTING
     taken_ms = None
 
-    def __init__(self, fan_out: FanOut, *, first_pages: int = FIRST_PAGES) -> None:
-        self._fan_out, self._first_pages = fan_out, first_pages
+    def __init__(self, workers: Workers[Place], *, first_pages: int = FIRST_PAGES) -> None:
+        self._workers, self._first_pages = workers, first_pages
 
     def read(self, layout: KeyLayout, ceiling: Callable[[], int]) -> Histogram:
         total = Histogram()
 
         def read(ranges: Sequence[KeyRange], pages: int) -> Iterable[KeyRange]:
             work = functools.partial(_read_range, layout, pages)
-            part = self._fan_out.reduce(work, ranges, _merged)
+            part = self._workers.reduce(work, ranges, _merged)
             if part is None:
                 return []
             total.add(part.histogram)
             return part.rests
 
-        read_in_rounds(layout, self._fan_out.slots, ceiling, read, self._first_pages)
+        read_in_rounds(layout, self._workers.slots, ceiling, read, self._first_pages)
         return total
 
 
@@ -79,9 +78,9 @@ class _Part(msgspec.Struct):
     rests: list[KeyRange]
 
 
-def _read_range(layout: KeyLayout, pages: int, store: ObjectStore, keys: KeyRange) -> _Part:
+def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> _Part:
     histogram = Histogram()
-    reader = RangeReader(store, layout, keys, pages)
+    reader = RangeReader(place.store, layout, keys, pages)
     for page in reader.read():
         histogram.add_page(layout, page)
     return _Part(histogram, [reader.rest] if reader.rest is not None else [])

@@ -221,6 +221,8 @@ class FakeCluster:
     def journal(self, number: int) -> JournalHandle:
         return self._handle
 
+    passing_journal = journal
+
     def now_ms(self) -> int:
         return self.store.now_ms()
 

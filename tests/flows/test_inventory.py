@@ -12,7 +12,7 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import CorruptObjectError, EpochRegressionError, L0gcError, NotFoundError, UsageError
-from l0gc.spark import fan_out
+from l0gc.spark import workers
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import read_published
@@ -92,7 +92,7 @@ def test_sums_of_many_tasks_are_merged_by_tasks_to_the_same(
 ) -> None:
     url = put(inventories, an_inventory(store, inventories))
     few = listing("--inventory", url)
-    monkeypatch.setattr(fan_out, "_FEW", 0)
+    monkeypatch.setattr(workers, "_FEW", 0)
     assert listing("--inventory", url) == few
 
 

@@ -26,8 +26,10 @@ from pyspark.sql import SparkSession
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.spark import merge_job, reconcile_job, ship
+from l0gc.spark import reconcile_job, ship
+from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.session import ending
+from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
@@ -301,7 +303,7 @@ class Stage:
         return reconcile_job.run(self.spark, Cluster(S3Store(self.scene.config)), config)
 
     def merge(self, config: StoreConfig) -> Any:
-        return merge(Cluster(S3Store(self.scene.config)), workers=merge_job.on_spark(self.spark, config))
+        return merge(Cluster(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config)))
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ import pytest
 from benchmarks.support.fake_s3 import BUCKET, FakeS3
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
+from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.vacuum_job import SparkOrphans
+from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.parallel import Threads
@@ -59,7 +61,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
         cluster = Cluster(store, parallel=threads)
         options = Removal(l1_grace_ms=0, orphan_age_ms=0)
-        elsewhere = SparkOrphans.of(cluster, spark, store.config)
+        elsewhere = SparkOrphans(cluster, SparkWorkers(spark, ClusterAddress(store.config)))
         gc.collect()
         tracemalloc.start()
         done = Vacuum(cluster, JournalGarbage(cluster), options, elsewhere=elsewhere).run(threads)

@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 from l0gc.errors import ExternalLogError
 from l0gc.keys import KeyLayout, journal_log
 from l0gc.runtime import Runtime
-from l0gc.spark.fan_out import SparkFanOut
-from l0gc.storage.fan_out import LocalFanOut
+from l0gc.spark.handles import ClusterAddress
+from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.parallel import Threads
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
@@ -136,8 +137,8 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
 def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     """M and every sum, by Spark and by a plain script."""
     (m, gc_epochs), (rows, foreign) = plain_m(cluster), plain_histogram(cluster)
-    fan_out = SparkFanOut(spark, store.config)
-    result = Pipeline(cluster, JournalSource(cluster, fan_out), ListingScan(fan_out)).run()
+    workers = SparkWorkers(spark, ClusterAddress(store.config))
+    result = Pipeline(cluster, JournalSource(cluster, workers), ListingScan(workers)).run()
     assert (result.watermark, result.partitions) == (m, len(gc_epochs))
     assert result.listing is not None
     assert result.listing.epochs == [ScanRow(e, *rows[e], *plain_holders(gc_epochs, e)) for e in sorted(rows)]
@@ -153,7 +154,7 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     assert totals.objects == sum(x[0] for x in rows.values()) + len(foreign)
     assert result.kept is not None
     assert read_scan(store, result.kept.key, totals.cluster_id) == result.listing
-    local = LocalFanOut(store, cluster.parallel)
+    local = LocalWorkers(cluster)
     here = Pipeline(cluster, JournalSource(cluster, local), ListingScan(local)).run(dry_run=True)
     assert here.listing is not None
     assert (here.watermark, here.held_back_by, here.listing.rows) == (m, result.held_back_by, result.listing.rows)
@@ -168,12 +169,12 @@ def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
     foreign = {f"{k}.tmp" for k in keys[:6]}
     cluster.parallel.map(lambda k: store.put(k, b"xy"), [*keys[6:], *foreign])
 
-    class Counting(SparkFanOut):
+    class Counting(SparkWorkers):
         def reduce(self, work, items, merge):  # type: ignore[no-untyped-def]
             rounds.append(items)
             return super().reduce(work, items, merge)
 
-    scan = ListingScan(Counting(one_spark, store.config), first_pages=1)
+    scan = ListingScan(Counting(one_spark, ClusterAddress(store.config)), first_pages=1)
     found = scan.read(layout, lambda: 5)
     assert {r.epoch: (r.objects, r.bytes) for r in found.rows.values() if r.epoch is not None} == dict.fromkeys(
         range(6), (399, 798)
@@ -195,7 +196,7 @@ def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
         epoch = cluster.controller.advance()
         for j in topic.journals:
             cluster.journal(j).advance(epoch)
-    result = Pipeline(cluster, JournalSource(cluster, SparkFanOut(one_spark, store.config))).run()
+    result = Pipeline(cluster, JournalSource(cluster, SparkWorkers(one_spark, ClusterAddress(store.config)))).run()
     assert (result.watermark, result.partitions) == (at - 1, 100_000)
     assert [(h.name, h.unreconciled_records) for h in result.held_back_by] == [(f"wide/{run.first + 7}", 3)]
 
@@ -208,7 +209,7 @@ def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
         epoch = cluster.controller.advance()
         for t in topics:
             cluster.journal(t.journals[0]).advance(epoch)
-    source = JournalSource(cluster, SparkFanOut(one_spark, store.config))
+    source = JournalSource(cluster, SparkWorkers(one_spark, ClusterAddress(store.config)))
     assert Pipeline(cluster, source).run(dry_run=True).watermark == epoch - 2
     broken = f"{journal_log(topics[1].journals[0])}log/{0:020}"
     store.put(broken, b"damaged")

@@ -21,8 +21,8 @@ from l0gc.collect.local import LocalSweep
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.status import Status, status
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
-from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Inline
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
@@ -47,8 +47,8 @@ def process(store: MemoryStore, seed: int) -> Cluster:
 
 
 def compute_watermark(cluster: Cluster) -> WatermarkResult:
-    fan_out = LocalFanOut(cluster.store, Inline())
-    return Pipeline(cluster, JournalSource(cluster, fan_out), ListingScan(fan_out)).run()
+    workers = LocalWorkers(cluster)
+    return Pipeline(cluster, JournalSource(cluster, workers), ListingScan(workers)).run()
 
 
 def sweep(cluster: Cluster) -> object:

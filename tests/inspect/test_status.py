@@ -13,7 +13,7 @@ from l0gc.collect.record import RunSummary, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError
 from l0gc.inspect.status import Garbage, status
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.storage.fan_out import LocalFanOut
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
@@ -40,8 +40,8 @@ def publish_m(cluster: Cluster) -> int:
 
 def scan_and_publish(cluster: Cluster) -> None:
     """As `l0gc compute-watermark` does."""
-    fan_out = LocalFanOut(cluster.store, cluster.parallel)
-    Pipeline(cluster, JournalSource(cluster, fan_out), ListingScan(fan_out)).run()
+    workers = LocalWorkers(cluster)
+    Pipeline(cluster, JournalSource(cluster, workers), ListingScan(workers)).run()
 
 
 def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "") -> None:

@@ -10,8 +10,8 @@ import pytest
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import Removal, run_id
-from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.parallel import Inline
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.listing import ListingScan
@@ -90,7 +90,7 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
 
     def run() -> None:
         with LastRun(cluster, "compute-watermark"):
-            scan = ListingScan(LocalFanOut(store, Inline(), READERS))
+            scan = ListingScan(LocalWorkers(cluster, READERS))
             results.append(Pipeline(cluster, JournalSource(cluster), scan).run())
 
     found = counted(store, run)

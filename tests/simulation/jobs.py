@@ -11,9 +11,8 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
-from l0gc.storage.fan_out import LocalFanOut
-from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
@@ -224,21 +223,21 @@ def topic_keeper(world: World, times: int) -> Body:
     return repeat(world, times, once)
 
 
-class _Executors(LocalFanOut):
+class _Executors(LocalWorkers[Cluster]):
     """Spark without Spark: it takes its time between its tasks."""
 
     def __init__(self, world: World, cluster: Cluster) -> None:
-        super().__init__(cluster.store, Inline(), 2)
-        self._world, self._store_of = world, cluster.store
+        super().__init__(cluster, 2)
+        self._world = world
 
-    def map(self, work: Callable[[ObjectStore, A], B], items: Sequence[A]) -> list[B]:
+    def map(self, work: Callable[[Cluster, A], B], parts: Sequence[A]) -> list[B]:
         done: list[B] = []
-        for item in items:
+        for part in parts:
             if self._world.thread is not None and not done:
                 _found_meanwhile(self._world)
             if self._world.thread is not None and self._world.random.random() < (0.2 if done else 0.5):
                 self._world.sleep(self._world.random.choice([2.0, 8.0, 32.0, 120.0]))
-            done.append(work(self._store_of, item))
+            done.append(work(self._place, part))
         return done
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from l0gc.errors import EpochRegressionError, StoreError, StoreUnreachableError
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.storage.fan_out import LocalFanOut
-from l0gc.storage.parallel import Inline
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
@@ -313,14 +312,14 @@ def test_a_topic_that_was_created_or_deleted_meanwhile_is_no_sign_of_an_old_back
     land(cluster, old, {0: 1})
     other = memory_cluster(store_of(cluster), seed=2, bootstrap=False)
 
-    class Meanwhile(LocalFanOut):
+    class Meanwhile(LocalWorkers[Cluster]):
         def map(self, work, items):  # type: ignore[no-untyped-def]
             new, _ = other.controller.create_topic("new", 1)
             land(other, new, {0: 1})
             other.controller.delete_topic("old")
             return super().map(work, items)
 
-    source = JournalSource(cluster, Meanwhile(cluster.store, Inline()))
+    source = JournalSource(cluster, Meanwhile(cluster))
     result = Pipeline(cluster, source).run()
     assert (result.watermark, result.cluster_epoch) == (old.revision - 1, old.revision)
 

@@ -14,9 +14,9 @@ import pytest
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
 from l0gc.spark.vacuum_job import SparkOrphans
-from l0gc.storage.fan_out import LocalFanOut
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.parallel import Inline
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.generated_l1 import ORPHANS, a_cluster
 
@@ -36,7 +36,7 @@ MOST_MIB = 24
 def test_a_scan_for_orphans(partitions: int, elsewhere: bool) -> None:
     cluster, store = a_cluster(partitions)
     options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=elsewhere)
-    spark = SparkOrphans(cluster, LocalFanOut(store, Inline(), slots=8)) if elsewhere else None
+    spark = SparkOrphans(cluster, LocalWorkers(cluster, slots=8)) if elsewhere else None
     store.requests.clear()
     gc.collect()
     tracemalloc.start()

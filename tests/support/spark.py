@@ -51,6 +51,8 @@ def commands_use(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("l0gc.api.engine.Engine.session", return_value=spark))
+        stack.enter_context(mock.patch("l0gc.api.engine.Engine._end_java"))
         for name in {module for module, _ in COMMANDS.values()}:
             if hasattr(importlib.import_module(name), "open_spark"):
                 stack.enter_context(mock.patch(f"{name}.open_spark", shared))

@@ -44,7 +44,6 @@ def on(cluster: Cluster) -> Iterator[None]:
     with (
         mock.patch.object(readers, "cluster_at", return_value=cluster),
         mock.patch.object(writers, "cluster_at", return_value=cluster),
-        mock.patch.object(readers, "journal_at", lambda place, number: cluster.journal(number)),
         mock.patch.object(readers, "ThreadPoolExecutor", _Pool),
         mock.patch.object(writers, "ThreadPoolExecutor", _Pool),
     ):

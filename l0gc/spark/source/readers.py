@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from l0gc.columns import scalar
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.events import event
-from l0gc.spark.handles import cluster_at, journal_at, unkept_journal
+from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.filters import Wanted
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import plan_batch
@@ -54,7 +54,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition, times: Times | None) -> Iterator[Any]:
     """The records of a slice, as Arrow batches of these columns."""
     assert isinstance(wanted, Slice)
-    journal, ranges, columns = journal_at(options.place, wanted.journal), wanted.ranges(), _arrow_schema(schema)
+    journal, ranges, columns = cluster_at(options.place).journal(wanted.journal), wanted.ranges(), _arrow_schema(schema)
     journal.catch_up()
     with ThreadPoolExecutor(_THREADS, "fetch") as pool:
         reader = OffsetReader(
@@ -118,7 +118,7 @@ class BatchReader(DataSourceReader):
             o.starting,
             o.ending,
             self._wanted,
-            partial(unkept_journal, cluster),
+            cluster.passing_journal,
             assigned=o.assigned,
             fail_on_data_loss=o.fail_on_data_loss,
         )

@@ -20,8 +20,8 @@ from typing import Final
 
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import PartitionId
-from l0gc.storage.fan_out import FanOut, LocalFanOut
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -48,9 +48,6 @@ _LOOK_AT: Final = 8
 
 DEFAULT_RULE: Final = MergeRule()
 
-Place = Callable[[ObjectStore, int], tuple[Cluster, JournalHandle]]
-"""Where a worker works: the cluster, and the handle on the journal of that number, given the worker's store."""
-
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -75,25 +72,9 @@ class MergePlan:
     total: MergeResult = field(default_factory=MergeResult)
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Who does the work of a run, and where each of them works."""
-
-    fan_out: FanOut
-    place: Place
-
-
-def in_process(cluster: Cluster) -> Workers:
-    """Threads of this process, which read a journal for their share of it, and forget it."""
-
-    def place(store: ObjectStore, journal: int) -> tuple[Cluster, JournalHandle]:
-        return cluster, _handle(cluster, journal)
-
-    return Workers(LocalFanOut(cluster.store, cluster.parallel, LOCAL_SLOTS), place)
-
-
-def _handle(cluster: Cluster, journal: int) -> JournalHandle:
-    return JournalHandle(journal, cluster.store, cluster.controller, cluster.runtime, parallel=cluster.parallel)
+def in_process(cluster: Cluster) -> LocalWorkers[Cluster]:
+    """Threads of this process."""
+    return LocalWorkers(cluster, LOCAL_SLOTS)
 
 
 def merge(
@@ -102,7 +83,7 @@ def merge(
     rule: MergeRule = DEFAULT_RULE,
     *,
     dry_run: bool = False,
-    workers: Workers | None = None,
+    workers: Workers[Cluster] | None = None,
 ) -> MergeResult:
     """Merge L1 objects once over, of one topic or of all.
 
@@ -130,7 +111,9 @@ def merge_due(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEFA
     def look(share: Share) -> bool:
         window = share.window
         try:
-            return any(is_due(t, share.rules[t.revision]) for t in topics_of(_handle(cluster, window.journal), window))
+            return any(
+                is_due(t, share.rules[t.revision]) for t in topics_of(cluster.passing_journal(window.journal), window)
+            )
         except CorruptObjectError:
             return True
 
@@ -143,13 +126,13 @@ def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) 
     return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
 
 
-def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Workers) -> MergePlan:
+def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Workers[Cluster]) -> MergePlan:
     """What there is to merge now; see `merge`."""
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
     shares = [s for s in shares if judged([s.window], unread)]
-    found = workers.fan_out.map(functools.partial(_plan_share, workers.place), shares)
+    found = workers.map(_plan_share, shares)
     plan = MergePlan(list(zip(shares, found, strict=True)))
     plan.total.errors += unread.values()
     for result in found:
@@ -161,7 +144,7 @@ def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Wo
 def run_merge(
     cluster: Cluster,
     plan: MergePlan,
-    workers: Workers,
+    workers: Workers[Cluster],
     progress: Callable[[MergeResult], None] = lambda result: None,
 ) -> MergeResult:
     """Merge what was planned, and is still there.
@@ -174,11 +157,11 @@ def run_merge(
     """
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors))
-    slots = workers.fan_out.slots
+    slots = workers.slots
     shares = [share for whole, planned in plan.journals for share in _cut(whole, planned, slots)]
     for at in range(0, len(shares), slots):
         progress(result)
-        for done in workers.fan_out.map(functools.partial(_merge_share, workers.place), shares[at : at + slots]):
+        for done in workers.map(_merge_share, shares[at : at + slots]):
             result.add(done)
     result.errors = list(dict.fromkeys(result.errors))  # what is damaged was found when it was planned, too
     result.seconds = plan.total.seconds + cluster.runtime.clock.monotonic() - began
@@ -195,12 +178,12 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 # -- what a worker does -------------------------------------------------------------------------------------------------
 
 
-def _plan_share(place: Place, store: ObjectStore, share: Share) -> MergeResult:
+def _plan_share(cluster: Cluster, share: Share) -> MergeResult:
     """What there is to merge in a share; what is wrong there is among the errors."""
     result = MergeResult()
     partitions: set[tuple[int, int]] = set()
     try:
-        cluster, handle = place(store, share.window.journal)
+        handle = cluster.passing_journal(share.window.journal)
         for m in _merges(cluster.store, handle, share, result.errors):
             result.count(m, m.bytes)
             partitions.add((m.revision, m.partition))
@@ -210,9 +193,9 @@ def _plan_share(place: Place, store: ObjectStore, share: Share) -> MergeResult:
     return result
 
 
-def _merge_share(place: Place, store: ObjectStore, share: Share) -> MergeResult:
+def _merge_share(cluster: Cluster, share: Share) -> MergeResult:
     """Merge a share, round by round."""
-    cluster, handle = place(store, share.window.journal)
+    handle = cluster.passing_journal(share.window.journal)
     result = MergeResult()
     topics = {revision: wanted.name for revision, wanted in share.window.topics.items()}
     merged: set[tuple[int, int]] = set()

@@ -341,7 +341,7 @@ def test_a_topic_that_a_restored_controller_log_confuses_with_another_is_left_as
     windows = windows_of(a.controller.snapshot(), None)
     windows[0].topics[topic.revision] = windows[0].topics[topic.revision]._replace(topic_id="another")  # type: ignore[index]
     share = runs.Share(windows[0], {topic.revision: MergeRule()})
-    assert runs._merge_share(runs.in_process(a).place, a.store, share).objects_before == 0
+    assert runs._merge_share(a, share).objects_before == 0
 
 
 def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged_and_gone() -> None:

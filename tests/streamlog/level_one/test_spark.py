@@ -170,9 +170,10 @@ def small_objects(cluster: Cluster) -> None:
 
 
 def merge_on(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> MergeResult:
-    from l0gc.spark.merge_job import on_spark
+    from l0gc.spark.handles import ClusterAddress
+    from l0gc.spark.workers import SparkWorkers
 
-    return merge(cluster, workers=on_spark(spark, bucket))
+    return merge(cluster, workers=SparkWorkers(spark, ClusterAddress(bucket)))
 
 
 def test_executors_merge_what_small_objects_there_are(
@@ -211,9 +212,9 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
             raise RuntimeError("the executor dies before the commit")
         return written
 
-    def failing_later(place, store, share):  # type: ignore[no-untyped-def]
+    def failing_later(cluster, share):  # type: ignore[no-untyped-def]
         with mock.patch.object(runs, "rewrite", failing):
-            result = merge_share(place, store, share)
+            result = merge_share(cluster, share)
         if attempt() == 0:
             raise RuntimeError("the executor dies after the commit")
         return result

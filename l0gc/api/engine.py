@@ -1,0 +1,195 @@
+"""Where the work of a call runs: in this process, or on a Spark session, which the first work that needs it starts.
+
+One rule decides for every command: what the user says; else Spark, if the work is worth its start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from l0gc.errors import UsageError
+from l0gc.events import Progress, event, quiet
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from l0gc.storage.workers import AUTO, LOCAL, SPARK, LocalWorkers, Workers
+from l0gc.streamlog.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How large a piece of work is, and from which size on Spark is worth its start.
+
+    Attributes:
+        size: reads how large it is, when that decides; -1 if nobody knows.
+        on_cluster: from this size on it goes to a Spark cluster, if one is given.
+        here: from this size on it goes to Spark on this machine's cores, if Java is there; None for never.
+        unit: what is counted, for the sentence that says why: `objects eligible at the last scan`.
+        limits: the options that only one process can keep, as the sentence that refuses Spark says it; empty without.
+    """
+
+    size: Callable[[], int]
+    unit: str
+    on_cluster: int = 0
+    here: int | None = None
+    limits: str = ""
+
+
+def choose(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, str]:
+    """LOCAL or SPARK, and why.
+
+    Args:
+        cluster: whether a Spark cluster is given.
+        java: whether Spark could start on this machine.
+
+    Raises:
+        UsageError: Spark is wanted for what needs one process.
+    """
+    if wanted == SPARK and work.limits:
+        raise UsageError(f"{work.limits} need one process: use --engine local")
+    if wanted != AUTO:
+        return wanted, "--engine"
+    least = work.on_cluster if cluster else work.here
+    if least is None:
+        return LOCAL, "no Spark cluster is given (--master)"
+    if work.limits:
+        return LOCAL, f"{work.limits} need one process"
+    if not cluster and not java:
+        return LOCAL, "Spark needs Java, which is not here"
+    if least == 0:
+        return SPARK, "a Spark cluster is given (--master)"
+    size = work.size()
+    if size < 0:
+        return LOCAL, f"nobody counted the {work.unit}"
+    many = size >= least
+    return (SPARK if many else LOCAL), f"{size:,} {work.unit}, {'at least' if many else 'fewer than'} {least:,}"
+
+
+class Engine:
+    """What does the work of a call. Use it in a `with` block, which ends a session that was started in it.
+
+    Args:
+        wanted: `local`, `spark`, or `auto` for whichever suits the work.
+        spark: a session to use; by default one is started when it is needed.
+        master: the Spark cluster; by default this machine's cores.
+        conf: Spark settings for a session that is started.
+        send_credentials: whether a cluster's executors get the driver's credentials; by default unless it has a role's.
+        app: what the session is called.
+        verbose: let Spark log warnings.
+    """
+
+    def __init__(
+        self,
+        wanted: str = AUTO,
+        *,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        send_credentials: bool | None = None,
+        app: str = "l0gc",
+        verbose: bool = False,
+    ) -> None:
+        self._wanted, self._given, self._master = wanted, spark, master
+        self._conf, self._send, self._app, self._verbose = dict(conf or {}), send_credentials, app, verbose
+        self._started: SparkSession | None = None
+        self._ready = False
+
+    @classmethod
+    def of(cls, spark: SparkSession | Engine | None) -> Engine:
+        """What a method of the library is given: an engine, a session that is to do the work, or None for this process."""
+        if isinstance(spark, Engine):
+            return spark
+        return cls(LOCAL) if spark is None else cls(SPARK, spark=spark)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if self._started is None:
+            return
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._end_java()
+            return
+        from l0gc.spark.session import stop
+
+        stop(self._started)
+        self._started = None
+
+    def choose(self, work: Work) -> tuple[str, str]:
+        """LOCAL or SPARK for a piece of work, and why; see `choose`."""
+        cluster = self._master is not None and not self._master.startswith("local")
+        return choose(self._wanted, cluster=cluster, java=_has_java(), work=work)
+
+    @contextmanager
+    def workers(
+        self, cluster: Cluster, config: StoreConfig, engine: str, progress: Progress = quiet
+    ) -> Iterator[Workers[Cluster]]:
+        """Those who do the work.
+
+        Args:
+            config: where the bucket is.
+            engine: what `choose` said.
+            progress: is told what they do.
+
+        Raises:
+            What starting a session raises, see `spark.session.get_session` and `spark.ship.make_ready`.
+        """
+        if engine == LOCAL:
+            yield LocalWorkers(cluster, progress=progress)
+            return
+        try:
+            spark = self.session(config, progress)
+            from l0gc.spark.handles import ClusterAddress
+            from l0gc.spark.remote import telling_causes
+            from l0gc.spark.workers import SparkWorkers
+
+            with telling_causes():
+                yield SparkWorkers(spark, ClusterAddress(config), progress)
+        except KeyboardInterrupt:
+            self._end_java()  # its jobs are cut off, and no word more is exchanged with it
+            raise
+
+    def session(self, config: StoreConfig, progress: Progress = quiet) -> SparkSession:
+        """The session, started and fit for l0gc."""
+        spark = self._given or self._started
+        if spark is None:
+            from l0gc.spark.session import get_session
+
+            progress("starting Spark")
+            began = time.monotonic()
+            spark = get_session(self._app, master=self._master, conf=self._conf, verbose=self._verbose)
+            self._started = spark
+            seconds = round(time.monotonic() - began, 3)
+            _log.info("Spark started after %.1f s", seconds, extra=event("spark_started", seconds=seconds))
+        if not self._ready:
+            from l0gc.spark.credentials import for_executors
+            from l0gc.spark.ship import make_ready
+
+            make_ready(spark, lambda: for_executors(S3Store(config), self._send))
+            self._ready = True
+        progress("")
+        return spark
+
+    def _end_java(self) -> None:
+        if self._given is None:
+            from l0gc.spark.gateway import end_java
+
+            end_java()
+            self._started = None
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None

@@ -1,0 +1,124 @@
+"""Work on the executors of a Spark session: the same functions that `storage/workers.py` runs in this process.
+
+Parts go out and results come back as Python pickles them, by plain RDDs: a data frame would bring the same, but Java loads
+and compiles for two seconds what makes plans of those. Where results are large, executors merge them first. A task may run
+twice, or its executor die: work is such that this does no harm.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from l0gc.events import Progress, quiet
+from l0gc.spark.handles import ClusterAddress, cluster_at
+from l0gc.spark.remote import JOB_ERRORS, cause_of
+from l0gc.storage.workers import SPARK, Stage
+from l0gc.streamlog.cluster import Cluster
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+TASKS_PER_CORE: Final = 4
+"""More tasks than cores, so that a slow one does not hold up the rest; and not so many that starting them counts."""
+_FEW: Final = 16
+"""Of so many results, the driver merges all: a shuffle takes longer on a small bucket than the rest of the job."""
+_LOOK_EVERY_S: Final = 1.0
+
+
+class SparkWorkers:
+    """Does it on the executors of a session.
+
+    Args:
+        address: where the bucket is, as the executors see it.
+        progress: is told what was said last every second, and how many of how many tasks have ended, by Spark's own count.
+    """
+
+    engine: Final = SPARK
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        address: ClusterAddress,
+        progress: Progress = quiet,
+    ) -> None:
+        self._context, self._address, self._progress = spark.sparkContext, address, progress
+        self._said = ""
+        self._cancelled = threading.Event()
+        self.cores = self._context.defaultParallelism
+        self.slots = self.cores * TASKS_PER_CORE
+
+    def map(self, work: Callable[[Cluster, A], B], parts: Sequence[A]) -> list[B]:
+        if not parts:
+            return []
+        with self._job():
+            return self._sent(parts).map(functools.partial(_at_place, self._address, work)).collect()
+
+    def reduce(self, work: Callable[[Cluster, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
+        if len(parts) <= _FEW:
+            done = self.map(work, parts)
+            return functools.reduce(merge, done) if done else None
+        with self._job():
+            # In two steps: the driver merges about as many results as the square root of the tasks.
+            return self._sent(parts).map(functools.partial(_at_place, self._address, work)).treeReduce(merge)
+
+    def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
+        items: RDD[Any] = self._context.parallelize(parts, max(1, min(len(parts), stages[0].tasks)))
+        for i, stage in enumerate(stages):
+            if i:
+                items = items.partitionBy(stage.tasks, _itself).values()
+            items = items.mapPartitions(functools.partial(_at_place, self._address, stage.work))
+        with self._job():
+            return items.collect()
+
+    def say(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
+        self._said = text
+        self._progress(text)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        self._context.cancelAllJobs()
+
+    def _sent(self, parts: Sequence[A]) -> RDD[A]:
+        return self._context.parallelize(parts, min(len(parts), self.slots))
+
+    @contextmanager
+    def _job(self) -> Iterator[None]:
+        """Around a job: its progress is told, and what its tasks raise is raised as what it is."""
+        ended = threading.Event()
+
+        def follow() -> None:
+            tracker = self._context.statusTracker()
+            while not ended.wait(_LOOK_EVERY_S):
+                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
+                    if self._cancelled.is_set():
+                        self._context.cancelAllJobs()  # again: the job may have begun after the first time
+                    found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                    active = [s for s in found if s is not None]
+                    if active and not ended.is_set():
+                        done, total = sum(s.numCompletedTasks for s in active), sum(s.numTasks for s in active)
+                        self._progress(self._said, done=done, total=total)
+
+        thread = threading.Thread(target=follow, name="l0gc-tasks", daemon=True)
+        thread.start()
+        try:
+            yield
+        except JOB_ERRORS as e:
+            raise cause_of(e) from e
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _itself(task: int) -> int:
+    return task
+
+
+def _at_place(address: ClusterAddress, work: Callable[[Cluster, Any], B], part: Any) -> B:
+    return work(cluster_at(address), part)
