@@ -86,7 +86,7 @@ class Engine:
         master: the Spark cluster; by default this machine's cores.
         conf: Spark settings for a session that is started.
         send_credentials: whether a cluster's executors get the driver's credentials; by default unless it has a role's.
-        app: what the session is called.
+        app: what a session that is started is called, after `l0gc`.
         verbose: let Spark log warnings.
     """
 
@@ -98,7 +98,7 @@ class Engine:
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
         send_credentials: bool | None = None,
-        app: str = "l0gc",
+        app: str = "library",
         verbose: bool = False,
     ) -> None:
         self._wanted, self._given, self._master = wanted, spark, master

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from l0gc.api.engine import Engine
 from l0gc.cli.options import store_config
 from l0gc.cli.progress import Advance, say
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.settings import Settings
+from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +53,48 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
+
+
+def engine_options(where: str = "Where it runs") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give `command`, whose first argument is the settings, the options that say where its work runs.
+
+    It gets them as one `Engine`, `engine`, whose session ends with the command.
+
+    Args:
+        where: how the help of `--engine` begins.
+    """
+    choice = click.option(
+        "--engine", type=click.Choice([AUTO, LOCAL, SPARK]), default=AUTO, show_default=True,
+        help=f"{where}: auto takes this process for small work, and then needs no Java.",
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(
+            settings: Settings,
+            *args: Any,
+            engine: str,
+            master: str | None,
+            conf: tuple[str, ...],
+            send_credentials: bool | None,
+            **kwargs: Any,
+        ) -> Any:
+            name = click.get_current_context().command_path.split(" ", 1)[-1]
+            with Engine(
+                engine,
+                master=master,
+                conf=_pairs(conf),
+                send_credentials=send_credentials,
+                app=name,
+                verbose=settings.verbose > 1,
+            ) as chosen:
+                return command(settings, *args, engine=chosen, **kwargs)
+
+        for option in reversed([choice, *_OPTIONS]):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
 
 
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
