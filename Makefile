@@ -73,9 +73,9 @@ java:
 $(VENV)/.dev: pyproject.toml
 	@.ci/venv $(VENV) "$(PYTHON)"
 	@echo "Installing l0gc and its development tools into $(VENV) (a minute or two)"
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev,docs,server]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	@$(PIP) --editable '.[dev,bench]'
+	@$(PIP) --editable '.[dev,docs,server,bench]'
 	@touch $@

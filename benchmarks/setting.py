@@ -42,7 +42,7 @@ class Setting:
         found = str(beside) if beside.is_file() else shutil.which(name)
         if found is None:
             raise BenchmarkFailedError(
-                f"there is no {name}; install l0gc with its extra: pip install 'l0gc[dev,bench]'"
+                f"there is no {name}; install l0gc with its extra: pip install 'l0gc[server,bench]'"
             )
         return found
 
