@@ -169,6 +169,13 @@ DELETERS = {"Deleter", "Remover"}
 REMOVALS = {"spark/vacuum_job.py"}
 """Who may use a class of `collect/` that deletes, outside of it: a vacuum's executors."""
 
+SHARED_NAMES = {
+    "Cluster": "the library's, and the handles that it and the commands work with",
+    "Engine": "where a round of reconcile runs: goes with the last caller of it",
+    "Place": "where the frames of verify are read: goes with the frames",
+}
+"""Names of two classes, and why."""
+
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
 PURE = [
     "epoch.py",
@@ -415,6 +422,16 @@ def test_a_deletion_elsewhere_is_found() -> None:
         "remove = c.store.history.delete",
     ):
         assert len(_deletions(ast.parse(code))) == 1
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """Nested and private classes count, too."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in _modules():
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(_name(path))
+    assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_NAMES} == {}
 
 
 def test_only_the_command_line_prints() -> None:

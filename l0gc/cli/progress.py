@@ -23,7 +23,7 @@ _WIDE: Final = 110
 """From so many columns on a bar fits next to the text."""
 
 
-class Advance(Protocol):
+class Display(Protocol):
     """Tells a progress display what is done, and of how much; `fields` are for who reads the log."""
 
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None: ...
@@ -75,7 +75,7 @@ class Newest:
         note(f"{self._title}: {text}" if text else self._title, "progress", **fields)
 
 
-_current: ContextVar[Advance | None] = ContextVar("current", default=None)
+_current: ContextVar[Display | None] = ContextVar("current", default=None)
 
 
 def say(text: str) -> None:
@@ -86,7 +86,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def following(title: str) -> Iterator[Advance]:
+def following(title: str) -> Iterator[Display]:
     """A line on stderr, which is a terminal, as wide as that is; it is gone afterwards."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -115,7 +115,7 @@ def following(title: str) -> Iterator[Advance]:
 
 
 @contextmanager
-def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Advance]:
+def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Display]:
     """A note every minute with what was said last, however long ago that is.
 
     Args:
@@ -141,7 +141,7 @@ def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] 
 
 
 @contextmanager
-def _as_current(show: Advance) -> Iterator[None]:
+def _as_current(show: Display) -> Iterator[None]:
     token = _current.set(show)
     try:
         yield

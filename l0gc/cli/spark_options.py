@@ -13,7 +13,7 @@ import click
 
 from l0gc.api.engine import Engine
 from l0gc.cli.options import store_config
-from l0gc.cli.progress import Advance, say
+from l0gc.cli.progress import Display, say
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.settings import Settings
@@ -125,7 +125,7 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
 
 
 @contextmanager
-def telling_tasks(spark: SparkSession, show: Advance) -> Iterator[Callable[[str], None]]:
+def telling_tasks(spark: SparkSession, show: Display) -> Iterator[Callable[[str], None]]:
     """Text passed to the yielded function is shown with the share of Spark's tasks that are done."""
     from l0gc.spark.tasks import following_tasks
 

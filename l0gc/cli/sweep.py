@@ -18,7 +18,7 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.object_lines import ObjectLines
 from l0gc.cli.options import FILE, common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.cli.progress import Advance
+from l0gc.cli.progress import Display
 from l0gc.cli.run_options import removal_options
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
@@ -26,7 +26,7 @@ from l0gc.cli.sweep_text import data_of, lines_of
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
 from l0gc.collect.plan import Removal, choose_engine, run_id
-from l0gc.collect.sweeper import Progress
+from l0gc.collect.sweeper import SweepProgress
 from l0gc.errors import StoppedError, UsageError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
@@ -203,10 +203,10 @@ def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
             out.measure(data_of(sweep.result, "") | more)
 
 
-def _reporter(show: Advance) -> Callable[[Progress], None]:
+def _reporter(show: Display) -> Callable[[SweepProgress], None]:
     """Shows what is deleted, request by request, of what the last scan saw as eligible."""
 
-    def report(p: Progress) -> None:
+    def report(p: SweepProgress) -> None:
         text = f"{p.deleted:,} deleted, {size(p.bytes)}, shard {p.shard}"
         if p.expected >= p.deleted:
             text = f"{p.deleted:,} of {count(p.expected, 'object')} deleted, {size(p.bytes)}, shard {p.shard}"
@@ -219,7 +219,7 @@ def _reporter(show: Advance) -> Callable[[Progress], None]:
     return report
 
 
-def _task_reporter(show: Advance) -> Callable[[int, int], None]:
+def _task_reporter(show: Display) -> Callable[[int, int], None]:
     """The same for a sweep on Spark, whose executors report what they have deleted when a task ends."""
     return lambda done, total: show(f"{done} of {count(total, 'range')} of shards", done=done, total=total)
 

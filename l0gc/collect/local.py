@@ -14,7 +14,7 @@ from l0gc.collect.record_places import sink_of
 from l0gc.collect.remover import Tally
 from l0gc.collect.run_end import ending
 from l0gc.collect.scan import Deletable
-from l0gc.collect.sweeper import Progress, Sweeper
+from l0gc.collect.sweeper import Sweeper, SweepProgress
 from l0gc.collect.uploads import UploadsResult, abort_uploads
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError, SafetyError
@@ -147,7 +147,7 @@ class LocalSweep:
         cluster: ClusterHandle,
         wanted: Removal | None = None,
         *,
-        progress: Callable[[Progress], None] = lambda progress: None,
+        progress: Callable[[SweepProgress], None] = lambda progress: None,
         gone: Callable[[Sequence[Deletable]], None] = lambda objects: None,
     ) -> None:
         self._cluster = cluster

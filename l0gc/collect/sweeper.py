@@ -22,7 +22,7 @@ from l0gc.storage.parallel import Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SweepProgress:
     """Where a run is; `expected` is what the last scan saw as eligible, -1 without one."""
 
     expected: int
@@ -53,7 +53,7 @@ class Sweeper:
         records: RecordSink | None,
         stop: threading.Event | None = None,
         pacer: Pacer | None = None,
-        progress: Callable[[Progress], None] = lambda progress: None,
+        progress: Callable[[SweepProgress], None] = lambda progress: None,
         gone: Callable[[Sequence[Deletable]], None] = lambda objects: None,
     ) -> None:
         self._store, self._plan = store, plan
@@ -143,7 +143,7 @@ class Sweeper:
     def _report(self) -> None:
         remover = self._remover
         with remover.lock:
-            progress = Progress(
+            progress = SweepProgress(
                 self._plan.expected,
                 remover.shown,
                 remover.shown_bytes,

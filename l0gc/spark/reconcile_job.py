@@ -34,7 +34,7 @@ from l0gc.streamlog.level_one.reconcile import (
     run_rounds,
     still_needed,
 )
-from l0gc.streamlog.level_one.write import Written, write_l1
+from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 
 _TASKS_PER_CORE: Final = 4
 """At the most, of those that go through the journals."""
@@ -158,7 +158,7 @@ class _Tasks:
                 faults.append(what)
             else:
                 parts.setdefault((journal, what[0]), []).append(what[1])
-        written = Written({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults)
+        written = WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults)
         journals = {journal for journal, _ in parts} | {f.journal for f in faults}
         for take in self.round.takes:
             if (journal := take.window.journal) in journals:

@@ -68,14 +68,14 @@ class ExecutorsUnfitError(L0gcError):
     """The executors' Python cannot run l0gc, or no executor exists."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class WorkerCheck(msgspec.Struct, frozen=True):
     """What one Python worker has: the version of each package or None, and what kept l0gc from being imported."""
 
     versions: Mapping[str, str | None]
     problem: str = ""
 
 
-_LOOK: Final = json_decoder(Look)
+_LOOK: Final = json_decoder(WorkerCheck)
 
 
 def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]) -> None:
@@ -132,7 +132,7 @@ def package_zip() -> Path | None:
     return path
 
 
-def unfit(driver: Mapping[str, str], looks: Iterable[Look]) -> str:
+def unfit(driver: Mapping[str, str], looks: Iterable[WorkerCheck]) -> str:
     """What keeps these workers from doing the driver's work, in one sentence; empty if nothing does."""
     for look in looks:
         missing = sorted(name for name in driver if look.versions.get(name) is None)
@@ -151,7 +151,7 @@ def _major(version: str) -> str:
     return version.partition(".")[0]
 
 
-def _looks(spark: SparkSession) -> list[Look]:
+def _looks(spark: SparkSession) -> list[WorkerCheck]:
     """What the workers have that take these tasks; a cluster's executors have one Python, as a rule."""
     sc = spark.sparkContext
     slots = sc.defaultParallelism

@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from l0gc.errors import CorruptObjectError
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, Topics, l1_ranges
+from l0gc.inspect.verify.basis import Basis, KnownTopics, l1_ranges
 from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.rules import Placed, check_journal, of_object, placed
 from l0gc.keys import PartitionId, journal_log, parse_level_one
@@ -153,7 +153,7 @@ def _rows_of(place: Place, journal: int) -> Iterator[pa.RecordBatch]:
             return
         for suspects in in_chunks(check_journal(copy, place.basis)):
             yield suspect_rows(suspects)
-        for p in placed(copy, Topics(place.basis)):
+        for p in placed(copy, KnownTopics(place.basis)):
             yield from _object_rows(journal, p, deep=place.deep)
             yield from _l1_rows(journal, p, p.state.l1)
             yield from _index_rows(place.store, journal, p, threads)
@@ -237,7 +237,7 @@ def l1_listing(spark: SparkSession, place: Place) -> DataFrame:
 def _listed(place: Place, ranges: Sequence[tuple[str, str, str]]) -> Iterator[tuple[Any, ...]]:
     from l0gc.inspect.verify.reading import scan_between
 
-    store, topics = place.store, Topics(place.basis)
+    store, topics = place.store, KnownTopics(place.basis)
     for folder, start, stop in ranges:
         for page in scan_between(store, folder, start, stop):
             for key, size, modified in zip(page.keys, page.sizes, page.modified_ms, strict=True):

@@ -71,22 +71,22 @@ class ListingScan:
         return total
 
 
-class _Part(msgspec.Struct):
+class _RangesRead(msgspec.Struct):
     """What was read of some ranges, and what is left of them."""
 
     histogram: Histogram
     rests: list[KeyRange]
 
 
-def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> _Part:
+def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> _RangesRead:
     histogram = Histogram()
     reader = RangeReader(place.store, layout, keys, pages)
     for page in reader.read():
         histogram.add_page(layout, page)
-    return _Part(histogram, [reader.rest] if reader.rest is not None else [])
+    return _RangesRead(histogram, [reader.rest] if reader.rest is not None else [])
 
 
-def _merged(a: _Part, b: _Part) -> _Part:
+def _merged(a: _RangesRead, b: _RangesRead) -> _RangesRead:
     a.histogram.add(b.histogram)
     a.rests += b.rests
     return a

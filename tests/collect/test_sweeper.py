@@ -19,7 +19,7 @@ from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
-from l0gc.collect.sweeper import Progress, Sweeper
+from l0gc.collect.sweeper import Sweeper, SweepProgress
 from l0gc.errors import StoreError
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Inline, Threads
@@ -310,7 +310,7 @@ def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster()
     store_of(cluster).page_size = 5
-    progress: list[Progress] = []
+    progress: list[SweepProgress] = []
     result = LocalSweep(cluster, progress=progress.append).run(Inline(), 1)
     assert [p.deleted for p in progress] == sorted(p.deleted for p in progress)
     assert (progress[-1].deleted, progress[-1].bytes) == (result.deleted, result.tally.bytes)

@@ -25,7 +25,7 @@ from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import Local, reconcile, run_rounds
-from l0gc.streamlog.level_one.write import Written
+from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
@@ -38,7 +38,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-Rounds = list[tuple[Round, Written]]
+Rounds = list[tuple[Round, WrittenL1]]
 """Rounds of reconcilers whose L1 objects are durable; each may be committed any number of times, by whomever."""
 
 
@@ -50,7 +50,7 @@ class _Repeating(Local):
         self.cluster = cluster
         self._world, self._rounds = world, rounds
 
-    def commit(self, r: Round, written: Written) -> list[Committed]:
+    def commit(self, r: Round, written: WrittenL1) -> list[Committed]:
         self._rounds.append((r, written))
         done = super().commit(r, written)
         if self._world.random.random() < 0.3:
@@ -59,7 +59,7 @@ class _Repeating(Local):
         return done
 
 
-def commit_again(world: World, cluster: Cluster, r: Round, written: Written) -> list[Committed]:
+def commit_again(world: World, cluster: Cluster, r: Round, written: WrittenL1) -> list[Committed]:
     """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
     before = _what_landed(world, r, written)
     done = Local(cluster).commit(r, written)
@@ -74,7 +74,7 @@ def commit_again(world: World, cluster: Cluster, r: Round, written: Written) -> 
     return done
 
 
-def _what_landed(world: World, r: Round, written: Written) -> dict[tuple[int, int, int], bool]:
+def _what_landed(world: World, r: Round, written: WrittenL1) -> dict[tuple[int, int, int], bool]:
     """The partitions of a round, as (journal, revision, partition), that a commit has landed of; whether its journal still
     names one of the objects, or has dropped it by itself."""
     landed: dict[tuple[int, int, int], bool] = {}

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from l0gc.spark.ship import MODULES, Look, package_zip, unfit, why
+from l0gc.spark.ship import MODULES, WorkerCheck, package_zip, unfit, why
 
 ROOT = Path(__file__).parents[2]
 HERE = {"boto3": "1.44.5", "obstore": "0.12.1", "pyarrow": "24.0.0"}
-FIT = Look(dict(HERE))
+FIT = WorkerCheck(dict(HERE))
 DRIVER_ONLY = {"click", "jinja2", "prometheus-client", "pyspark", "rich"}
 
 
@@ -56,18 +56,18 @@ def test_all_that_l0gc_requires_is_checked_but_what_the_driver_alone_needs() -> 
 
 
 def test_workers_like_the_driver_are_fit_also_with_other_minor_versions() -> None:
-    assert unfit(HERE, [FIT, Look(HERE | {"boto3": "1.40.0"})]) == ""
+    assert unfit(HERE, [FIT, WorkerCheck(HERE | {"boto3": "1.40.0"})]) == ""
 
 
 @pytest.mark.parametrize(
     ("worker", "reason"),
     [
-        (Look(HERE | {"pyarrow": None, "boto3": None}), "lacks boto3, pyarrow: install"),
-        (Look(HERE | {"pyarrow": "21.0.0"}), "has pyarrow 21.0.0 (here 24.0.0): install"),
-        (Look(dict(HERE), "No module named 'l0gc'"), "cannot import l0gc (No module named 'l0gc'): install"),
+        (WorkerCheck(HERE | {"pyarrow": None, "boto3": None}), "lacks boto3, pyarrow: install"),
+        (WorkerCheck(HERE | {"pyarrow": "21.0.0"}), "has pyarrow 21.0.0 (here 24.0.0): install"),
+        (WorkerCheck(dict(HERE), "No module named 'l0gc'"), "cannot import l0gc (No module named 'l0gc'): install"),
     ],
 )
-def test_one_unfit_worker_is_enough_to_say_so(worker: Look, reason: str) -> None:
+def test_one_unfit_worker_is_enough_to_say_so(worker: WorkerCheck, reason: str) -> None:
     said = unfit(HERE, [FIT, worker])
     assert reason in said
     assert "spark.pyspark.python" in said

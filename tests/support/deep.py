@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.inspect.verify.basis import Topics, basis_of
+from l0gc.inspect.verify.basis import KnownTopics, basis_of
 from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_journal
 from l0gc.inspect.verify.rules import Placed, check_journal, needed_end, placed
 from l0gc.streamlog.cluster import Cluster
@@ -26,7 +26,7 @@ def deep_findings(cluster: Cluster) -> list[str]:
     for journal in range(state.journals):
         copy = read_journal(store, runtime, journal, deep=True)
         found += [str(s) for s in check_journal(copy, basis)]
-        for p in placed(copy, Topics(basis)):
+        for p in placed(copy, KnownTopics(basis)):
             found += _objects(cluster, p)
             found += _l1(cluster, p)
     return found

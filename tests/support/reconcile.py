@@ -16,7 +16,7 @@ from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Round, choose, make_round
-from l0gc.streamlog.level_one.write import Written
+from l0gc.streamlog.level_one.write import WrittenL1
 
 Records = Mapping[int, Sequence[bytes]]
 """The values of each partition's records."""
@@ -74,7 +74,7 @@ class Begun:
 
     cluster: Cluster
     round: Round
-    written: Written
+    written: WrittenL1
 
     def commit(self) -> list[Committed]:
         return runs.Local(self.cluster).commit(self.round, self.written)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from l0gc.spark.source import readers, writers
-from l0gc.spark.source.commit import Committed
+from l0gc.spark.source.commit import SinkCommit
 from l0gc.spark.source.options import write_options
 from l0gc.spark.source.readers import BatchReader, StreamReader
 from l0gc.spark.source.source import SCHEMA, L0gcDataSource
@@ -118,7 +118,7 @@ def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options
 
 def commit(
     cluster: Cluster, messages: Sequence[Staged | None], batch: int, *, names_topics: bool = False, **options: str
-) -> Committed:
+) -> SinkCommit:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
     return writers.committed(cluster, replace(chosen, names_topics=names_topics), messages, batch)

@@ -10,7 +10,7 @@ from l0gc.errors import NotInitialisedError, SafetyError
 from l0gc.formatting import count
 from l0gc.inspect.doctor.checkup import FAILURE, Check, ok, warning
 from l0gc.inspect.journals import Journals, read_journals
-from l0gc.inspect.verify.basis import Topics, basis_of
+from l0gc.inspect.verify.basis import KnownTopics, basis_of
 from l0gc.inspect.verify.findings import KINDS, TOPIC_MISPLACED, TOPIC_UNKNOWN
 from l0gc.inspect.verify.rules import check_places
 from l0gc.streamlog.cluster import Cluster
@@ -68,7 +68,7 @@ def _journals(handles: Cluster, state: ControllerState) -> Iterator[Check]:
 
 
 def _placement(journals: Journals, state: ControllerState) -> Iterator[Check]:
-    topics = Topics(basis_of(state, NO_WATERMARK, 0))
+    topics = KnownTopics(basis_of(state, NO_WATERMARK, 0))
     wrong = [
         s
         for r in journals.readings

@@ -37,7 +37,7 @@ _STEPS: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     """A place on an axis. `anchor` is SVG's text-anchor; every other tick is `minor`: a phone has no room for it."""
 
     at: float
@@ -73,11 +73,11 @@ class Chart:
     """`label` says what is shown, for those who cannot see it; `line` is where M stands."""
 
     label: str
-    y_ticks: list[Tick]
-    x_ticks: list[Tick]
+    y_ticks: list[AxisTick]
+    x_ticks: list[AxisTick]
     bars: list[Bar] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
-    line: Tick | None = None
+    line: AxisTick | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,20 @@ def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
 
 def height_scale(
     values: Sequence[float], label: Callable[[int], str], *, binary: bool = False
-) -> tuple[Scale, list[Tick]]:
+) -> tuple[Scale, list[AxisTick]]:
     """A scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
     top = max(values, default=0)
     step = nice_step(top, binary=binary)
     steps = max(1, math.ceil(top / step))
     scale = Scale(0, steps * step)
-    return scale, [Tick(100 - scale.at(n * step), label(n * step), "end") for n in range(steps + 1)]
+    return scale, [AxisTick(100 - scale.at(n * step), label(n * step), "end") for n in range(steps + 1)]
 
 
-def _placed(places: Sequence[tuple[float, str]]) -> list[Tick]:
+def _placed(places: Sequence[tuple[float, str]]) -> list[AxisTick]:
     """Labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
     return [
-        Tick(at, label, _anchor(at, _CHARACTER * len(label)), minor=bool(i % 2)) for i, (at, label) in enumerate(places)
+        AxisTick(at, label, _anchor(at, _CHARACTER * len(label)), minor=bool(i % 2))
+        for i, (at, label) in enumerate(places)
     ]
 
 
@@ -149,16 +150,16 @@ def epochs_chart(
     return Chart("L0 objects at each epoch", y_ticks, x_ticks, bars=marks, line=_m_line(across, low, high, watermark))
 
 
-def _m_line(across: Scale, low: int, high: int, watermark: int) -> Tick:
+def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
     """M is behind its own epoch. Where the chart does not reach that far, it is at the edge, with an arrow."""
     if watermark < 0:
-        return Tick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
+        return AxisTick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
     at = across.at(watermark + 1)
     if watermark + 1 < low:
-        return Tick(at, f"\N{LEFTWARDS ARROW} M = {watermark}", "start")
+        return AxisTick(at, f"\N{LEFTWARDS ARROW} M = {watermark}", "start")
     if watermark > high:
-        return Tick(at, f"M = {watermark} \N{RIGHTWARDS ARROW}", "end")
-    return Tick(at, f"M = {watermark}", "start" if at < 50 else "end")
+        return AxisTick(at, f"M = {watermark} \N{RIGHTWARDS ARROW}", "end")
+    return AxisTick(at, f"M = {watermark}", "start" if at < 50 else "end")
 
 
 def deleted_chart(
@@ -202,7 +203,7 @@ def trend_chart(
     return Chart(label, y_ticks, time_ticks(across), points=marks)
 
 
-def time_ticks(across: Scale) -> list[Tick]:
+def time_ticks(across: Scale) -> list[AxisTick]:
     """Round moments (UTC) between the ends of a scale of milliseconds; at least the first of them, if none is round."""
     low, high = int(across.low), int(across.high)
     step = next((s for s in _STEPS if (high - low) / s <= _TICKS), nice_step((high - low) / _DAY) * _DAY)

@@ -62,7 +62,7 @@ class HeldBack(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Garbage(msgspec.Struct, frozen=True, kw_only=True):
+class GarbageFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the newest scan saw, by the M that is published now.
 
     Attributes:
@@ -94,7 +94,7 @@ class Garbage(msgspec.Struct, frozen=True, kw_only=True):
     merged_epochs: int
 
 
-class Run(msgspec.Struct, frozen=True):
+class SweepRow(msgspec.Struct, frozen=True):
     """A sweep; `summary` is None if it was killed, or runs still."""
 
     run_id: str
@@ -111,7 +111,7 @@ class Findings(msgspec.Struct, frozen=True):
     cluster_epoch: int
 
 
-class Facts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
+class ReportFacts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     """A cluster at `as_of_ms`, by the store's clock, as all times are.
 
     Attributes:
@@ -165,13 +165,13 @@ class Facts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     others_lag: int
     by_topic: list[TopicFacts]
     price_gb_month: float
-    garbage: Garbage | None
+    garbage: GarbageFigures | None
     epochs: list[EpochBar]
     trend: list[ScanTotals]
     sweeps: list[Swept]
     saved: Saved | None
     forecast: Forecast | None
-    runs: list[Run]
+    runs: list[SweepRow]
     runs_total: int
     deleted: list[DeletedBar]
     findings: Findings | None
@@ -200,7 +200,7 @@ def findings_of(body: bytes, source: str) -> Findings:
 
 def gather(
     cluster: Cluster, url: str, *, price_gb_month: float = STANDARD_PRICE, findings: Findings | None = None
-) -> Facts:
+) -> ReportFacts:
     """Look at everything once.
 
     Args:
@@ -221,7 +221,7 @@ def gather(
     trend = read_trend(store, cluster.parallel, state.cluster_id, SCANS_READ)
     garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
     behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
-    facts = Facts(
+    facts = ReportFacts(
         cluster_id=state.cluster_id,
         url=url,
         as_of_ms=store.now_ms(),
@@ -254,7 +254,7 @@ def gather(
         sweeps=sweeps_since(runs, trend.scans[0].taken_ms) if trend.scans else [],
         saved=saved(runs, price_gb_month),
         forecast=forecast(trend.scans, runs, garbage.left_bytes if garbage is not None else 0, price_gb_month),
-        runs=[Run(r.run_id, r.started_ms, r.summary) for r in runs[-SHOWN_RUNS:]],
+        runs=[SweepRow(r.run_id, r.started_ms, r.summary) for r in runs[-SHOWN_RUNS:]],
         runs_total=runs_total,
         deleted=deleted_bars(runs),
         findings=None if findings is None else _fewer(findings),
@@ -264,14 +264,14 @@ def gather(
     return msgspec.structs.replace(facts, verdict=_verdict(facts))
 
 
-def lag_of(known: Status, garbage: Garbage | None) -> int | None:
+def lag_of(known: Status, garbage: GarbageFigures | None) -> int | None:
     """How long M has stood. Where the log has forgotten, the oldest object that is held says more: it is above M (pure)."""
     if not known.lag_at_least or known.lag_ms is None or garbage is None or garbage.oldest_held_ms is None:
         return known.lag_ms
     return max(known.lag_ms, known.as_of_ms - garbage.oldest_held_ms)
 
 
-def _verdict(f: Facts) -> Verdict:
+def _verdict(f: ReportFacts) -> Verdict:
     return verdict(
         f.causes,
         f.warnings,
@@ -298,7 +298,7 @@ def _held_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[HeldBack]:
     return [HeldBack(topic, number, watermark, _HELD_BY_EXTERNAL_LOG)]
 
 
-def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
+def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> GarbageFigures:
     """What a scan says by the M of now, and by what was deleted since (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
@@ -307,7 +307,7 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
     deleted, deleted_bytes = deleted_since(runs, totals.taken_ms)
     left_bytes = max(0, size - deleted_bytes)
     held_bytes = sum(r.bytes for r in held)
-    return Garbage(
+    return GarbageFigures(
         as_of_ms=totals.taken_ms,
         source=totals.source,
         eligible_objects=objects,

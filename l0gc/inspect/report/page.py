@@ -17,7 +17,7 @@ from l0gc import __version__
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars, size, span
 from l0gc.inspect.causes import NORMAL_LAG
 from l0gc.inspect.report.charts import Chart, deleted_chart, epochs_chart, trend_chart
-from l0gc.inspect.report.facts import Facts
+from l0gc.inspect.report.facts import ReportFacts
 from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint, trend_points
 from l0gc.inspect.report.verdict import HEALTHY, NEEDS_YOU, WAITING, commands_of, words_of
 
@@ -41,7 +41,7 @@ class Charts:
 class Report(Outcome):
     """What is known of a cluster, and the page that shows it."""
 
-    facts: Facts
+    facts: ReportFacts
     html: str
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Report(Outcome):
         return self.facts.to_json()
 
 
-def render(facts: Facts) -> str:
+def render(facts: ReportFacts) -> str:
     """The page as HTML."""
     template = _ENVIRONMENT.get_template("page.html.j2")
     return template.render(
@@ -64,7 +64,7 @@ def render(facts: Facts) -> str:
     )
 
 
-def _charts(f: Facts) -> Charts:
+def _charts(f: ReportFacts) -> Charts:
     points = trend_points(f.trend, f.sweeps)
     return Charts(
         epochs_chart(f.epochs, f.watermark, _epoch_title, short_number) if f.epochs else None,

@@ -70,7 +70,7 @@ def basis_of(state: ControllerState, watermark: int, young_after_ms: int, now_ms
     )
 
 
-class Topics:
+class KnownTopics:
     """The topics that there are and were."""
 
     def __init__(self, basis: Basis) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.journals import unclosed_text
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import DELETED, FOREIGN, LATER, Basis, Topics
+from l0gc.inspect.verify.basis import DELETED, FOREIGN, LATER, Basis, KnownTopics
 from l0gc.inspect.verify.findings import Suspect
 from l0gc.keys import L1_DATA, PartitionId, journal_log
 from l0gc.streamlog.controller.state import Topic
@@ -63,7 +63,7 @@ class Placed:
     state: TopicState
 
 
-def placed(copy: JournalCopy, topics: Topics) -> list[Placed]:
+def placed(copy: JournalCopy, topics: KnownTopics) -> list[Placed]:
     """The live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
     found = []
     for state in copy.state.topics.values():
@@ -75,7 +75,7 @@ def placed(copy: JournalCopy, topics: Topics) -> list[Placed]:
 
 def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
     """All that is wrong with a journal by its log alone."""
-    topics = Topics(basis)
+    topics = KnownTopics(basis)
     found = [Suspect(kind, copy.journal, key=copy.folder, detail=text) for kind, text in copy.faults]
     if copy.state.max_applied_epoch > basis.cluster_epoch:
         text = f"its window {copy.state.window} is above the cluster epoch {basis.cluster_epoch}"
@@ -102,7 +102,7 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
 # -- where a topic is ----------------------------------------------------------------------------------------------------
 
 
-def check_places(journal: int, state: JournalState, topics: Topics) -> Iterator[Suspect]:
+def check_places(journal: int, state: JournalState, topics: KnownTopics) -> Iterator[Suspect]:
     """What a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have ended."""
     folder = journal_log(journal)
     for t in state.topics.values():

@@ -66,7 +66,7 @@ _RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, OutOfOrde
 
 
 @dataclass(slots=True)
-class Committed:
+class SinkCommit:
     """What became of a batch. `skipped` records had landed before; `restamped` objects were written again."""
 
     records: int = 0
@@ -76,7 +76,7 @@ class Committed:
 
 
 @dataclass(slots=True)
-class _Part:
+class _JournalPart:
     """What a batch has for one topic in one journal."""
 
     journal: int
@@ -86,7 +86,7 @@ class _Part:
     records: list[int]
 
 
-def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | None = None) -> Committed:
+def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | None = None) -> SinkCommit:
     """Land a batch's objects, in their order in each partition.
 
     Args:
@@ -109,7 +109,7 @@ def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | No
         for part in parts:
             _check_size(part)
     results = cluster.parallel.map(lambda part: _Commit(cluster, part, batch, rows).run(), parts)
-    total = Committed()
+    total = SinkCommit()
     for r in results:
         total.records += r.records
         total.objects += r.objects
@@ -127,18 +127,18 @@ def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | No
     return total
 
 
-def _parts(staged: Iterable[StagedObject]) -> list[_Part]:
-    parts: dict[tuple[int, int], _Part] = {}
+def _parts(staged: Iterable[StagedObject]) -> list[_JournalPart]:
+    parts: dict[tuple[int, int], _JournalPart] = {}
     for s in staged:
         for journal, extents in s.parts.items():
             at = journal, extents.revision
-            part = parts.setdefault(at, _Part(journal, extents.revision, s.topic, [], []))
+            part = parts.setdefault(at, _JournalPart(journal, extents.revision, s.topic, [], []))
             part.objects.append(extents)
             part.records.append(sum(memoryview(extents.records).cast("i")))
     return [parts[at] for at in sorted(parts)]
 
 
-def _check_size(part: _Part) -> None:
+def _check_size(part: _JournalPart) -> None:
     size = sum(_OBJECT_BYTES + len(o.blocks) + len(o.partitions) + len(o.records) for o in part.objects)
     if size > ENTRY_LIMIT // 2 or sum(part.records) >= 2**31 - 1 or len(part.objects) >> PLACES:
         raise UsageError(
@@ -150,13 +150,13 @@ def _check_size(part: _Part) -> None:
 class _Commit:
     """Lands one part of a batch; `rows` are those of the whole batch."""
 
-    def __init__(self, cluster: Cluster, part: _Part, batch: BatchId | None, rows: BatchRows) -> None:
+    def __init__(self, cluster: Cluster, part: _JournalPart, batch: BatchId | None, rows: BatchRows) -> None:
         self._cluster, self._part, self._batch, self._rows = cluster, part, batch, rows
         self._journal: JournalHandle = cluster.journal(part.journal)
-        self._result = Committed()
+        self._result = SinkCommit()
         self._refused: L0gcError | None = None
 
-    def run(self) -> Committed:
+    def run(self) -> SinkCommit:
         for _ in range(_MAX_TRIES):
             if self._try():
                 return self._result

@@ -33,7 +33,7 @@ _HIGHEST: Final = 2**62
 
 
 @dataclass(slots=True)
-class Wanted:
+class PushedFilters:
     """What the filters leave. `topics` and `partitions` are None for all; both ends of a span are included."""
 
     topics: set[str] | None = None
@@ -142,9 +142,9 @@ def _both(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return max(a[0], b[0]), min(a[1], b[1])
 
 
-_TAKERS: Final[dict[str, Callable[[Wanted, Filter], bool]]] = {
-    "topic": Wanted._take_topic,
-    "partition": Wanted._take_partition,
-    "offset": Wanted._take_offset,
-    "timestamp": Wanted._take_timestamp,
+_TAKERS: Final[dict[str, Callable[[PushedFilters, Filter], bool]]] = {
+    "topic": PushedFilters._take_topic,
+    "partition": PushedFilters._take_partition,
+    "offset": PushedFilters._take_offset,
+    "timestamp": PushedFilters._take_timestamp,
 }

@@ -24,7 +24,7 @@ Json = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class TopicOffsets:
     """What a topic has at one time: for each partition the first offset that is there, and the next one that will be."""
 
     topic: Topic
@@ -57,7 +57,7 @@ def to_json(topics: Mapping[str, Topic], positions: Positions) -> Json:
     }
 
 
-def from_json(stored: Mapping[str, Any], extents: Mapping[str, Extent]) -> Positions:
+def from_json(stored: Mapping[str, Any], extents: Mapping[str, TopicOffsets]) -> Positions:
     """The positions in a checkpoint, for the topics as they are now; a partition it does not name begins where it begins.
 
     Raises:

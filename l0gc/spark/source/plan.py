@@ -18,8 +18,8 @@ import numpy as np
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
-from l0gc.spark.source.filters import Wanted
-from l0gc.spark.source.offsets import Extent, Ranges
+from l0gc.spark.source.filters import PushedFilters
+from l0gc.spark.source.offsets import Ranges, TopicOffsets
 from l0gc.spark.source.options import EARLIEST, LATEST, Bound
 from l0gc.spark.source.split import Part, Weight
 from l0gc.streamlog.cluster import Cluster
@@ -43,7 +43,7 @@ Journals = Callable[[int], JournalHandle]
 """Gives the handle on a journal."""
 
 
-class Look:
+class TopicView:
     """One journal's view of a topic, as of now."""
 
     def __init__(self, cluster: Cluster, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
@@ -113,7 +113,7 @@ class Look:
 
 def look_at(
     cluster: Cluster, names: Sequence[str], journals: Journals, assigned: Mapping[str, frozenset[int]]
-) -> dict[str, Extent]:
+) -> dict[str, TopicOffsets]:
     """What some topics have now; a partition that is not read counts as one that is empty.
 
     Raises:
@@ -126,16 +126,16 @@ def look_at(
         topic = state.topic(name)
 
         def ends(run: JournalRun, topic: Topic = topic) -> tuple[Rows, Rows]:
-            seen = Look(cluster, journals(run.journal), topic, run)
+            seen = TopicView(cluster, journals(run.journal), topic, run)
             return seen.log_start, seen.next
 
         looks = cluster.parallel.map(ends, topic.runs())
         read = is_assigned(topic, assigned)
-        extents[name] = Extent(topic, *(np.where(read, np.concatenate(c), 0) for c in zip(*looks, strict=True)))
+        extents[name] = TopicOffsets(topic, *(np.where(read, np.concatenate(c), 0) for c in zip(*looks, strict=True)))
     return extents
 
 
-def positions_of(look: Look, topic: str, bound: Bound, what: str) -> Rows:
+def positions_of(look: TopicView, topic: str, bound: Bound, what: str) -> Rows:
     """Where reading begins or ends in the partitions of a run.
 
     Args:
@@ -193,7 +193,7 @@ def plan_batch(
     names: Sequence[str],
     starting: Bound,
     ending: Bound,
-    wanted: Wanted,
+    wanted: PushedFilters,
     journals: Journals,
     *,
     assigned: Mapping[str, frozenset[int]] = MappingProxyType({}),
@@ -219,7 +219,7 @@ def plan_batch(
             handle = journals(run.journal)
 
             def plan(topic: Topic = topic, run: JournalRun = run, handle: JournalHandle = handle) -> Part:
-                seen = Look(cluster, handle, topic, run)
+                seen = TopicView(cluster, handle, topic, run)
                 starts = positions_of(seen, topic.name, starting, "startingOffsets")
                 ends = positions_of(seen, topic.name, ending, "endingOffsets")
                 ends = np.where(is_assigned(topic, assigned)[run.first : run.first + run.count], ends, starts)
@@ -242,7 +242,7 @@ def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) 
                 continue
 
             def plan(r: Ranges = r, run: JournalRun = run, starts: Rows = starts, ends: Rows = ends) -> Part:
-                seen = Look(cluster, journals(run.journal), r.topic, run)
+                seen = TopicView(cluster, journals(run.journal), r.topic, run)
                 return Part(r.topic, starts, ends, seen.weigh(starts, ends))
 
             parts.append(looking(plan))
@@ -271,7 +271,7 @@ def is_assigned(topic: Topic, assigned: Mapping[str, frozenset[int]]) -> Rows:
     return np.isin(np.arange(topic.partitions), sorted(assigned[topic.name]))
 
 
-def _left(wanted: Wanted, run: JournalRun, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
+def _left(wanted: PushedFilters, run: JournalRun, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
     """What filters leave of a run's ranges."""
     partitions = np.arange(run.first, run.first + run.count)
     out = (partitions < wanted.partition_span[0]) | (partitions > wanted.partition_span[1])

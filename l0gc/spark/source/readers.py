@@ -29,7 +29,7 @@ from l0gc.columns import scalar
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.events import event
 from l0gc.spark.handles import cluster_at
-from l0gc.spark.source.filters import Wanted
+from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import plan_batch
 from l0gc.spark.source.split import Slice, split
@@ -107,7 +107,7 @@ class BatchReader(DataSourceReader):
     """A batch's reader, which leaves a query's filters to Spark."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._schema, self._wanted = options, schema, Wanted()
+        self._options, self._schema, self._wanted = options, schema, PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options

@@ -49,7 +49,7 @@ class StagedObject:
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldRows:
     """The rows of a topic that wait for their object."""
 
     topic: Topic
@@ -84,7 +84,7 @@ class Stager:
         self._cluster, self._default, self._pool = cluster, topic, pool
         self._turn, self._next, self._object_bytes = turn, first, object_bytes
         self._state: ControllerState = cluster.controller.snapshot()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldRows] = {}
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[StagedObject]:
         """Write all rows; the objects in the order of the rows.
@@ -101,7 +101,7 @@ class Stager:
                 staged.append(waiting.popleft().result())
         return staged + [w.result() for w in waiting]
 
-    def _full(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Held]:
+    def _full(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_HeldRows]:
         for whole in batches:
             if not whole.num_rows:
                 continue
@@ -128,7 +128,7 @@ class Stager:
             raise BadRecordError("a row names no topic: give option topic, or a value in the column topic")
         return self._state.topic(name)
 
-    def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_Held]:
+    def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_HeldRows]:
         """Hold rows of a topic; yields what is full with them."""
         value, key = _binary(batch, "value"), _binary(batch, "key")
         assert value is not None
@@ -145,7 +145,7 @@ class Stager:
         ends = np.cumsum(sizes + RECORD_OVERHEAD + lengths_of(keys))
         first, before = 0, 0
         while first < batch.num_rows:
-            held = self._held.setdefault(topic.name, _Held(topic))
+            held = self._held.setdefault(topic.name, _HeldRows(topic))
             end = min(int(np.searchsorted(ends, before + self._object_bytes - held.size)) + 1, batch.num_rows)
             held.keys.append(keys.slice(first, end - first))
             held.values.append(value.slice(first, end - first))
@@ -197,7 +197,7 @@ class Stager:
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
-    def _write(self, held: _Held) -> StagedObject:
+    def _write(self, held: _HeldRows) -> StagedObject:
         topic, partitions = held.topic, np.concatenate(held.partitions)
         values, keys = pa.concat_arrays(held.values), pa.concat_arrays(held.keys)
         digest = digest_of(topic.name, values, keys, np.concatenate(held.named))

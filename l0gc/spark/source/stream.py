@@ -15,11 +15,11 @@ import numpy as np
 
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.events import event
-from l0gc.spark.source.offsets import Extent, Json, Positions, Ranges, from_json, limited, to_json
+from l0gc.spark.source.offsets import Json, Positions, Ranges, TopicOffsets, from_json, limited, to_json
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import (
     Journals,
-    Look,
+    TopicView,
     check_log_start,
     check_partitions,
     is_assigned,
@@ -60,12 +60,12 @@ class Stream:
 
     def _starts(self, topic: Topic, run: JournalRun) -> Rows:
         def look() -> Rows:
-            found = Look(self._cluster, self._journals(run.journal), topic, run)
+            found = TopicView(self._cluster, self._journals(run.journal), topic, run)
             return positions_of(found, topic.name, self._options.starting, "startingOffsets")
 
         return looking(look)
 
-    def _extents(self) -> dict[str, Extent]:
+    def _extents(self) -> dict[str, TopicOffsets]:
         o = self._options
         return look_at(self._cluster, o.topics, self._journals, o.assigned)
 
@@ -104,7 +104,7 @@ class Stream:
         # A partition whose start was deleted ends where it has records, or else where it began.
         return _json(extents, ends)
 
-    def _ranges(self, extents: Mapping[str, Extent], starts: Positions) -> dict[str, Ranges]:
+    def _ranges(self, extents: Mapping[str, TopicOffsets], starts: Positions) -> dict[str, Ranges]:
         """What is there from these positions on."""
         ranges = {}
         for name, e in extents.items():
@@ -147,5 +147,5 @@ class Stream:
         return split(plan_ranges(self._cluster, ranges, self._journals), self._options.min_partitions)
 
 
-def _json(extents: Mapping[str, Extent], positions: Positions) -> Json:
+def _json(extents: Mapping[str, TopicOffsets], positions: Positions) -> Json:
     return to_json({name: e.topic for name, e in extents.items()}, positions)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from l0gc.errors import UsageError
 from l0gc.spark.handles import cluster_at
-from l0gc.spark.source.commit import Committed, commit
+from l0gc.spark.source.commit import SinkCommit, commit
 from l0gc.spark.source.landed import BatchId
 from l0gc.spark.source.options import WriteOptions
 from l0gc.spark.source.stage import StagedObject, Stager
@@ -120,12 +120,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def committed(
     cluster: Cluster, options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int
-) -> Committed:
+) -> SinkCommit:
     """Commit a micro-batch, of the producer in the options or else of its query."""
     objects = _objects(messages)
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
     if not ids:
-        return Committed()
+        return SinkCommit()
     if len(ids) != 1 or "" in ids:
         raise UsageError("Spark did not name the tasks' query, so a repeated batch could not be recognised")
     query = ids.pop()

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
-from l0gc.streamlog.ingest.partitioner import Placed
+from l0gc.streamlog.ingest.partitioner import PlacedRecords
 from l0gc.streamlog.journal.entries import InputSpan
 from l0gc.streamlog.journal.rows import Rows
 
 
-class Runs:
+class JournalRuns:
     """Which of a topic's runs of partitions, each in a separate journal, a partition belongs to.
 
     Args:
@@ -47,7 +47,7 @@ class Position:
         landed: how many of its records have landed before in each run.
     """
 
-    def __init__(self, input_id: str, runs: Runs, landed: Sequence[int]) -> None:
+    def __init__(self, input_id: str, runs: JournalRuns, landed: Sequence[int]) -> None:
         self._input_id, self._runs = input_id, runs
         self._landed = list(landed)
         self._seen = [0] * len(landed)
@@ -108,14 +108,14 @@ class Batch:
 class Filling:
     """Fills batches with records, each of them up to `batch_bytes`."""
 
-    def __init__(self, runs: Runs, batch_bytes: int) -> None:
+    def __init__(self, runs: JournalRuns, batch_bytes: int) -> None:
         self._runs, self._batch_bytes = runs, batch_bytes
         self.batch = self._empty()
 
     def _empty(self) -> Batch:
         return Batch([[] for _ in self._runs.ends])
 
-    def add(self, values: Sequence[bytes], placed: Placed, position: Position | None) -> Iterator[Batch]:
+    def add(self, values: Sequence[bytes], placed: PlacedRecords, position: Position | None) -> Iterator[Batch]:
         """Take records; yields the batches that are full with them."""
         sizes = np.fromiter(map(len, values), np.int64, len(values))
         ends = np.cumsum(sizes + RECORD_OVERHEAD)

@@ -24,7 +24,7 @@ _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What a record raises if it is not a JSON object with the field."""
 
 
-class Placed(NamedTuple):
+class PlacedRecords(NamedTuple):
     """The partition and the key of each record, up to the first that cannot be placed; `error` says why it cannot."""
 
     partitions: Rows
@@ -39,7 +39,7 @@ class Partitioner(Protocol):
         """What the placement depends on besides the records; part of an input's identity."""
         ...
 
-    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         """A function that places the records of the input `name`, some after others."""
         ...
 
@@ -55,8 +55,8 @@ class FixedPartition:
     def describe(self) -> str:
         return f"partition={self._partition}"
 
-    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
-        return lambda records: Placed(np.full(len(records), self._partition, NUMBER), [None] * len(records))
+    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
+        return lambda records: PlacedRecords(np.full(len(records), self._partition, NUMBER), [None] * len(records))
 
 
 class RoundRobin:
@@ -68,14 +68,14 @@ class RoundRobin:
     def describe(self) -> str:
         return f"in-turn/{self._partitions}"
 
-    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         turn = 0
 
-        def place(records: Sequence[bytes]) -> Placed:
+        def place(records: Sequence[bytes]) -> PlacedRecords:
             nonlocal turn
             turns = np.arange(turn, turn + len(records))
             turn += len(records)
-            return Placed((turns % self._partitions).astype(NUMBER), [None] * len(records))
+            return PlacedRecords((turns % self._partitions).astype(NUMBER), [None] * len(records))
 
         return place
 
@@ -90,11 +90,11 @@ class ByField:
     def describe(self) -> str:
         return f"field={self._field}/{self._partitions}"
 
-    def start(self, name: str) -> Callable[[Sequence[bytes]], Placed]:
+    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         of_texts, of_values = _Places(self._partitions, _key_of_text), _Places(self._partitions, _key_of_json)
         texts, number = True, 0
 
-        def place(records: Sequence[bytes]) -> Placed:
+        def place(records: Sequence[bytes]) -> PlacedRecords:
             nonlocal texts, number
             before, number = number, number + len(records)
             if texts:
@@ -109,7 +109,7 @@ class ByField:
 
         return place
 
-    def _up_to_the_first_bad(self, name: str, before: int, records: Sequence[bytes], places: _Places) -> Placed:
+    def _up_to_the_first_bad(self, name: str, before: int, records: Sequence[bytes], places: _Places) -> PlacedRecords:
         values: list[bytes] = []
         for record in records:
             try:
@@ -146,11 +146,11 @@ class _Places(dict[Any, tuple[int, bytes]]):
         self[value] = placed
         return placed
 
-    def place(self, values: Sequence[Any]) -> Placed:
+    def place(self, values: Sequence[Any]) -> PlacedRecords:
         if not values:
-            return Placed(np.empty(0, NUMBER), [])
+            return PlacedRecords(np.empty(0, NUMBER), [])
         partitions, keys = zip(*map(self.__getitem__, values), strict=True)
-        return Placed(np.array(partitions, NUMBER), keys)
+        return PlacedRecords(np.array(partitions, NUMBER), keys)
 
 
 def _key_of_text(value: str | None) -> bytes:

@@ -36,10 +36,10 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.batch import Batch, Filling, Position, Runs
+from l0gc.streamlog.ingest.batch import Batch, Filling, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_for, placeholder
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.partitioner import Partitioner, Placed
+from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
@@ -80,7 +80,7 @@ class ProducerSession:
 
 
 @dataclass(slots=True)
-class _Part:
+class _RunPart:
     """What one journal gets of a batch."""
 
     run: int
@@ -97,7 +97,7 @@ class _Sent:
 
     object: L0Object
     body: bytes
-    parts: list[_Part]
+    parts: list[_RunPart]
     stamps: int = 1
 
 
@@ -130,7 +130,7 @@ class Uploader:
         self._producer = producer
         self._progress = progress
         runs = topic.runs()
-        self._runs = Runs([r.first + r.count for r in runs])
+        self._runs = JournalRuns([r.first + r.count for r in runs])
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
         self._raw = _places(_RAW)
         self._packed = _places(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
@@ -198,7 +198,7 @@ class Uploader:
                 at: list[int] = new.tolist()
                 self._skipped += len(values) - len(at)
                 values = [values[i] for i in at]  # noqa: PLW2901 - those that have not landed
-                placed = Placed(placed.partitions[new], [placed.keys[i] for i in at])
+                placed = PlacedRecords(placed.partitions[new], [placed.keys[i] for i in at])
             for batch in filling.add(values, placed, position):
                 self._send(batch)
             if error is not None:
@@ -222,7 +222,7 @@ class Uploader:
             self._raw.put(None)
         l0 = self._write(packed.body)
         parts = [
-            _Part(
+            _RunPart(
                 run,
                 placeholder(self._topic, l0.key, l0.epoch, p),
                 batch.spans[run],
@@ -261,7 +261,7 @@ class Uploader:
                 self._packed.put(None)
 
     def _commit(self, group: Sequence[_Sent]) -> None:
-        todo: dict[int, list[_Part]] = {}
+        todo: dict[int, list[_RunPart]] = {}
         for sent in group:
             self.result.objects.append(sent.object)
             for part in sent.parts:
@@ -271,7 +271,7 @@ class Uploader:
             todo = {run: left for run, parts in todo.items() if (left := [p for p in parts if not p.landed])}
             self._stamp_anew(group, stale)
 
-    def _land(self, todo: Mapping[int, Sequence[_Part]]) -> dict[int, int]:
+    def _land(self, todo: Mapping[int, Sequence[_RunPart]]) -> dict[int, int]:
         """Have each journal take its parts, in order, up to the first that it refuses. What landed is recorded, also where
         another journal failed.
 
@@ -295,7 +295,7 @@ class Uploader:
                 raise self._told(error)
         return stale
 
-    def _offers(self, run: int, parts: Sequence[_Part]) -> list[ObjectExtents]:
+    def _offers(self, run: int, parts: Sequence[_RunPart]) -> list[ObjectExtents]:
         session = self._producer
         if session is None:
             return [p.extents for p in parts]
@@ -307,7 +307,7 @@ class Uploader:
             for sequence, p in enumerate(parts, first)
         ]
 
-    def _note(self, run: int, parts: Sequence[_Part], outcome: Appended) -> None:
+    def _note(self, run: int, parts: Sequence[_RunPart], outcome: Appended) -> None:
         for part, landed in zip(parts, outcome.landed, strict=False):
             part.landed = True
             if self._producer is not None:

@@ -28,7 +28,7 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.merge_commit import DAMAGE, MergeResult, Round, in_journal, in_partition, topics_of
+from l0gc.streamlog.level_one.merge_commit import DAMAGE, MergeResult, MergeRound, in_journal, in_partition, topics_of
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, is_due, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
 from l0gc.streamlog.level_one.reconcile import judged, windows_of
@@ -203,7 +203,7 @@ def _merge_share(cluster: Cluster, share: Share) -> MergeResult:
         for merges in _rounds(_merges(cluster.store, handle, share, result.errors)):
             epoch = cluster.controller.snapshot().epoch
             written = rewrite(cluster.store, merges, topics, epoch, cluster.runtime, cluster.parallel)
-            Round(cluster, handle, share.window, epoch, result, merged).commit(written)
+            MergeRound(cluster, handle, share.window, epoch, result, merged).commit(written)
     except DAMAGE as e:
         result.errors.append(in_journal(share.window, e))
     result.partitions = len(merged)

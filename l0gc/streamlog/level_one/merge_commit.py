@@ -89,7 +89,7 @@ class MergeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _MergedPart:
     """What is to be committed in one partition."""
 
     partition: PartitionId
@@ -101,7 +101,7 @@ class _Part:
         return sum(rows.nbytes for rows in self.change)
 
 
-class Round:
+class MergeRound:
     """The commit of a round in one journal: the index objects that it changes, then the entries.
 
     Args:
@@ -123,7 +123,7 @@ class Round:
     def commit(self, written: Sequence[Rewritten]) -> None:
         """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
         known = {t.revision: t for t in topics_of(self._handle, self._window)}
-        entry: list[_Part] = []
+        entry: list[_MergedPart] = []
         weight = 0
         for part in self._parts(known, written):
             if entry and weight + part.weight > ENTRY_BYTES:
@@ -134,7 +134,7 @@ class Round:
         if entry:
             self._append(entry)
 
-    def _parts(self, known: Mapping[int, TopicState], written: Sequence[Rewritten]) -> Iterator[_Part]:
+    def _parts(self, known: Mapping[int, TopicState], written: Sequence[Rewritten]) -> Iterator[_MergedPart]:
         """What there is to commit, partition by partition."""
         by_partition: dict[tuple[int, int], list[Rewritten]] = {}
         for r in written:
@@ -151,12 +151,12 @@ class Round:
             except DAMAGE as e:
                 self._result.errors.append(in_partition(p, e))
 
-    def _part(self, p: PartitionId, topic: TopicState, done: Sequence[tuple[Merge, Rows]]) -> _Part:
+    def _part(self, p: PartitionId, topic: TopicState, done: Sequence[tuple[Merge, Rows]]) -> _MergedPart:
         replaced = np.concatenate([merge.sources for merge, _ in done])
         files = np.concatenate([row for _, row in done])
         c = self._cluster
         change = replace_in_index(c.store, p, topic, replaced, files, self._epoch, c.runtime)
-        return _Part(p, [merge for merge, _ in done], Change(files, replaced, change.indexes, change.replaced))
+        return _MergedPart(p, [merge for merge, _ in done], Change(files, replaced, change.indexes, change.replaced))
 
     def _is_named(self, p: PartitionId, topic: TopicState | None, m: Merge) -> bool:
         """Whether the journal still names the objects of a merge."""
@@ -167,7 +167,7 @@ class Round:
         named = [topic.l1_of(p.partition)["name"], read_index(self._cluster.store, p, index[listed])["name"]]
         return bool(np.isin(m.sources["name"], np.concatenate(named)).all())
 
-    def _append(self, parts: Sequence[_Part]) -> None:
+    def _append(self, parts: Sequence[_MergedPart]) -> None:
         topics = []
         for revision, of_topic in groupby(parts, key=lambda part: part.partition.revision):
             files, replaced, *indexes = (

@@ -36,7 +36,7 @@ from l0gc.streamlog.level_one.plan import (
     strangers,
 )
 from l0gc.streamlog.level_one.read import Row, StillNeeded, read_rows
-from l0gc.streamlog.level_one.write import Written, write_l1
+from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 
 _LOOK_AT: Final = 8
@@ -258,7 +258,7 @@ class Local:
     def lift(self, r: Round) -> list[Committed]:
         return self.commit(r, self.write(r))
 
-    def write(self, r: Round) -> Written:
+    def write(self, r: Round) -> WrittenL1:
         """What a round takes as L1 objects, durable and not committed."""
         c = self._cluster
         return write_l1(c.store, r.topics(), r.epoch, self._rows(r), c.runtime, c.parallel)
@@ -268,13 +268,15 @@ class Local:
         reads = (o for take in r.takes for o in reads_in(c.journal(take.window.journal), take.window))
         return (row for _, row in read_rows(c.store, reads, 1, still_needed(c.journal), c.parallel))
 
-    def commit(self, r: Round, written: Written) -> list[Committed]:
+    def commit(self, r: Round, written: WrittenL1) -> list[Committed]:
         """Commit what was written for a round, journal by journal."""
         c = self._cluster
         return [commit_journal(c, c.journal(take.window.journal), take.window, r.epoch, written) for take in r.takes]
 
 
-def commit_journal(cluster: Cluster, handle: JournalHandle, window: Window, epoch: int, written: Written) -> Committed:
+def commit_journal(
+    cluster: Cluster, handle: JournalHandle, window: Window, epoch: int, written: WrittenL1
+) -> Committed:
     """Commit what was written of one journal; see `Commit.run`."""
     files = {revision: rows for (journal, revision), rows in written.files.items() if journal == window.journal}
     faults: list[Fault] = [f for f in written.faults if f.journal == window.journal]

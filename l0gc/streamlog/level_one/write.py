@@ -65,7 +65,7 @@ _PIECE: Final = np.dtype(
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenL1:
     """What a writer made: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable."""
 
     files: dict[tuple[int, int], Rows] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def write_l1(
     runtime: Runtime,
     parallel: Parallel,
     held_bytes: int = HELD_BYTES,
-) -> Written:
+) -> WrittenL1:
     """Write records as L1 objects.
 
     Args:
@@ -115,7 +115,7 @@ def write_l1(
             files.setdefault((journal, revision), []).extend(writer.finish())
         uploads.flush()
     rows = {topic: np.array(found, L1_ROW) for topic, found in files.items() if found}
-    return Written(rows, faults)
+    return WrittenL1(rows, faults)
 
 
 def _write_partition(writer: L1Writer, held: _Held, pieces: Rows, limit: int | None) -> str | None:

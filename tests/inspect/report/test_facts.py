@@ -10,7 +10,7 @@ import pytest
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import VACUUM, summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
-from l0gc.inspect.report.facts import Facts, findings_of, garbage_of, gather, lag_of
+from l0gc.inspect.report.facts import ReportFacts, findings_of, garbage_of, gather, lag_of
 from l0gc.inspect.report.page import render
 from l0gc.inspect.report.series import saved, sweeps_since
 from l0gc.inspect.report.topics import SHOWN_BEHIND, SHOWN_TOPICS, lags
@@ -28,7 +28,7 @@ from tests.support.verify import lift, put, store_of
 NOW = 1_700_000_000_000
 
 
-def gathered(cluster: Cluster) -> Facts:
+def gathered(cluster: Cluster) -> ReportFacts:
     """What another process sees; it changes nothing, and what it sees can be shown."""
     before = dict(store_of(cluster).objects)
     facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")

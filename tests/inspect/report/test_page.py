@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.inspect.causes import Cause
-from l0gc.inspect.report.facts import Facts, Findings, HeldBack, Run, garbage_of
+from l0gc.inspect.report.facts import Findings, HeldBack, ReportFacts, SweepRow, garbage_of
 from l0gc.inspect.report.page import render, short_number, short_size
 from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, forecast, saved, sweeps_since, thinned
 from l0gc.inspect.report.topics import PartitionLag, TopicFacts, lags
@@ -26,13 +26,13 @@ VOID = {"meta"}
 HOSTILE = "<script>alert(1)</script>'\"><img src=http://evil.example onerror=x>{{ 7 * 191 }}&amp;"
 
 
-def facts(**changes: object) -> Facts:
+def facts(**changes: object) -> ReportFacts:
     """A cluster of which everything is known."""
     rows = [ScanRow(e, e * 10, e << 20, NOW - e, "t/0" if e > 6 else "", 2 if e > 6 else 0) for e in range(1, 9)]
     scan = ScanSnapshot(totals(NOW - 5 * 60_000, unparsable=2, unparsable_samples=["level_zero/data/README"]), rows)
     runs = [run_entry(NOW - DAY_MS + n * 3_600_000, 100 + n) for n in range(5)]
     scans = [totals(NOW - n * DAY_MS, eligible_objects=n, eligible_bytes=n << 30) for n in range(5, 0, -1)]
-    plain = Facts(
+    plain = ReportFacts(
         verdict=Verdict(NEEDS_YOU, "journal 1 cannot be read: entry 3 is damaged. And 1 other cause, below.", "damaged"),
         cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", url="s3://b/p/", as_of_ms=NOW, external_log=False,
         cluster_epoch=9, topics=1, partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6,
@@ -47,7 +47,7 @@ def facts(**changes: object) -> Facts:
         price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
         trend=scans, sweeps=sweeps_since(runs, NOW - 5 * DAY_MS), saved=saved(runs, 0.023),
         forecast=forecast(scans, runs, 5 << 30, 0.023),
-        runs=[Run(r.run_id, r.started_ms, r.summary) for r in (*runs, run_entry(NOW, None))], runs_total=9,
+        runs=[SweepRow(r.run_id, r.started_ms, r.summary) for r in (*runs, run_entry(NOW, None))], runs_total=9,
         deleted=deleted_bars(runs),
         findings=Findings(
             [Finding("l1_missing", "loss", 0, "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3, True, 8
@@ -200,7 +200,7 @@ def hostile(x: object) -> object:
 
 def test_no_text_from_the_bucket_is_taken_for_html() -> None:
     f = hostile(facts())
-    assert isinstance(f, Facts)
+    assert isinstance(f, ReportFacts)
     page = render(f)
     check_alone(page)
     assert "<script" not in page
@@ -244,7 +244,7 @@ def test_a_large_cluster_makes_a_small_page() -> None:
             by_topic=[TopicFacts(name, 10**6, 10**4, 1, 10**15, 10**12, 10**9, 1, 200_000)] * 50,
             epochs=epoch_bars(rows, 50_000),
             trend=thinned(scans),
-            runs=[Run("r" * 25, NOW, summary(NOW, 1))] * 20,
+            runs=[SweepRow("r" * 25, NOW, summary(NOW, 1))] * 20,
             deleted=deleted_bars(runs),
             errors=["e" * 2000] * 10_000,
         )

@@ -14,7 +14,7 @@ from l0gc.inspect.verify.basis import (
     LATER,
     LIVE,
     Basis,
-    Topics,
+    KnownTopics,
     basis_of,
     check_log_is_ours,
     l1_ranges,
@@ -47,7 +47,7 @@ def test_an_external_log_is_not_compared_with() -> None:
 
 
 def test_what_became_of_a_topic_that_a_journal_holds() -> None:
-    topics = Topics(basis())
+    topics = KnownTopics(basis())
     assert topics.of(3, "id-events") == (LIVE, EVENTS)
     assert topics.of(3, "another") == (FOREIGN, None)
     assert topics.of(4, "id-gone") == (DELETED, None)
@@ -57,13 +57,13 @@ def test_what_became_of_a_topic_that_a_journal_holds() -> None:
 
 
 def test_a_topic_that_a_journal_knows_only_to_have_ended_needs_no_id() -> None:
-    topics = Topics(basis())
+    topics = KnownTopics(basis())
     assert topics.of(3, "") == (LIVE, EVENTS)
     assert topics.of(4, "") == (DELETED, None)
 
 
 def test_whose_an_l1_object_is_and_which_journal_names_it() -> None:
-    topics = Topics(basis())
+    topics = KnownTopics(basis())
     assert topics.owner(parse_level_one(key_of())) == (LIVE, 5)
     assert topics.owner(parse_level_one(key_of(PartitionId("events", 3, 3)))) == (LIVE, 2)
     assert topics.owner(parse_level_one(key_of(PartitionId("events", 3, 8)))) == (FOREIGN, -1)

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, Topics, basis_of
+from l0gc.inspect.verify.basis import Basis, KnownTopics, basis_of
 from l0gc.inspect.verify.findings import Suspect
 from l0gc.inspect.verify.rules import JournalCopy, check_journal, described, needed_end, needs, orphan_text, placed
 from l0gc.keys import PartitionId
@@ -159,7 +159,7 @@ def test_a_live_topic_that_has_ended_in_its_journal_is_found() -> None:
 
 def test_only_what_belongs_in_the_journal_has_to_be_in_the_bucket() -> None:
     def named(topic: Topic) -> list[str]:
-        return [p.topic.name for p in placed(JournalCopy(0, healthy(), 9, []), Topics(basis(4, 9, topic)))]
+        return [p.topic.name for p in placed(JournalCopy(0, healthy(), 9, []), KnownTopics(basis(4, 9, topic)))]
 
     assert named(EVENTS) == ["events"]
     assert named(Topic("events", REVISION, 4, (1,), TOPIC_ID)) == []

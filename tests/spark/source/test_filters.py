@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from l0gc.spark.source.filters import Wanted
+from l0gc.spark.source.filters import PushedFilters
 
 MEANING: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: lambda a, b: a == b,
@@ -38,7 +38,7 @@ MEANING: dict[type[Filter], Callable[[Any, Any], bool]] = {
 T0 = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def left(wanted: Wanted, partition: int, offset: int, ms: int) -> bool:
+def left(wanted: PushedFilters, partition: int, offset: int, ms: int) -> bool:
     """Whether a row is left by what was taken."""
     return (
         (wanted.partitions is None or partition in wanted.partitions)
@@ -67,7 +67,7 @@ one_filter = st.one_of(
 
 @given(st.lists(one_filter, max_size=4))
 def test_no_row_is_lost_and_what_is_taken_need_not_be_read_again(filters: list[Any]) -> None:
-    wanted = Wanted()
+    wanted = PushedFilters()
     again = list(wanted.push(filters))
     for partition in range(4):
         for offset in range(4):
@@ -98,13 +98,13 @@ def test_no_row_is_lost_and_what_is_taken_need_not_be_read_again(filters: list[A
     ],
 )
 def test_what_is_not_understood_stays_with_spark_and_changes_nothing(f: Filter) -> None:
-    wanted = Wanted()
+    wanted = PushedFilters()
     assert list(wanted.push([f])) == [f]
-    assert wanted == Wanted()
+    assert wanted == PushedFilters()
 
 
 def test_columns_that_are_never_null_and_topics_are_done_with() -> None:
-    wanted = Wanted()
+    wanted = PushedFilters()
     filters: list[Filter] = [
         IsNotNull(("Partition",)),
         IsNotNull(("timestamp",)),
@@ -117,7 +117,7 @@ def test_columns_that_are_never_null_and_topics_are_done_with() -> None:
 
 
 def test_a_time_in_another_zone_is_the_same_time() -> None:
-    here, there = Wanted(), Wanted()
+    here, there = PushedFilters(), PushedFilters()
     list(here.push([GreaterThanOrEqual(("timestamp",), T0)]))
     list(there.push([GreaterThanOrEqual(("timestamp",), T0.astimezone(timezone(timedelta(hours=9))))]))
     assert here == there

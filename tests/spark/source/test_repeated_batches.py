@@ -46,7 +46,7 @@ def message(cluster: Cluster, batch: int, values: list[int], partitions: list[in
     return staged(cluster, rows, batch, topic="events", **options)
 
 
-def land(cluster: Cluster, batch: int, values: list[int], partitions: list[int | None]) -> commits.Committed:
+def land(cluster: Cluster, batch: int, values: list[int], partitions: list[int | None]) -> commits.SinkCommit:
     """A driver that has just been started commits a micro-batch of these rows."""
     driver = another_process(cluster, 100 * batch + len(values))
     return commit(driver, [message(driver, batch, values, partitions)], batch)

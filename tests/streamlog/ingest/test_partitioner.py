@@ -9,10 +9,10 @@ import pytest
 
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.ingest import partitioner
-from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, Partitioner, Placed, RoundRobin
+from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, Partitioner, PlacedRecords, RoundRobin
 
 
-def placed(p: Placed) -> list[tuple[int, bytes | None]]:
+def placed(p: PlacedRecords) -> list[tuple[int, bytes | None]]:
     assert p.error is None
     return list(zip(p.partitions.tolist(), p.keys, strict=True))
 

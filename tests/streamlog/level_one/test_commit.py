@@ -21,7 +21,7 @@ from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index
 from l0gc.streamlog.level_one.commit import Commit, Committed
 from l0gc.streamlog.level_one.plan import Fault
-from l0gc.streamlog.level_one.write import Written
+from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
 from tests.support.reconcile import Begun, begin, files, lifted, named, put, reconcile, unreconciled
 
@@ -122,7 +122,7 @@ def test_a_partition_that_was_lost_does_not_hold_up_the_others() -> None:
     a, b = two_processes()
     begun, other = begin(a), begin(b)
     only = {(j, r): rows[rows["partition"] == 0] for (j, r), rows in other.written.files.items()}
-    assert sums(Begun(b, other.round, Written(only)).commit()) == (10, 1, 0)
+    assert sums(Begun(b, other.round, WrittenL1(only)).commit()) == (10, 1, 0)
     (committed,) = begun.commit()
     assert sums([committed]) == (10, 1, 1)
     assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [1]}
@@ -186,7 +186,7 @@ def test_files_that_leave_a_gap_commit_nothing_and_stay_for_an_examination() -> 
     wrong = rows.copy()
     wrong["last"][0] += 1
     torn = np.concatenate([wrong[:1], rows])
-    (committed,) = Begun(a, begun.round, Written({topic: torn})).commit()
+    (committed,) = Begun(a, begun.round, WrittenL1({topic: torn})).commit()
     assert sums([committed]) == (0, 0, 0)
     assert "L1 or index objects overlap, or are not in order" in committed.errors[0]
     assert [unreconciled(a, "events", p) for p in range(2)] == [10, 10]
@@ -200,7 +200,7 @@ def test_what_could_not_be_lifted_is_reported_once_for_each_cause_with_its_parti
     a, _ = two_processes()
     begun = begin(a)
     faults = [fault("k1 is gone", (0, 0)), fault("k1 is gone", (1, 0)), fault("k0 is damaged", (1, 5))]
-    (committed,) = Begun(a, begun.round, Written({}, faults)).commit()
+    (committed,) = Begun(a, begun.round, WrittenL1({}, faults)).commit()
     assert committed.errors == ["k0 is damaged; it holds events/1", "k1 is gone; it holds events/0, events/1"]
 
 
@@ -208,7 +208,7 @@ def test_what_somebody_else_has_lifted_is_no_error() -> None:
     a, b = two_processes()
     begun = begin(a)
     reconcile(b)
-    (committed,) = Begun(a, begun.round, Written({}, [fault("k1 is gone", (0, 0), (1, 3))])).commit()
+    (committed,) = Begun(a, begun.round, WrittenL1({}, [fault("k1 is gone", (0, 0), (1, 3))])).commit()
     assert committed.errors == []
 
 
@@ -218,7 +218,7 @@ def test_of_much_damage_only_so_much_is_reported() -> None:
     put(a, "events", {p: [b"x"] for p in range(100)})
     begun = begin(a)
     faults = [fault(f"k{n:02}", *((p, 0) for p in range(100))) for n in range(30)]
-    (committed,) = Begun(a, begun.round, Written({}, faults)).commit()
+    (committed,) = Begun(a, begun.round, WrittenL1({}, faults)).commit()
     assert len(committed.errors) == 21
     assert committed.errors[0].startswith("k00; it holds events/0, events/1, ")
     assert committed.errors[0].endswith("events/19 and 80 more partitions")

@@ -22,7 +22,7 @@ from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import read_l1
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
-from l0gc.streamlog.level_one.write import Written, write_l1
+from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from tests.support.memory_store import Call, MemoryStore
 
 REVISION = 5
@@ -59,12 +59,12 @@ def fault(*places: Place, revision: int = REVISION) -> Fault:
     return Fault(2, revision, "gone", partitions, bases)
 
 
-def written(store: MemoryStore, *arriving: Row, held_bytes: int = write.HELD_BYTES) -> Written:
+def written(store: MemoryStore, *arriving: Row, held_bytes: int = write.HELD_BYTES) -> WrittenL1:
     runtime = Runtime(store.clock)
     return write_l1(store, {REVISION: "events", 9: "other"}, 12, arriving, runtime, Inline(), held_bytes)
 
 
-def content(store: MemoryStore, w: Written) -> dict[tuple[int, int], list[int]]:
+def content(store: MemoryStore, w: WrittenL1) -> dict[tuple[int, int], list[int]]:
     """The offsets of each (revision, partition) that are in L1, each record checked to be the one that belongs there."""
     found: dict[tuple[int, int], list[int]] = {}
     for (journal, revision), rows in w.files.items():
