@@ -129,7 +129,7 @@ class SweepResult:
         first = self.tally.failures[0]
         return PartialFailureError(
             f"{count(self.failed, 'object')} could not be deleted, the rest is done; the first is {first.key}: "
-            f"{first.code} {first.message}. Run the sweep again"
+            f"{first.why}. Run the sweep again"
         )
 
 

@@ -80,9 +80,7 @@ def clear_pause(store: ObjectStore) -> Pause | None:
     pause = read_pause(store)
     if pause is not None:
         for f in store.delete([PAUSED]):
-            raise StoreError(
-                f"sweeps are still paused: {PAUSED} could not be removed ({f.code}); check the credentials' permissions"
-            )
+            raise StoreError(f"sweeps are still paused: {PAUSED} could not be removed ({f.why})")
     return pause
 
 

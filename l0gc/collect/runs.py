@@ -117,9 +117,7 @@ class UndeleteResult(Outcome):
         if not self.failures:
             return None
         markers, first = count(len(self.failures), "marker"), self.failures[0]
-        return PartialFailureError(
-            f"{markers} could not be removed; the first is of {first.key}: {first.code} {first.message}"
-        )
+        return PartialFailureError(f"{markers} could not be removed; the first is of {first.key}: {first.why}")
 
     def to_json(self) -> dict[str, Any]:
         """The fields, with the first failures only."""

@@ -122,9 +122,7 @@ class VacuumResult:
         found = []
         if t.failed:
             first = t.failures[0]
-            found.append(
-                f"{count(t.failed, 'object')} could not be deleted; the first is {first.key}: {first.code} {first.message}"
-            )
+            found.append(f"{count(t.failed, 'object')} could not be deleted; the first is {first.key}: {first.why}")
         if self.broken:
             broken = count(len(self.broken), "journal")
             found.append(f"{broken} could not be read, and nothing of theirs was deleted: {self.broken[0]}")

@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.connection import ATTEMPTS, READ_SECONDS
+from l0gc.storage.connection import ATTEMPTS
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
+from l0gc.storage.refusals import READ_SECONDS
 
 if TYPE_CHECKING:
     from obstore.store import S3Store as Obstore
@@ -23,13 +24,6 @@ _COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that lie closer than this are fetched as one."""
 _AMBIGUOUS: Final = re.compile(r"[^A-Za-z0-9._/\n-]|//|(?:^|/)\.{0,2}(?:/|$)", re.MULTILINE)
 """Characters and parts of a key that have another form in URLs, XML or paths; keys are searched one to a line."""
-
-_ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
-
-
-def without_answer(e: Exception) -> str:
-    """obstore's error message without the store's answer, which may repeat the session token that was sent."""
-    return _ANSWER.sub(r"\1", str(e)).splitlines()[0]
 
 
 class Bulk:

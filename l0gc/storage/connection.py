@@ -1,7 +1,7 @@
 """A connection to a bucket that speaks S3: clients, credentials, counting, and errors as errors of ours.
 
 A conditional write is sent once and never retried in here, so a 412 always means that another write holds the key, or that
-the caller knows the first try to be ambiguous. Errors are mapped by status, not by wording.
+the caller knows the first try to be ambiguous. What an error means is in `refusals`.
 """
 
 from __future__ import annotations
@@ -16,43 +16,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from l0gc.errors import (
-    AccessDeniedError,
-    AmbiguousWriteError,
-    BucketNotFoundError,
-    ObjectNotFoundError,
-    PreconditionFailedError,
-    StoreError,
-    StoreFullError,
-    StoreTimeoutError,
-    StoreUnreachableError,
-    ThrottledError,
-    UsageError,
-)
+from l0gc.errors import ObjectNotFoundError, StoreError, UsageError
 from l0gc.events import event
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.refusals import READ_SECONDS, Answer, no_answer, refusal
 from l0gc.storage.session import session_of
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
-READ_SECONDS: Final = 30
 ATTEMPTS: Final = 5
-_DENIED: Final = {
-    "AccessDenied",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "ExpiredToken",
-    "InvalidToken",
-    "403",
-}
-_FULL: Final = {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"}
-"""What SeaweedFS', Ceph's and MinIO's gateways call it; with 507, or 403."""
-_REFUSALS: Final = {501, 505, 507}
-"""Of the server's errors those that say that a request was not carried out; after any other a write may have landed."""
 _CONNECT_SECONDS: Final = 5
 _OF_AWS: Final = re.compile(r"https://s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 
@@ -91,6 +68,7 @@ class Connection:
                 ),
             )
         self.refuse_an_endpoint_of_its_own(client.meta.endpoint_url)
+        client.meta.events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
         return client
 
     def refuse_an_endpoint_of_its_own(self, endpoint: str) -> None:
@@ -120,71 +98,34 @@ class Connection:
 
     def call(self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False) -> T:
         """Count a request, do it, and raise what it raises as an error of ours."""
-        from botocore.exceptions import (
-            BotoCoreError,
-            ClientError,
-            ConnectTimeoutError,
-            EndpointConnectionError,
-            NoCredentialsError,
-            ParamValidationError,
-            ReadTimeoutError,
-        )
+        from botocore.exceptions import BotoCoreError, ClientError
 
         self.count(kind)
         _log.debug("%s %s", kind, key or "(bucket)", extra=event("request", kind=kind, key=key))
         try:
             return call()
         except ClientError as e:
-            raise self._mapped(e, key, conditional=conditional) from e
-        except NoCredentialsError as e:
-            raise self.no_credentials() from e
-        except ParamValidationError as e:  # nothing was sent
-            raise StoreError(f"{kind} of {self.full(key)} cannot be asked for: {e}") from e
-        except (EndpointConnectionError, ConnectTimeoutError) as e:
-            raise StoreUnreachableError(
-                f"{self.config.endpoint_url or 'S3'} does not accept connections; check --endpoint-url and the network"
-            ) from e
+            error = refusal(self._answer(e, conditional=conditional), self.config, key)
+            if isinstance(error, ObjectNotFoundError):
+                error.date_ms = date_ms(e.response)
+            raise error from e
         except BotoCoreError as e:
-            if conditional:
-                raise AmbiguousWriteError(f"writing {self.full(key)}: {e}") from e
-            if isinstance(e, ReadTimeoutError):
-                raise StoreTimeoutError(f"{kind} of {self.full(key)}: no answer within {READ_SECONDS} s") from e
-            raise StoreError(f"{kind} of {self.full(key)} failed: {e}") from e
+            raise no_answer(e, self.config, kind, key, conditional=conditional) from e
 
-    def _mapped(self, e: Any, key: str, *, conditional: bool) -> Exception:
-        code = str(e.response.get("Error", {}).get("Code", ""))
-        status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        message = e.response.get("Error", {}).get("Message", "")
-        if code == "NoSuchBucket" or (status == 404 and key == ""):
-            return BucketNotFoundError(
-                f"bucket {self.config.bucket!r} does not exist; create it, or run l0gc init --create-bucket"
-            )
-        if status == 404:
-            missing = ObjectNotFoundError(f"{self.full(key)} does not exist")
-            missing.date_ms = date_ms(e.response)
-            return missing
-        if status == 412:
-            return PreconditionFailedError(f"{self.full(key)} is not what the write expected")
-        if status == 507 or code in _FULL:
-            return StoreFullError(
-                f"the store is full ({status} {code}) and does not take {self.full(key)}; add space, or delete what may go: "
-                "l0gc sweep --record-dir DIR"
-            )
-        if code in _DENIED or status in {401, 403}:
-            return AccessDeniedError(
-                f"the store refused access to {self.full(key)} ({code}): check the credentials and their permissions"
-            )
-        if conditional and ((status >= 500 and status not in _REFUSALS) or status == 409):
-            return AmbiguousWriteError(f"writing {self.full(key)}: {status} {code}")
-        if status in {429, 503} or code in {"SlowDown", "Throttling", "RequestLimitExceeded"}:
-            return ThrottledError(f"the store asks to slow down at {self.full(key)} ({code})")
-        return StoreError(f"{self.full(key)}: {status} {code} {message}".rstrip())
+    def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
+        """The answer; one that has no body is asked for again, by a request whose answer has one."""
+        from botocore.exceptions import BotoCoreError, ClientError
 
-    def no_credentials(self) -> AccessDeniedError:
-        """The error of a request without credentials."""
-        return AccessDeniedError(
-            f"no credentials for {self.config.url}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile"
-        )
+        answer = Answer.of(e.operation_name, e.response, conditional=conditional)
+        if answer.is_bare:
+            try:
+                self.count("list")
+                self.client.list_objects_v2(Bucket=self.config.bucket, Prefix=self.config.prefix, MaxKeys=1)
+            except ClientError as fuller:
+                return Answer.of(answer.operation, fuller.response)
+            except BotoCoreError:
+                pass
+        return answer
 
     def full(self, key: str) -> str:
         """The key as a URL, for messages."""
@@ -193,6 +134,14 @@ class Connection:
     def full_key(self, key: str) -> str:
         """The key as the bucket knows it."""
         return self.config.prefix + key
+
+
+def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) -> None:
+    """Ends what boto3 would repeat for ever: to learn where a redirect without a region leads, it sends a HeadBucket."""
+    from botocore.exceptions import ClientError
+
+    if response is not None and (answer := Answer.of("HeadBucket", response[1])).status == 301 and not answer.region:
+        raise ClientError(response[1], answer.operation)
 
 
 def date_ms(response: Any) -> int:

@@ -385,7 +385,7 @@ class SharedLog:
         for at in range(0, len(keys), PAGE_SIZE):
             failures = self._store.delete(keys[at : at + PAGE_SIZE])
             if failures:
-                raise StoreError(f"{failures[0].key} could not be deleted: {failures[0].code} {failures[0].message}")
+                raise StoreError(f"{failures[0].key} could not be deleted: {failures[0].why}")
         for o in old:
             del folder.entries[o]
         del folder.checkpoints[: len(spent)]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from l0gc.storage.refusals import why_kept
+
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
 
@@ -72,6 +74,11 @@ class DeleteFailure:
     code: str
     message: str
     version_id: str = ""
+
+    @property
+    def why(self) -> str:
+        """The code and the message, with the permission that may be missing."""
+        return why_kept(self.code, self.message)
 
 
 OFF: Final = "off"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from l0gc.errors import (
     AmbiguousWriteError,
     BucketNotFoundError,
+    L0gcError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
 )
-from l0gc.storage.bulk import Bulk, without_answer
+from l0gc.storage.bulk import Bulk
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.connection import ATTEMPTS, Connection, date_ms
 from l0gc.storage.history import S3History
@@ -33,6 +34,7 @@ from l0gc.storage.objectstore import (
     VersionedKey,
     Written,
 )
+from l0gc.storage.refusals import Answer, no_credentials, refusal, without_answer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -50,7 +52,7 @@ class S3Store(Connection):
     def bulk(self) -> Bulk:
         """The same bucket through obstore."""
         if self.session.get_credentials() is None:
-            raise self.no_credentials()
+            raise no_credentials(self.config)
         self.refuse_an_endpoint_of_its_own(self.config.endpoint_url or self.client.meta.endpoint_url)
         with self._lock:
             return Bulk(self.config, self.session, self.count)
@@ -86,7 +88,8 @@ class S3Store(Connection):
         except FileNotFoundError:
             raise ObjectNotFoundError(f"{self.full(key)} does not exist") from None
         except BaseError as e:
-            raise self._bulk_error(e, key) from None
+            again = partial(self.client.get_object, Bucket=self.config.bucket, Key=self.full_key(key))
+            raise self._bulk_error(e, "get", key, again) from None
 
     def put(self, key: str, body: bytes) -> Written:
         return self.call("put", key, lambda: self._put(self.client, key, body))
@@ -207,7 +210,10 @@ class S3Store(Connection):
         except InvalidPathError:
             raise
         except BaseError as e:
-            raise self._bulk_error(e, prefix) from None
+            again = partial(
+                self.client.list_objects_v2, Bucket=self.config.bucket, Prefix=self.full_key(prefix), MaxKeys=1
+            )
+            raise self._bulk_error(e, "list", prefix, again) from None
 
     def _list_plain(self, prefix: str, start_after: str, dates: builtins.list[int]) -> Iterator[ListedPage]:
         cut = len(self.config.prefix)
@@ -233,17 +239,20 @@ class S3Store(Connection):
             if options == (options := {"ContinuationToken": r["NextContinuationToken"]}):
                 raise StoreError(f"the listing of {self.full(prefix)} does not go on: the store repeats its token")
 
-    def _bulk_error(self, e: Exception, key: str) -> Exception:
+    def _bulk_error(self, e: Exception, kind: str, key: str, again: Callable[[], Any]) -> Exception:
         """Ask once more through boto3, which names the cause.
 
         Raise it `from None`: obstore's own message holds the store's whole answer, and a traceback would show that.
         """
         try:
-            self.call("head", "", lambda: self.client.head_bucket(Bucket=self.config.bucket))
-        except StoreError as cause:
+            response = self.call(kind, key if kind == "get" else "", again)
+        except L0gcError as cause:
             return cause
-        except BucketNotFoundError as cause:
-            return cause
+        if "Body" in response:
+            response["Body"].close()
+        answer = Answer.of("", response)
+        if answer.region not in {"", self.client.meta.region_name}:  # boto3 follows a redirect, and obstore does not
+            return refusal(replace(answer, code="PermanentRedirect"), self.config, key)
         return StoreError(f"reading {self.full(key)} failed: {without_answer(e)}")
 
     def now_ms(self) -> int:

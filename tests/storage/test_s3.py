@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import uuid
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.s3.models import s3_backends
 
-import l0gc.storage.connection
-import l0gc.storage.s3
 from l0gc.errors import (
-    AccessDeniedError,
     AmbiguousWriteError,
     BucketNotFoundError,
-    L0gcError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
-    StoreFullError,
     StoreUnfitError,
-    StoreUnreachableError,
-    ThrottledError,
     UsageError,
 )
 from l0gc.runtime import Runtime
@@ -34,20 +24,9 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
+from tests.support.scripted_s3 import ACCESS_KEY, SECRET_KEY, calls
 
-ACCESS_KEY, SECRET_KEY, TOKEN = "AKIATESTACCESSKEY000", "test/secret/key/0123456789", "test-session-token"
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+pytestmark = pytest.mark.usefixtures("credentials")
 
 
 @pytest.fixture
@@ -312,196 +291,6 @@ def test_a_bucket_that_does_not_exist_is_named(endpoint: str) -> None:
     for call in calls(store):
         with pytest.raises(BucketNotFoundError, match="bucket 'nobucket' does not exist; create it"):
             call()
-
-
-def test_without_credentials_the_way_to_give_them_is_said(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name)
-    for call in calls(S3Store(store.config)):
-        with pytest.raises(AccessDeniedError, match=r"no credentials for s3://.*AWS_ACCESS_KEY_ID"):
-            call()
-
-
-def test_an_endpoint_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
-    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
-    store = S3Store(StoreConfig.from_url("s3://b", endpoint_url="http://127.0.0.1:1"))
-    for call in calls(store):
-        with pytest.raises(StoreUnreachableError, match=r"http://127\.0\.0\.1:1 does not accept connections") as e:
-            call()
-        assert_no_secrets(e.value)
-
-
-def calls(store: S3Store) -> list[Callable[[], object]]:
-    """One of each kind of call."""
-    return [
-        store.now_ms,
-        lambda: store.get("k"),
-        lambda: store.put("k", b""),
-        lambda: store.put_file("k", Path(__file__)),
-        lambda: store.put_if_absent("k", b""),
-        lambda: store.put_if_match("k", b"", '"e"'),
-        lambda: store.delete(["k"]),
-        lambda: store.list("d/"),
-        lambda: list(store.scan("d/")),
-    ]
-
-
-def assert_no_secrets(error: L0gcError) -> None:
-    for secret in (SECRET_KEY, TOKEN, ACCESS_KEY):
-        assert secret not in str(error)
-
-
-# -- against answers that a test has written ----------------------------------------------------------------------------
-
-
-class Scripted:
-    """A server that gives one answer to everything and records the requests."""
-
-    def __init__(self, status: int, code: str, *, message: str = "said the server", cut: bool = False) -> None:
-        self.requests: list[str] = []
-        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-        received = self.requests
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                received.append(self.command)
-                if cut:
-                    self.close_connection = True
-                    return
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("Content-Type", "application/xml")
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-            do_GET = do_PUT = do_POST = do_HEAD = answer
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.store = S3Store(StoreConfig("bucket", "p/", f"http://127.0.0.1:{self._server.server_port}"))
-
-    def __enter__(self) -> Scripted:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
-    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
-
-
-@pytest.mark.parametrize(
-    ("status", "code"), [(500, "InternalError"), (503, "SlowDown"), (409, "ConditionalRequestConflict")]
-)
-def test_a_conditional_write_is_sent_once_and_its_failure_is_ambiguous(status: int, code: str) -> None:
-    """Hazard 8: a retry inside could meet the first try's success, and take it for another writer's."""
-    with Scripted(status, code) as server:
-        with pytest.raises(AmbiguousWriteError, match=f"{status} {code}"):
-            server.store.put_if_absent("k", b"x")
-        with pytest.raises(AmbiguousWriteError):
-            server.store.put_if_match("k", b"x", '"e"')
-        assert server.requests == ["PUT", "PUT"]
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "error"),
-    [
-        (507, "InsufficientStorage", StoreFullError),
-        (507, "XMinioStorageFull", StoreFullError),
-        (403, "QuotaExceeded", StoreFullError),
-        (403, "AccessDenied", AccessDeniedError),
-        (400, "EntityTooLarge", StoreError),
-        (501, "NotImplemented", StoreError),
-    ],
-)
-def test_a_conditional_write_that_is_refused_for_good_is_not_ambiguous(
-    status: int, code: str, error: type[StoreError]
-) -> None:
-    with Scripted(status, code) as server:
-        with pytest.raises(error, match=code) as created:
-            server.store.put_if_absent("k", b"x")
-        with pytest.raises(error, match=code) as replaced:
-            server.store.put_if_match("k", b"x", '"e"')
-        assert {type(created.value), type(replaced.value)} == {error}
-        assert server.requests == ["PUT", "PUT"]
-
-
-def test_a_full_store_is_named_with_the_way_out() -> None:
-    with Scripted(507, "InsufficientStorage") as server, pytest.raises(StoreFullError) as e:
-        server.store.put("k", b"x")
-    assert str(e.value) == (
-        "the store is full (507 InsufficientStorage) and does not take s3://bucket/p/k; add space, or delete what may go: "
-        "l0gc sweep --record-dir DIR"
-    )
-
-
-def test_a_conditional_write_whose_connection_is_cut_is_ambiguous_and_sent_once() -> None:
-    with Scripted(200, "", cut=True) as server:
-        with pytest.raises(AmbiguousWriteError, match=r"writing s3://bucket/p/k"):
-            server.store.put_if_absent("k", b"x")
-        assert server.requests == ["PUT"]
-
-
-def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
-    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 2)
-    with Scripted(500, "InternalError") as server:
-        with pytest.raises(StoreError, match="500 InternalError"):
-            server.store.put("k", b"x")
-        assert server.requests == ["PUT", "PUT"]
-
-
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (403, "AccessDenied"),
-        (403, "InvalidAccessKeyId"),
-        (403, "SignatureDoesNotMatch"),
-        (400, "ExpiredToken"),
-        (400, "InvalidToken"),
-        (401, "Unauthorized"),
-    ],
-)
-@pytest.mark.usefixtures("_one_attempt")
-def test_refused_credentials_are_distinguished_from_other_errors_and_not_shown(status: int, code: str) -> None:
-    with Scripted(status, code, message=f"<AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId>{SECRET_KEY}{TOKEN}") as server:
-        for call in calls(server.store)[1:8]:
-            with pytest.raises(AccessDeniedError, match=code) as e:
-                call()
-            assert_no_secrets(e.value)
-
-
-@pytest.mark.usefixtures("_one_attempt")
-def test_a_scan_that_is_refused_names_the_cause() -> None:
-    with Scripted(403, "AccessDenied") as server, pytest.raises(AccessDeniedError, match="check the credentials"):
-        list(server.store.scan("d/"))
-
-
-@pytest.mark.usefixtures("_one_attempt")
-@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (503, "ServiceUnavailable"), (429, "TooManyRequests")])
-def test_a_store_that_asks_to_slow_down_is_understood(status: int, code: str) -> None:
-    with Scripted(status, code) as server:
-        for call in (server.store.now_ms, lambda: server.store.get("k"), lambda: server.store.delete(["k"])):
-            with pytest.raises(ThrottledError, match="slow down"):
-                call()
-
-
-@pytest.mark.usefixtures("_one_attempt")
-def test_an_unknown_error_names_the_object_the_status_and_the_code() -> None:
-    with Scripted(400, "Odd") as server, pytest.raises(StoreError, match=r"^s3://bucket/p/k: 400 Odd said the server$"):
-        server.store.get("k")
 
 
 def test_keys_that_could_not_be_deleted_are_named_relative_to_the_prefix(store: S3Store) -> None:
