@@ -22,7 +22,11 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
-        return fields | {"seconds": round(fields["seconds"], 3)} if "seconds" in fields else fields
+        if isinstance(seconds := fields.get("seconds"), dict):
+            fields["seconds"] = {name: round(s, 3) for name, s in seconds.items()}
+        elif seconds is not None:
+            fields["seconds"] = round(seconds, 3)
+        return fields
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:

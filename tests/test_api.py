@@ -16,6 +16,7 @@ import pytest
 
 import l0gc
 from l0gc import api, errors
+from l0gc.api.engine import Work, choose
 from l0gc.cli.main import cli
 from l0gc.collect.attempts import read_attempts
 from l0gc.keys import journal_log
@@ -220,6 +221,47 @@ def test_a_closed_cluster_is_refused_and_its_threads_are_gone(monkeypatch: pytes
     for use in (cluster.status, cluster.housekeep, cluster.topics.list, lambda: cluster.epoch):
         with pytest.raises(errors.UsageError, match="is closed"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cluster", "java", "work", "chosen", "why"),
+    [
+        ("local", True, True, {}, "local", "--engine"),
+        ("spark", False, False, {}, "spark", "--engine"),
+        ("auto", True, False, {}, "spark", "a Spark cluster is given"),
+        ("auto", False, True, {}, "local", "no Spark cluster is given"),
+        ("auto", True, False, {"on_cluster": 1}, "spark", "5 things, at least 1"),
+        ("auto", True, True, {"on_cluster": 6}, "local", "5 things, fewer than 6"),
+        ("auto", True, True, {"on_cluster": 1, "size": 0}, "local", "0 things, fewer than 1"),
+        ("auto", False, True, {"here": 5}, "spark", "5 things, at least 5"),
+        ("auto", False, True, {"here": 6}, "local", "5 things, fewer than 6"),
+        ("auto", False, True, {"here": 5, "size": -1}, "local", "nobody counted the things"),
+        ("auto", False, False, {"here": 6}, "local", "5 things, fewer than 6"),
+        ("auto", False, False, {"here": 5}, "local", "Spark would be faster, but needs Java 17"),
+        ("auto", True, True, {"limits": "--max-rate"}, "local", "--max-rate need one process"),
+        ("local", True, True, {"limits": "--max-rate"}, "local", "--engine"),
+    ],
+)
+def test_the_engine_is_what_is_said_or_suits_the_work(
+    wanted: str,
+    cluster: bool,
+    java: bool,
+    work: dict[str, Any],
+    chosen: str,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    size = work.pop("size", 5)
+    found, reason = choose(wanted, cluster=cluster, java=java, work=Work(lambda: size, "things", **work))
+    assert found == chosen
+    assert why in reason
+    assert bool(caplog.messages) == ("Java" in why)
+
+
+def test_spark_is_refused_for_what_one_process_must_do() -> None:
+    work = Work(lambda: 5, "things", limits="--max-rate and --max-objects")
+    with pytest.raises(errors.UsageError, match="--max-rate and --max-objects need one process: use --engine local"):
+        choose("spark", cluster=True, java=True, work=work)
 
 
 # -- what is imported, and what a program may rely on ---------------------------------------------------------------------

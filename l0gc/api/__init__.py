@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from l0gc.api.cluster import Cluster
+from l0gc.api.engine import Engine
 from l0gc.api.groups import Producers, Runs, Topics
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.producers import ProducerList, ProducerView
     from l0gc.streamlog.reader import Record
     from l0gc.streamlog.topics import AdvancedEpoch, TopicDescription
+    from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.pipeline import WatermarkResult
 
 _HOMES: Final = {
@@ -59,15 +61,17 @@ _HOMES: Final = {
     "streamlog.producers": ["ProducerList", "ProducerView"],
     "streamlog.reader": ["Record"],
     "streamlog.topics": ["AdvancedEpoch", "TopicDescription"],
+    "watermark.external_files": ["ExternalFiles"],
     "watermark.pipeline": ["WatermarkResult"],
 }
 """Where the types are defined. A module is imported at the first use of its types: a command loads only what it needs."""
 
 __all__: Final = [
-    "AdvancedEpoch", "Cluster", "DoctorResult", "ExpireResult", "Explanation", "FoundedCluster", "HousekeepResult",
-    "MergeResult", "NewPause", "Pause", "ProducerList", "ProducerView", "Producers", "ReconcileResult", "Record", "Report",
-    "RunDetail", "RunList", "Runs", "Source", "Status", "SweepResult", "Topic", "TopicDescription", "Topics",
-    "UndeleteResult", "UploadResult", "VacuumResult", "VerifyResult", "WatermarkResult", "open",
+    "AdvancedEpoch", "Cluster", "DoctorResult", "Engine", "ExpireResult", "Explanation", "ExternalFiles", "FoundedCluster",
+    "HousekeepResult", "MergeResult", "NewPause", "Pause", "ProducerList", "ProducerView", "Producers",
+    "ReconcileResult", "Record", "Report", "RunDetail", "RunList", "Runs", "Source", "Status", "SweepResult", "Topic",
+    "TopicDescription", "Topics", "UndeleteResult", "UploadResult", "VacuumResult", "VerifyResult", "WatermarkResult",
+    "open",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from l0gc.api.engine import Engine
+from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Producers, Runs, Topics, checked
 from l0gc.api.operations import Operations
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import UsageError
+from l0gc.events import Progress, quiet
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LOCAL, SPARK, Workers
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
@@ -34,7 +37,11 @@ if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_commit import MergeResult
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
     from l0gc.streamlog.reader import Record
+    from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.pipeline import WatermarkResult
+
+OBJECTS_FOR_SPARK: Final = 1_000_000
+"""So many objects are listed on Spark: fewer are counted here before it has started."""
 
 
 class Cluster(Operations):
@@ -51,7 +58,7 @@ class Cluster(Operations):
         self._stack = ExitStack()
         opened = open_cluster(config, expected_cluster_id=cluster_id, epoch_interval_s=epoch_interval_s)
         self._handles, self.store = self._stack.enter_context(opened)
-        self._closed = False
+        self._config, self._closed = config, False
         self.topics, self.producers, self.runs = Topics(self.handles), Producers(self.handles), Runs(self.handles)
 
     def __enter__(self) -> Cluster:
@@ -213,23 +220,72 @@ class Cluster(Operations):
             return checked(result, result.problem)
 
     def compute_watermark(
-        self, spark: SparkSession | None = None, *, scan: bool = True, dry_run: bool = False
+        self,
+        spark: SparkSession | Engine | None = None,
+        *,
+        scan: bool = True,
+        inventory: str | None = None,
+        external: ExternalFiles | None = None,
+        dry_run: bool = False,
+        progress: Progress = quiet,
     ) -> WatermarkResult:
-        """Compute M from the journals, and publish it. As `l0gc compute-watermark`.
+        """Compute M from the journals, or from an external log, and publish it. As `l0gc compute-watermark`.
 
         Args:
             spark: see `reconcile`.
             scan: whether to read the listing, too, and count what is eligible.
+            inventory: the manifest of an S3 Inventory that is read instead of the listing.
+            external: what a system with an external log exports; None for l0gc's own journals.
             dry_run: publish nothing.
+            progress: called with what is done next.
         """
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
-        from l0gc.watermark.listing import ListingScan
-        from l0gc.watermark.pipeline import Pipeline
+        from l0gc.watermark.external_log import ExternalLogSource
+        from l0gc.watermark.inventory_scan import InventoryScan, inventory_at
+        from l0gc.watermark.listing import BucketScan, ListingScan
+        from l0gc.watermark.pipeline import EpochSource, Pipeline, check_kind
 
-        with LastRun(self.handles(), "compute-watermark", whole=not dry_run), self._workers(spark) as workers:
-            source = JournalSource(self._handles, workers, readers=READERS)
-            return Pipeline(self._handles, source, ListingScan(workers) if scan else None).run(dry_run=dry_run)
+        if inventory is not None and not scan:
+            raise UsageError(
+                "--inventory is read instead of the listing, and --no-scan reads neither: give one of the two"
+            )
+        handles, config, engine = self.handles(), self._config, Engine.of(spark)
+        with LastRun(handles, "compute-watermark", whole=not dry_run):
+            # What is wrong with the arguments is reported before Spark starts.
+            check_kind(handles.identity(), external=external is not None)
+            listed = None if inventory is None else inventory_at(config, inventory)
+            theirs = None if external is None else external.read(self._store_at, handles.parallel)
+            many = OBJECTS_FOR_SPARK if scan else None
+            kind, _ = engine.choose(Work(self._counted, "objects counted by the last scan", here=many))
+            if theirs is not None and not scan:
+                kind = LOCAL
+            began = time.monotonic()
+            with engine.workers(handles, config, kind, progress) as workers:
+                started = time.monotonic() - began
+                workers.say("reading the journals and the listing" if scan else "reading the journals")
+                source: EpochSource = JournalSource(handles, workers, readers=READERS)
+                if theirs is not None:
+                    source = ExternalLogSource(handles, theirs)
+                read: BucketScan | None = ListingScan(workers) if scan else None
+                if listed is not None:
+                    read = InventoryScan(workers, config, listed)
+                result = Pipeline(handles, source, read).run(dry_run=dry_run)
+            if kind == SPARK:
+                result.seconds["spark"] = started
+            return result
+
+    def _counted(self) -> int:
+        """How many objects the last computation of M counted; -1 if it counted none."""
+        from l0gc.watermark.publication import read_any
+
+        published, _ = read_any(self.store)
+        return -1 if published is None else published.listed_objects
+
+    def _store_at(self, url: str) -> S3Store:
+        """The store of another bucket, with this one's credentials."""
+        c = self._config
+        return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
 
     @contextmanager
     def _workers(self, spark: SparkSession | None) -> Iterator[Workers[Handles]]:

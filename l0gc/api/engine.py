@@ -66,14 +66,16 @@ def choose(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, 
         return LOCAL, "no Spark cluster is given (--master)"
     if work.limits:
         return LOCAL, f"{work.limits} need one process"
-    if not cluster and not java:
-        return LOCAL, "Spark needs Java, which is not here"
     if least == 0:
         return SPARK, "a Spark cluster is given (--master)"
     size = work.size()
     if size < 0:
         return LOCAL, f"nobody counted the {work.unit}"
     many = size >= least
+    if many and not cluster and not java:
+        why = f"{size:,} {work.unit}: Spark would be faster, but needs Java 17 or newer, which is not here"
+        _log.warning("%s", why, extra=event("no_java"))
+        return LOCAL, why
     return (SPARK if many else LOCAL), f"{size:,} {work.unit}, {'at least' if many else 'fewer than'} {least:,}"
 
 
@@ -129,7 +131,8 @@ class Engine:
 
     def choose(self, work: Work) -> tuple[str, str]:
         """LOCAL or SPARK for a piece of work, and why; see `choose`."""
-        cluster = self._master is not None and not self._master.startswith("local")
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
+        cluster = submitted or (self._master is not None and not self._master.startswith("local"))
         return choose(self._wanted, cluster=cluster, java=_has_java(), work=work)
 
     @contextmanager

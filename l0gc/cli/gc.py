@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +14,9 @@ import click
 from msgspec.structs import replace
 
 from l0gc.api.cluster import Cluster as Library
+from l0gc.api.engine import Engine
 from l0gc.cli import logs
-from l0gc.cli.compute_watermark import LOCAL, SPARK, run_compute_watermark
+from l0gc.cli.compute_watermark import run_compute_watermark
 from l0gc.cli.exit_codes import INTERRUPTED
 from l0gc.cli.gc_due import Due
 from l0gc.cli.housekeep import run_housekeep
@@ -25,7 +27,7 @@ from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.run_options import removal_options
 from l0gc.cli.signals import stopping
-from l0gc.cli.spark_options import OneSession, open_spark, spark_options
+from l0gc.cli.spark_options import OneSession, engine_of, spark_options
 from l0gc.cli.sweep import eligible, run_sweep
 from l0gc.cli.vacuum import run_vacuum
 from l0gc.collect.attempts import read_attempts
@@ -46,9 +48,11 @@ from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
+from l0gc.storage.workers import LOCAL, SPARK
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_plan import MergeRule
+    from l0gc.watermark.pipeline import WatermarkResult
 
 _log: Final = logging.getLogger(__name__)
 
@@ -87,14 +91,14 @@ def command(
     """
     out = Output(settings)
     began = time.monotonic()
-    session = OneSession(lambda: open_spark(settings, "gc", master, conf), conf)
-    with library(settings) as whole:
+    with library(settings) as whole, engine_of(settings, engine, "gc", master, conf) as chosen:
         cluster, store = whole.handles(), whole.store
         cluster.controller.snapshot()  # without a cluster, nothing begins
         name = run_id(cluster.now_ms(), cluster.runtime.new_id())
         logs.set_run_id(name)
         removal = replace(removal, run_id=name)
-        steps = _steps(out, whole, removal, engine, rule, session, master, barrier=barrier)
+        session = OneSession(lambda: nullcontext(chosen.session(store.config)), conf)
+        steps = _steps(out, whole, removal, engine, chosen, rule, session, master, barrier=barrier)
         if no_reconcile:
             steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
         if removal.dry_run:
@@ -132,6 +136,7 @@ def _steps(
     whole: Library,
     removal: Removal,
     engine: str,
+    chosen: Engine,
     rule: MergeRule,
     session: OneSession,
     master: str | None,
@@ -148,9 +153,13 @@ def _steps(
 
         run_expire(out, whole)
 
+    def compute() -> WatermarkResult:
+        with out.progress("computing M") as show:
+            return whole.compute_watermark(chosen, dry_run=removal.dry_run, progress=show)
+
     def sweep() -> None:
-        chosen, why = choose_engine(engine, master, lambda: eligible(cluster), limited=removal.in_one_process)
-        run_sweep(out, cluster, store, removal, session, chosen, why)
+        where, why = choose_engine(engine, master, lambda: eligible(cluster), limited=removal.in_one_process)
+        run_sweep(out, cluster, store, removal, session, where, why)
 
     def vacuum() -> None:
         of_data = replace(removal, run_id=of_vacuum, orphans=due.orphans(), max_delete_ratio=None)
@@ -171,9 +180,7 @@ def _steps(
         _Step(EXPIRE, expire, due.no_expiry),
         _Step(
             COMPUTE,
-            lambda: run_compute_watermark(
-                out, cluster, store.config, session, dry_run=removal.dry_run, engine=LOCAL if local else SPARK
-            ),
+            lambda: run_compute_watermark(out, compute),
             due.no_watermark,
             due.computed,
         ),

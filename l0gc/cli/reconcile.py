@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from l0gc.cli import logs
-from l0gc.cli.compute_watermark import LOCAL, SPARK
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import TOPIC
 from l0gc.cli.options import common_options, open_cluster
@@ -20,6 +19,7 @@ from l0gc.collect.attempts import LastRun
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.workers import LOCAL, SPARK
 from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ def engine_options(where: str = "Where it runs") -> Callable[[Callable[..., Any]
             with Engine(
                 engine,
                 master=master,
-                conf=_pairs(conf),
+                conf=pairs(conf),
                 send_credentials=send_credentials,
                 app=name,
                 verbose=settings.verbose > 1,
@@ -97,27 +97,35 @@ def engine_options(where: str = "Where it runs") -> Callable[[Callable[..., Any]
     return decorate
 
 
-def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
+def pairs(conf: tuple[str, ...]) -> dict[str, str]:
+    """The KEY=VALUE settings that the user gives. Raises `UsageError`."""
+    found: dict[str, str] = {}
     for item in conf:
         key, separator, value = item.partition("=")
         if not separator:
             raise UsageError(f"--conf {item!r} must look like KEY=VALUE")
-        pairs[key] = value
-    return pairs
+        found[key] = value
+    return found
+
+
+def engine_of(settings: Settings, wanted: str, app: str, master: str | None, conf: tuple[str, ...]) -> Engine:
+    """The engine that these options ask for."""
+    given = pairs(conf)
+    send = {"true": True, "false": False}.get(given.pop(_SEND, ""))
+    return Engine(wanted, master=master, conf=given, send_credentials=send, app=app, verbose=settings.verbose > 1)
 
 
 @contextmanager
 def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
     """A session for one command, stopped at its end; a cluster's executors have l0gc, and credentials if need be."""
-    pairs = _pairs(conf)
-    send = {"true": True, "false": False}.get(pairs.pop(_SEND, ""))
+    settings_of = pairs(conf)
+    send = {"true": True, "false": False}.get(settings_of.pop(_SEND, ""))
     say("starting Spark")
     from l0gc.spark.session import ending
     from l0gc.spark.ship import prepared
 
     with (
-        ending(app, master=master, conf=pairs, verbose=settings.verbose > 1) as spark,
+        ending(app, master=master, conf=settings_of, verbose=settings.verbose > 1) as spark,
         prepared(spark, store_config(settings), send),
     ):
         say("")

@@ -25,7 +25,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import Place, Workers
 from l0gc.watermark.histogram import EpochRow, Histogram
-from l0gc.watermark.inventory import Inventory, InventoryFile
+from l0gc.watermark.inventory import Inventory, InventoryFile, read_inventory
 from l0gc.watermark.inventory_files import histogram_of, merged
 from l0gc.watermark.listing import INVENTORY
 
@@ -40,6 +40,28 @@ class _Work:
     config: StoreConfig
     layout: KeyLayout
     inventory: Inventory
+
+
+def inventory_at(config: StoreConfig, url: str) -> Inventory:
+    """The inventory of the cluster's bucket whose manifest lies at `url`, read with the cluster's credentials.
+
+    Raises:
+        What `read_inventory` raises.
+    """
+
+    def read(url: str) -> bytes | None:
+        if not url.startswith("s3://"):
+            try:
+                return Path(url).read_bytes() if Path(url).is_file() else None
+            except OSError as e:
+                raise CorruptObjectError(f"{url} cannot be read: {e.strerror or e}") from e
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        try:
+            return _store_at(replace(config, bucket=bucket, prefix="")).get(key).body
+        except ObjectNotFoundError:
+            return None
+
+    return read_inventory(url, config.bucket, read)
 
 
 class InventoryScan:

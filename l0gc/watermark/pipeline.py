@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import ExternalLogError, UsageError
+from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.watermark.compute import Holders, Watermark, check_cluster_id, check_epochs, compute
 from l0gc.watermark.histogram import Histogram
@@ -27,11 +28,12 @@ from l0gc.watermark.publication import (
     read_any,
     watermark_of,
 )
-from l0gc.watermark.scans import KeptScan, ScanSnapshot, keep_scan, snapshot_of
+from l0gc.watermark.scans import Listing, ScanSnapshot, keep_scan, snapshot_of
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, UnitSummary
 
 
-class Unreadable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unreadable:
     """A unit that could not be read, and why; it holds M."""
 
     unit: str
@@ -39,7 +41,7 @@ class Unreadable(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkResult:
+class WatermarkResult(Outcome):
     """What a run found and did.
 
     Attributes:
@@ -48,7 +50,7 @@ class WatermarkResult:
         unreadable: what could not be read, and holds M.
         listing: None where the bucket was not listed.
         published: False for a dry run.
-        kept: None where no scan snapshot was to be kept.
+        scan: the key of the scan snapshot; None where none was kept.
         seconds: where the time went.
     """
 
@@ -58,10 +60,16 @@ class WatermarkResult:
     partitions: int
     held_back_by: list[Holder]
     unreadable: list[Unreadable]
-    listing: ScanSnapshot | None
+    listing: Listing | None
     published: bool
-    kept: KeptScan | None = None
+    scan: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        fields = Outcome.to_json(self)
+        if self.listing is not None:
+            del fields["listing"]["run_ms"]
+        return fields
 
 
 class StepTimer:
@@ -166,7 +174,7 @@ class Pipeline:
             listing = snapshot_of(
                 histogram, watermark, holders, cluster_id, run_ms, source=scan.source, taken_ms=taken_ms
             )
-        kept: KeptScan | None = None
+        kept: str | None = None
         if not dry_run:
             ends = {u.unit: u.end for u in units if u.end is not None}
             published = self._publish(snapshot, watermark, epoch, run_ms, listing, ends)
@@ -181,7 +189,7 @@ class Pipeline:
             watermark.partitions,
             watermark.held_back_by,
             [Unreadable(u.unit, u.error) for u in units if u.error],
-            listing,
+            Listing.of(listing) if listing is not None else None,
             not dry_run,
             kept,
             timer.seconds,

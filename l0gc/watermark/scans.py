@@ -8,6 +8,7 @@ checksum that covers their key, so that a copy elsewhere is refused, and one ove
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from l0gc import columns
 from l0gc.decoding import json_decoder
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
+from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.checksum import seal, unseal
 from l0gc.storage.objectstore import ObjectStore
@@ -30,6 +32,8 @@ from l0gc.watermark.compute import Holders, Watermark, check_cluster_id
 from l0gc.watermark.histogram import Histogram, schema_of
 from l0gc.watermark.listing import LISTING
 from l0gc.watermark.scan_keys import list_scans, scan_key
+
+_log: Final = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 """Goes up when a column or a total is added or means something else; docs/format.md describes each version."""
@@ -109,25 +113,55 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
         """The rows of L0 objects."""
         return [r for r in self.rows if r.epoch is not None]
 
-    @property
-    def objects(self) -> int:
-        return self.totals.objects
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a scan saw, as compute-watermark prints it: `ScanTotals` explains the fields; ages are by the store's clock.
+
+    Attributes:
+        epochs: the rows of L0 objects.
+        run_ms: not printed.
+    """
+
+    source: str
+    taken_ms: int
+    objects: int
+    bytes: int
+    eligible_objects: int
+    eligible_bytes: int
+    oldest_eligible_age_s: float | None
+    oldest_held_age_s: float | None
+    unparsable: int
+    unparsable_samples: list[str]
+    noncurrent_objects: int
+    noncurrent_bytes: int
+    epochs: list[ScanRow]
+    run_ms: int
+
+    @classmethod
+    def of(cls, scan: ScanSnapshot) -> Listing:
+        t = scan.totals
+        same = {name: getattr(t, name) for name in cls.__slots__ if hasattr(t, name)}
+        return cls(
+            **same,
+            oldest_eligible_age_s=_age_s(t.taken_ms, t.oldest_eligible_ms),
+            oldest_held_age_s=_age_s(t.taken_ms, t.oldest_held_ms),
+            epochs=scan.epochs,
+        )
 
     @property
-    def bytes(self) -> int:
-        return self.totals.bytes
+    def age_ms(self) -> int:
+        """How old what was read was when the run had read it; 0 for the bucket as it was then, and if that is unknown."""
+        return self.run_ms - self.taken_ms
 
-    @property
-    def eligible_objects(self) -> int:
-        return self.totals.eligible_objects
+    def age_of_s(self, row: ScanRow) -> float | None:
+        """The age of the oldest object of an epoch; None if an inventory does not say."""
+        return _age_s(self.taken_ms, row.oldest_ms or None)
 
-    @property
-    def eligible_bytes(self) -> int:
-        return self.totals.eligible_bytes
 
-    @property
-    def unparsable(self) -> int:
-        return self.totals.unparsable
+def _age_s(taken_ms: int, written_ms: int | None) -> float | None:
+    """How old that was when the bucket was so, by the store's clock."""
+    return None if written_ms is None else max(0, taken_ms - written_ms) / 1000
 
 
 def snapshot_of(
@@ -185,14 +219,6 @@ class Trend:
     skipped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KeptScan:
-    """The key of the snapshot, or the error that kept it from being written; the other one is empty."""
-
-    key: str = ""
-    error: str = ""
-
-
 class _Sealed(msgspec.Struct, frozen=True):
     totals: ScanTotals
     rows_crc32: int
@@ -205,12 +231,13 @@ _UNREADABLE: Final = (
 """What reading raises if the file is not a snapshot; text that is not UTF-8 is a ValueError."""
 
 
-def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> KeptScan:
-    """Write a snapshot. M is published by then, so an error is returned and not raised."""
+def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str | None:
+    """Write a snapshot and return its key. M is published by then, so an error is only reported, and None returned."""
     try:
-        return KeptScan(write_scan(store, runtime, scan))
+        return write_scan(store, runtime, scan)
     except (StoreError, NotFoundError) as e:
-        return KeptScan(error=str(e))
+        _log.warning("M is published, but the scan snapshot could not be written: %s", e, extra=event("scan_not_kept"))
+        return None
 
 
 def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:

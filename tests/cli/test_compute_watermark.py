@@ -10,20 +10,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from l0gc.cli.compute_watermark import LOCAL, _inventory, print_result, run_compute_watermark
+from l0gc.api.engine import Engine
+from l0gc.cli.compute_watermark import print_result
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.collect.attempts import read_attempts
 from l0gc.errors import CorruptObjectError, ExternalLogError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Inline
+from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.inventory import InventoryFile
-from l0gc.watermark.inventory_scan import _at_hand
+from l0gc.watermark.inventory_scan import _at_hand, inventory_at
 from l0gc.watermark.pipeline import Unreadable, WatermarkResult
-from l0gc.watermark.scans import KeptScan, ScanRow, ScanSnapshot, ScanTotals
+from l0gc.watermark.scans import Listing, ScanRow, ScanSnapshot, ScanTotals
 from l0gc.watermark.source import IDLE, UNREADABLE, Holder
 from tests.support.cli import l0gc
 from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.test_api import over
 
 DAY_MS = 86_400_000
 SCAN = ScanSnapshot(
@@ -44,8 +47,9 @@ SCAN = ScanSnapshot(
 )  # fmt: skip
 
 
-def printed(kept: KeptScan | None = None, scan: ScanSnapshot | None = SCAN, **changes: Any) -> Result:
-    result = WatermarkResult(3, 2, 8, 4, [], [], scan, True, kept)
+def printed(seen: ScanSnapshot | None = SCAN, **changes: Any) -> Result:
+    listing = None if seen is None else Listing.of(seen)
+    result = WatermarkResult(3, 2, 8, 4, [], [], listing, True)
     with taking_results() as results:
         print_result(Output(Settings()), replace(result, **changes))
     return results[0]
@@ -68,7 +72,7 @@ def test_the_text_shows_what_is_held_by_whom_the_most_first() -> None:
 @pytest.mark.parametrize(("holding", "others"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
 def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, others: str) -> None:
     held = [Holder("events", n, 3, IDLE, "it is idle") for n in range(holding)]
-    result = printed(scan=None, held_back_by=held)
+    result = printed(None, held_back_by=held)
     assert result.text[-1] == f"held back by events/0 {others}: it is idle"
     first = {"topic": "events", "partition": 0, "gc_epoch": 3, "reason": "it is idle"}
     assert result.data["held_back_by"][0].items() >= first.items()
@@ -77,45 +81,46 @@ def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding
 def test_what_cannot_be_read_is_named_beside_the_result(caplog: pytest.LogCaptureFixture) -> None:
     held = [Holder("", -1, 3, UNREADABLE, "journal 5 cannot be read: damaged")]
     with caplog.at_level(logging.INFO, "l0gc"):
-        result = printed(scan=None, held_back_by=held, unreadable=[Unreadable("journal 5", "damaged")])
+        result = printed(None, held_back_by=held, unreadable=[Unreadable("journal 5", "damaged")])
     assert result.data["unreadable"] == [{"unit": "journal 5", "error": "damaged"}]
     assert result.text[-1] == "held back by a journal at 3: journal 5 cannot be read: damaged"
     assert caplog.messages == ["journal 5 cannot be read, so M does not pass it: damaged"]
 
 
-def test_the_local_engine_needs_no_spark() -> None:
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*anything: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(Engine, "session", never)
+    monkeypatch.setattr(ExternalFiles, "read", never)
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_small_bucket_needs_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("events", 3)
     key = cluster.controller.layout().format(0, 0, cluster.runtime.new_id())
     cluster.store.put(key, b"x" * 10)
-
-    def never(defaults: Any) -> Any:
-        raise AssertionError
-
-    for dry_run in (True, False):
-        with taking_results() as results:
-            run_compute_watermark(
-                Output(Settings()), cluster, StoreConfig("bucket"), never, dry_run=dry_run, engine=LOCAL
-            )
-        data = results[0].data
-        assert (data["watermark"], data["partitions"], data["published"]) == (topic.revision - 1, 3, not dry_run)
-        listing = {"objects": 1, "bytes": 10, "eligible_objects": 1, "eligible_bytes": 10, "unparsable": 0}
-        assert data["listing"].items() >= listing.items()
+    with over(cluster, monkeypatch) as library, Engine() as engine:
+        for dry_run in (True, False):
+            data = library.compute_watermark(engine, dry_run=dry_run).to_json()
+            assert (data["watermark"], data["partitions"], data["published"]) == (topic.revision - 1, 3, not dry_run)
+            listing = {"objects": 1, "bytes": 10, "eligible_objects": 1, "eligible_bytes": 10, "unparsable": 0}
+            assert data["listing"].items() >= listing.items()
     assert read_attempts(cluster.store, Inline())["compute-watermark"].ok
 
 
+@pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("external", [True, False])
-def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(external: bool) -> None:
+def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(
+    external: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=not external)
-
-    def never(*anything: Any) -> Any:
-        raise AssertionError
-
-    with pytest.raises(ExternalLogError):
-        run_compute_watermark(
-            Output(Settings()), cluster, StoreConfig("bucket"), never, read_external=never if external else None
-        )
+    files = ExternalFiles("r.csv", "p.csv") if external else None
+    with over(cluster, monkeypatch) as library, Engine("spark") as engine, pytest.raises(ExternalLogError):
+        library.compute_watermark(engine, external=files)
 
 
 def test_the_text_says_that_an_inventory_was_read_and_how_old_it_is() -> None:
@@ -123,7 +128,7 @@ def test_the_text_says_that_an_inventory_was_read_and_how_old_it_is() -> None:
         t = msgspec.structs.replace(
             SCAN.totals, source="inventory", run_ms=9 * DAY_MS + age_ms, noncurrent_objects=1, noncurrent_bytes=1000
         )
-        return printed(scan=ScanSnapshot(t, SCAN.rows)).text
+        return printed(ScanSnapshot(t, SCAN.rows)).text
 
     assert lines(3 * DAY_MS)[:-2] == printed().text
     assert lines(3 * DAY_MS)[-2:] == [
@@ -137,7 +142,7 @@ def test_an_inventory_that_this_machine_cannot_read_is_reported_in_a_sentence(tm
     name = tmp_path / "manifest.json"
     name.symlink_to("/proc/self/mem")  # which root may open, and not read
     with pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"):
-        _inventory(StoreConfig("bucket"), str(name))
+        inventory_at(StoreConfig("bucket"), str(name))
     with (
         pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"),
         _at_hand(MemoryStore(), StoreConfig("bucket"), InventoryFile(str(name))),
@@ -148,23 +153,17 @@ def test_an_inventory_that_this_machine_cannot_read_is_reported_in_a_sentence(tm
 def test_no_age_is_shown_of_objects_of_which_an_inventory_has_no_time() -> None:
     t = msgspec.structs.replace(SCAN.totals, source="inventory", oldest_eligible_ms=None, oldest_held_ms=None)
     rows = [msgspec.structs.replace(r, oldest_ms=0) for r in SCAN.rows]
-    assert not [line for line in printed(scan=ScanSnapshot(t, rows)).text if "oldest" in line]
+    assert not [line for line in printed(ScanSnapshot(t, rows)).text if "oldest" in line]
 
 
 def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
-    data = printed(KeptScan("the/key")).data
+    data = printed(scan="the/key").data
     listing = data["listing"]
     assert (listing["oldest_eligible_age_s"], listing["oldest_held_age_s"]) == (7 * 86_400.0, 90.0)
     assert listing["unparsable_samples"] == ["data/README", "data/x"]
     assert [r["epoch"] for r in listing["epochs"]] == [3, 4, 6, 7, 9]
     assert (listing["epochs"][1]["held_by"], listing["epochs"][1]["holders"]) == ("events/0", 1)
     assert data["scan"] == "the/key"
-
-
-def test_a_snapshot_that_was_not_kept_is_reported_and_no_failure(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "l0gc"):
-        assert printed(KeptScan(error="the store refused access")).data["scan"] is None
-    assert caplog.messages == ["M is published, but the scan snapshot could not be written: the store refused access"]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from l0gc.cli.compute_watermark import LOCAL
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import print_result, run_reconcile
 from l0gc.errors import PartialFailureError, TopicNotFoundError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.workers import LOCAL
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
 from tests.support.memory_store import memory_cluster

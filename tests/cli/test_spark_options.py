@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from l0gc.cli.spark_options import _pairs, spark_options
+from l0gc.cli.spark_options import pairs, spark_options
 from l0gc.errors import L0gcError, UsageError
 from l0gc.spark.master import MasterUnreachableError
 from l0gc.storage.s3 import S3Store
@@ -23,7 +23,7 @@ def given(*args: str) -> dict[str, str]:
         got.append(conf)
 
     CliRunner().invoke(command, list(args), catch_exceptions=False)
-    return _pairs(got[0])
+    return pairs(got[0])
 
 
 def test_the_value_of_a_setting_may_have_an_equals_sign() -> None:
@@ -53,4 +53,4 @@ def test_what_is_not_there_is_reported_before_spark_is_started(
 ) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")
     with pytest.raises(error, match=said):
-        l0gc("compute-watermark", *given_options)
+        l0gc("compute-watermark", "--engine", "spark", *given_options)

@@ -197,7 +197,7 @@ CASES: Final = {
         Case("housekeep", ["housekeep"], overdue, _kept_house, clock_ahead_s=AGE_S),
         Case("housekeep-barrier", ["housekeep", "--barrier"], quiet, _barred),
         Case("reconcile", ["reconcile"], quiet, _reconciled, shared=True),
-        Case("compute-watermark", ["compute-watermark"], reconciled, _computed, shared=True),
+        Case("compute-watermark", ["compute-watermark", "--engine", "spark"], reconciled, _computed, shared=True),
         Case("sweep", ["sweep"], sweepable, _swept),
         Case("merge", ["merge", "--fan-in", "2", "--engine", "local"], mergeable, _merged_and_nothing_deleted),
         Case("expire", ["expire"], too_old, _expired, may_go=frozenset({TOPIC})),

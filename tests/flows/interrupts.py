@@ -137,10 +137,10 @@ COMMANDS: Final = {
     "upload": Long(("upload", TOPIC, "FOLDER/300000.ndjson", "--batch-bytes", "256KiB"), _a_large_file),
     "reconcile": Long(("reconcile",), _uploaded),
     "merge": Long(("merge", "--engine", "spark"), _small_l1),
-    "compute-watermark": Long(("compute-watermark",), _uploaded),
+    "compute-watermark": Long(("compute-watermark", "--engine", "spark"), _uploaded),
     "sweep": Long(("sweep", "--max-rate", "500"), _garbage),
     "vacuum": Long(("vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--max-rate", "400"), _orphans),
-    "gc": Long(("gc",), _uploaded),
+    "gc": Long(("gc", "--engine", "spark"), _uploaded),
     "verify": Long(("verify", "--deep"), _uploaded),
     "read": Long(("read", TOPIC, "-o", "FOLDER/out"), _much_to_read),
 }

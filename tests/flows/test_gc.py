@@ -80,7 +80,7 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
     def no_spark(*args: object, **kwargs: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("l0gc.cli.gc.open_spark", no_spark)
+    monkeypatch.setattr("l0gc.api.engine.Engine.session", no_spark)
     for _ in range(2):
         done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, over nothing
         assert done["housekeep"]["ticked"] is True
@@ -230,7 +230,7 @@ def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkey
 
 def begun_with_spark(*args: str) -> tuple[subprocess.Popen[bytes], list[dict[str, Any]]]:
     """A run of its own process that has just started Spark, and what it has logged so far."""
-    process = start(["gc", "--json", "-v", "--log-format", "json", "--master", "local[1]", *args])
+    process = start(["gc", "--json", "-v", "--log-format", "json", "--engine", "spark", "--master", "local[1]", *args])
     assert process.stderr is not None
     events: list[dict[str, Any]] = []
     for line in process.stderr:

@@ -67,7 +67,7 @@ def an_inventory(store: S3Store, inventories: S3Store, kind: str = "Parquet", mo
 
 
 def listing(*args: str) -> dict[str, Any]:
-    return dict(l0gc("compute-watermark", "--dry-run", *args)["listing"])
+    return dict(l0gc("compute-watermark", "--engine", "spark", "--dry-run", *args)["listing"])
 
 
 @pytest.mark.thorough
@@ -127,7 +127,7 @@ def test_an_inventory_that_is_not_what_it_should_be_is_refused(
 
     def refused(error: type[L0gcError], message: str, *args: str) -> None:
         with pytest.raises(error, match=message):
-            l0gc("compute-watermark", "--inventory", f"{inventories.config.url}{MANIFEST}", *args)
+            l0gc("compute-watermark", "--engine", "spark", "--inventory", f"{inventories.config.url}{MANIFEST}", *args)
 
     refused(UsageError, "give one of the two", "--no-scan")
     refused(NotFoundError, "the inventory manifest .* does not exist")

@@ -60,7 +60,7 @@ def drain() -> dict[str, Any]:
     """What an operator does to empty L0."""
     l0gc("housekeep", "--barrier")
     l0gc("reconcile")
-    l0gc("compute-watermark")
+    l0gc("compute-watermark", "--engine", "spark")
     return l0gc("sweep")
 
 
@@ -80,7 +80,7 @@ def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
     before = l0_objects(store)
     l0gc("reconcile")
     l0gc("housekeep")
-    computed = l0gc("compute-watermark")
+    computed = l0gc("compute-watermark", "--engine", "spark")
     watermark = computed["watermark"]
     assert 0 <= watermark < max(before.values())
     assert computed["listing"]["objects"] == len(before)

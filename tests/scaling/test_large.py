@@ -103,4 +103,4 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     assert found == model.compute_watermark(CONTROLLER, Log(0), journals=journals, listing=lists, rounds=rounds)
     scan = results[0].listing
     assert scan is not None
-    assert scan.totals.objects == keys
+    assert scan.objects == keys

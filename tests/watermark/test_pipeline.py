@@ -19,10 +19,10 @@ from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.listing import INVENTORY, LISTING
-from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
 from l0gc.watermark.scan_keys import list_scans
-from l0gc.watermark.scans import read_scan
+from l0gc.watermark.scans import Listing, ScanSnapshot, read_scan
 from l0gc.watermark.source import IDLE, UNREADABLE, ClusterIdentity, Holder, UnitSummary
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
 
@@ -116,7 +116,7 @@ def test_uploads_that_go_on_during_the_scan_are_no_sign_of_an_old_backup() -> No
     result = Pipeline(cluster, Source(cluster), scan).run()
     assert result.watermark == 0
     assert result.listing is not None
-    assert (result.listing.totals.objects, result.listing.totals.eligible_objects) == (1, 0)
+    assert (result.listing.objects, result.listing.eligible_objects) == (1, 0)
 
 
 def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
@@ -205,7 +205,7 @@ def test_a_unit_that_cannot_be_read_holds_m_and_is_named() -> None:
     )
     result = Pipeline(cluster, Source(cluster, [unit(7), broken])).run()
     assert (result.watermark, result.partitions) == (3, 6)
-    assert [u._asdict() for u in result.unreadable] == [{"unit": "journal 2", "error": "damaged"}]
+    assert [(u.unit, u.error) for u in result.unreadable] == [("journal 2", "damaged")]
 
 
 def test_the_source_hears_what_is_published() -> None:
@@ -252,8 +252,14 @@ def test_a_dry_run_writes_nothing() -> None:
     assert isinstance(store, MemoryStore)
     before = set(store.objects)
     result = Pipeline(cluster, Source(cluster, [unit(1)]), Scan([EpochRow(0, 1, 1, "k")])).run(dry_run=True)
-    assert (result.published, result.kept, result.watermark) == (False, None, 1)
+    assert (result.published, result.scan, result.watermark) == (False, None, 1)
     assert set(store.objects) == before
+
+
+def kept(cluster: Cluster, result: WatermarkResult) -> ScanSnapshot:
+    """The scan snapshot of a run."""
+    assert result.scan is not None
+    return read_scan(cluster.store, result.scan, cluster.identity().cluster_id)
 
 
 def test_a_scan_shows_who_holds_what_and_since_when() -> None:
@@ -261,8 +267,7 @@ def test_a_scan_shows_who_holds_what_and_since_when() -> None:
     rows = [EpochRow(5, 1, 1, "e", 50), EpochRow(None, 2, 20, "x", 7), EpochRow(0, 3, 30, "a", 9)]
     rows += [EpochRow(1, 4, 40, "b", 8), EpochRow(2, 5, 50, "c", 11)]
     source = Source(cluster, [unit(0, 1, 1)])
-    scan = Pipeline(cluster, source, Scan(rows, ["x", "y"])).run().listing
-    assert scan is not None
+    scan = kept(cluster, Pipeline(cluster, source, Scan(rows, ["x", "y"])).run())
     assert [(r.epoch, r.held_by, r.holders) for r in scan.rows] == [
         (0, "", 0), (1, "t/0", 1), (2, "t/0", 3), (5, "t/0", 3), (None, "", 0)
     ]  # fmt: skip
@@ -276,23 +281,21 @@ def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
     cluster = a_cluster()
     scan = Scan([EpochRow(0, 1, 10, "some/key", 3)])
     looked = Pipeline(cluster, Source(cluster), scan).run(dry_run=True)
-    assert (looked.kept, list_scans(cluster.store)) == (None, [])
-    assert Pipeline(cluster, Source(cluster)).run().kept is None
+    assert (looked.scan, list_scans(cluster.store)) == (None, [])
+    assert Pipeline(cluster, Source(cluster)).run().scan is None
     with pytest.raises(EpochRegressionError):
         Pipeline(cluster, Source(cluster), Scan([EpochRow(9, 1, 1, "k")])).run()
     assert list_scans(cluster.store) == []
     ran = Pipeline(cluster, Source(cluster), scan).run()
-    assert ran.kept is not None
-    assert list_scans(cluster.store) == [ran.kept.key]
-    assert read_scan(cluster.store, ran.kept.key, cluster.identity().cluster_id) == ran.listing
+    assert list_scans(cluster.store) == [ran.scan]
+    assert Listing.of(kept(cluster, ran)) == ran.listing
 
 
 def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> None:
     cluster = a_cluster()
     rows = [EpochRow(0, 1, 10, "a", 0, 2, 7), EpochRow(None, 0, 0, "x", 5, 1, 3)]
     for source, taken_ms, counts in ((INVENTORY, 5, (-1, -1, -1)), (LISTING, None, (1, 10, 1))):
-        scan = Pipeline(cluster, Source(cluster), Scan(rows, source=source, taken_ms=taken_ms)).run().listing
-        assert scan is not None
+        scan = kept(cluster, Pipeline(cluster, Source(cluster), Scan(rows, source=source, taken_ms=taken_ms)).run())
         t = scan.totals
         assert (t.source, t.taken_ms) == (source, t.run_ms if taken_ms is None else taken_ms)
         assert (t.objects, t.unparsable, t.noncurrent_objects, t.noncurrent_bytes) == (1, 0, 3, 10)
