@@ -45,7 +45,7 @@ from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
-from l0gc.streamlog.garbage_look import JournalLook, JournalPart, PartTopic, look_at
+from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
@@ -228,7 +228,8 @@ class JournalGarbage:
     def parts(self, prefix: str, count: int) -> list[JournalPart]:
         """See `GarbageSource.parts`. Cut between partitions, so that each part has about as many objects that are named."""
         topics = sorted(self._topics(), key=lambda t: f"{t.name}-{t.revision}/")
-        weights = np.cumsum([1 + self._objects_of(t.revision) for t in topics], dtype=np.float64)
+        named = (sum(s.totals(t.revision).l1_objects for s in self._states.values()) for t in topics)
+        weights = np.cumsum([1 + objects for objects in named], dtype=np.float64)
         cuts = []
         for i in range(1, count if topics else 1):
             at = weights[-1] * i / count
@@ -244,7 +245,7 @@ class JournalGarbage:
         waiting = sorted({*self._waiting}.intersection(forgotten))
         return [
             JournalPart(
-                prefix, start, end, [_part_topic(t) for t in topics if _overlaps(prefix, t, start, end)],
+                prefix, start, end, [t for t in topics if _overlaps(prefix, t, start, end)],
                 self._state.epoch, dict(self._fences), forgotten, waiting, self._assumed,
             )
             for start, end in zip(["", *cuts], [*cuts, None], strict=True)
@@ -253,9 +254,6 @@ class JournalGarbage:
     def _topics(self) -> list[Topic]:
         """Those that the controller knows, the deleted ones, too."""
         return [*self._state.topics.values(), *(d.topic for d in self._state.deleted)]
-
-    def _objects_of(self, revision: int) -> int:
-        return sum(s.totals(revision).l1_objects for s in self._states.values())
 
     def looker(self, *, remote: bool) -> LookAt:
         """See `GarbageSource.looker`."""
@@ -311,10 +309,6 @@ def _as_it_stands(handle: JournalHandle) -> JournalState:
     with handle.replica.lock:
         state = handle.state
         return replace(state, topics={revision: replace(topic) for revision, topic in state.topics.items()})
-
-
-def _part_topic(t: Topic) -> PartTopic:
-    return PartTopic(t.name, t.revision, t.partitions, t.journals)
 
 
 def _overlaps(prefix: str, t: Topic, start: str, end: str | None) -> bool:

@@ -24,7 +24,7 @@ from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.l1 import index_rows
-from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, name_bytes, of_partition
+from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, name_bytes, of_partition, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import UNREADABLE, read_index
 
@@ -39,18 +39,6 @@ _NAME: Final = np.dtype("S16")
 def _cut_in(folder: str, cut: str) -> int | None:
     """The partition after which a listing is cut, if that is in this folder."""
     return int(cut[len(folder) : -1]) if cut.startswith(folder) else None
-
-
-class PartTopic(msgspec.Struct, frozen=True, array_like=True):
-    """A topic of which keys may lie in a part, and its journals."""
-
-    name: str
-    revision: int
-    partitions: int
-    journals: tuple[int, ...]
-
-    def journal_of(self, partition: int) -> int:
-        return Topic(self.name, self.revision, self.partitions, self.journals, "").journal_of(partition)
 
 
 class Span(NamedTuple):
@@ -79,14 +67,14 @@ class JournalPart(msgspec.Struct, frozen=True, array_like=True):
     prefix: str
     start: str
     end: str | None
-    topics: list[PartTopic]
+    topics: list[Topic]
     epoch: int
     fences: dict[int, int]
     forgotten: list[int]
     waiting: list[int]
     assumed: bool = False
 
-    def span(self, t: PartTopic) -> Span:
+    def span(self, t: Topic) -> Span:
         """Which of a topic's partitions may lie in the part, as it is cut between partitions."""
         folder, last = f"{self.prefix}{t.name}-{t.revision}/", t.partitions - 1
         if t.partitions > _IN_ORDER:
@@ -189,16 +177,16 @@ class JournalLook:
 
     def _needed(self, at: tuple[int, int], keys: Sequence[L1Key]) -> list[bool]:
         names = np.frombuffer(b"".join(name_bytes(k.name) for k in keys), _NAME)
-        found = _among(self._names[at], names)
+        found = places(self._names[at], names)[1]
         wanted: dict[int, list[int]] = {}
         for i, k in enumerate(keys):
             if not found[i] and k.base >= 0:
                 wanted.setdefault(k.partition, []).append(i)
         for partition, some in wanted.items():
-            k, places = keys[some[0]], np.array(some)
+            k, rows = keys[some[0]], np.array(some)
             bases, lasts = (np.array([getattr(keys[i], end) for i in some]) for end in ("base", "last"))
             for index in of_partition(self._indexes[at], partition):
-                inside = places[(bases >= index["base"]) & (lasts <= index["last"])]
+                inside = rows[(bases >= index["base"]) & (lasts <= index["last"])]
                 if len(inside):
                     found[inside] |= self._listed_by(PartitionId(k.topic, k.revision, partition), index, names[inside])
         answers: list[bool] = found.tolist()
@@ -215,18 +203,8 @@ class JournalLook:
             if len(self._listed) > _INDEXES_KEPT:
                 self._listed.popitem(last=False)
         listed = self._listed[which]
-        return np.ones(len(names), bool) if listed is None else _among(listed, names)
+        return np.ones(len(names), bool) if listed is None else places(listed, names)[1]
 
 
 def _sorted(names: Rows) -> Rows:
     return np.sort(np.frombuffer(names.tobytes(), _NAME))
-
-
-def _among(names: Rows, wanted: Rows) -> Rows:
-    """Which of the wanted names are among `names`, which are sorted."""
-    if not len(names):
-        return np.zeros(len(wanted), bool)
-    at = np.searchsorted(names, wanted)
-    at[at == len(names)] = 0
-    found: Rows = names[at] == wanted
-    return found

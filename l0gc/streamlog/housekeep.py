@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,9 +21,6 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import ClosedTopic
 from l0gc.watermark.publication import refuse_if_set_back
-
-if TYPE_CHECKING:
-    from l0gc.streamlog.journal.handle import JournalHandle
 
 S = TypeVar("S")
 
@@ -84,7 +81,7 @@ class _Log:
     truncated: int = 0
     errors: list[str] = field(default_factory=list)
 
-    def attempt(self, step: Callable[[], None]) -> None:
+    def attempt(self, step: Callable[[], object]) -> None:
         """Do a step; what fails is recorded, and keeps no other step from being done."""
         try:
             step()
@@ -113,7 +110,7 @@ def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
     controller = cluster.controller
     before = refuse_if_set_back(cluster).identity.cluster_epoch
     own = _Log(None)
-    own.attempt(lambda: _tick(cluster, barrier=barrier))
+    own.attempt(controller.advance if barrier else controller.tick_if_due)
     state = controller.snapshot()
     in_use, deleted_of = state.journals_in_use(), state.deleted_of()
     own.attempt(lambda: own.shorten(controller.replica))
@@ -138,13 +135,6 @@ def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
     )
 
 
-def _tick(cluster: Cluster, *, barrier: bool) -> None:
-    if barrier:
-        cluster.controller.advance()
-    else:
-        cluster.controller.tick_if_due()
-
-
 def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[Topic], *, barrier: bool) -> _Log:
     """Housekeep one journal.
 
@@ -154,7 +144,9 @@ def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[T
     """
     log, handle = _Log(journal), cluster.journal(journal)
     try:
-        _read(cluster, handle)
+        if handle.unread:
+            raise handle.not_judged()
+        handle.check_not_ahead(handle.catch_up().max_applied_epoch)
     except (*_OF_ONE_LOG, EpochRegressionError) as e:
         log.errors.append(str(e))
         return log
@@ -173,16 +165,3 @@ def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[T
     log.attempt(close)
     log.attempt(lambda: log.shorten(handle.replica))
     return log
-
-
-def _read(cluster: Cluster, handle: JournalHandle) -> None:
-    """Catch up with a journal. One whose window is above the cluster epoch is left as it is (hazard 10)."""
-    if handle.unread:
-        raise handle.not_judged()
-    newest = handle.catch_up().max_applied_epoch
-    epoch = cluster.controller.epoch(at_least=newest)
-    if newest > epoch:
-        raise EpochRegressionError(
-            f"journal {handle.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
-            "restored from an old backup. Restore the newer one, or see docs/operations.md"
-        )

@@ -29,7 +29,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import Rows, distinct
+from l0gc.streamlog.journal.rows import Rows, distinct, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.chunks import (
@@ -102,11 +102,10 @@ def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows
         starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
     """
     for o in known.objects if len(partitions) else ():
-        at = np.searchsorted(partitions, o.extents["partition"])
-        at[at == len(partitions)] = 0
+        at, there = places(partitions, o.extents["partition"])
         first = np.maximum(o.extents["base"], starts[at])
         end = np.minimum(o.extents["base"] + o.extents["records"], ends[at])
-        inside = (partitions[at] == o.extents["partition"]) & (first < end)
+        inside = there & (first < end)
         if inside.any():
             cut = o.extents[inside].copy()
             cut["row"] += (first[inside] - cut["base"]).astype(np.int32)

@@ -22,7 +22,7 @@ from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.journal.rows import Rows, distinct
+from l0gc.streamlog.journal.rows import Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, l0_bytes, look
@@ -149,9 +149,8 @@ class _RunReader:
         partitions, starts, ends = self._partitions, self._starts, self._ends
         stored = l0_bytes(known, partitions, starts, ends)
         for rows in (known.l1, known.index) if len(partitions) else ():
-            at = np.searchsorted(partitions, rows["partition"])
-            at[at == len(partitions)] = 0
-            mine = (partitions[at] == rows["partition"]) & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
+            at, there = places(partitions, rows["partition"])
+            mine = there & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
         return _PARTITION_BYTES + _EXPANSION * stored
 

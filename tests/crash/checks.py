@@ -14,6 +14,7 @@ from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.crash.scenes import Records, Scene
+from tests.support.journal import gc_epoch_of
 
 GONE: Final = b"(deleted)"
 
@@ -85,7 +86,7 @@ def check(
     if not watermark_before <= view.watermark <= view.state.epoch:
         raise BrokenError(f"M is {view.watermark}, was {watermark_before}, and the epoch is {view.state.epoch}")
     for p, journal in view.partitions.items():
-        gc_epoch = journal.gc_epoch(p.revision, p.partition)
+        gc_epoch = gc_epoch_of(journal, p.revision, p.partition)
         if gc_epoch < view.watermark:
             raise BrokenError(f"{p} may still need epoch {gc_epoch + 1}, and M is {view.watermark}")
         for e in journal.extents(p.revision, p.partition):

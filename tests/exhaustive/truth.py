@@ -26,6 +26,7 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.rows import NUMBER, RANGE, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.process import MACHINES, REVISION
+from tests.support.journal import gc_epoch_of
 
 _PAYLOAD: Final = msgspec.msgpack.Decoder(JournalEntry)
 
@@ -147,7 +148,7 @@ class Truth:
         if self.window != (state.previous_applied_epoch, state.max_applied_epoch):
             wrong = wrong or f"the state has window {state.window}, not {self.window}"
         for p, part in self.parts:
-            m, view = state.gc_epoch(REVISION, p), state.partition(REVISION, p)
+            m, view = gc_epoch_of(state, REVISION, p), state.partition(REVISION, p)
             lowest = min((x.epoch for x in part.live), default=None)
             extents = [(x.epoch, x.base_offset, x.records, x.log_offset) for x in state.extents(REVISION, p)]
             if wrong:

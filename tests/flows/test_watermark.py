@@ -31,7 +31,7 @@ from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.scans import Listing, ScanRow, read_scan
 from tests.support.cli import ended_here, l0gc
-from tests.support.journal import of_topic
+from tests.support.journal import gc_epoch_of, of_topic
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
@@ -59,7 +59,7 @@ def plain_m(cluster: Cluster) -> tuple[int, dict[str, int]]:
     for topic in state.topics.values():
         for p in range(topic.partitions):
             journal = cluster.journal(topic.journal_of(p)).catch_up()
-            gc_epochs[f"{topic.name}/{p}"] = journal.gc_epoch(topic.revision, p)
+            gc_epochs[f"{topic.name}/{p}"] = gc_epoch_of(journal, topic.revision, p)
     return min([state.epoch, *gc_epochs.values()]), gc_epochs
 
 

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.parallel import Inline
-from l0gc.streamlog.ingest.extents import STORED, decode_block, pack
+from l0gc.streamlog.ingest.extents import STORED, decode_block
 from l0gc.streamlog.journal.rows import EXTENT, Rows
 from l0gc.streamlog.journal.topic import Block
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead
 from l0gc.streamlog.level_one.read import read_rows
 from tests.fuzz.mutations import changed, fuzzing, hostile
 from tests.fuzz.worker import FEWER, KEY, MOST_BYTES, READ, RECORDS, REFUSED, TIME_MS, Worker, chunk
+from tests.support.blocks import pack
 from tests.support.memory_store import MemoryStore
 
 

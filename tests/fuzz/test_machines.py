@@ -48,7 +48,18 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
 from l0gc.streamlog.journal.state import JournalState
 from tests.fuzz.mutations import MSGPACK, fuzzing, hostile, other_msgpack, refusal
-from tests.support.journal import REVISION, batch, extents_of, index_row, l1_row, l1_rows, landed, reconciled
+from tests.support.journal import (
+    REVISION,
+    batch,
+    bound_of,
+    extents_of,
+    gc_epoch_of,
+    index_row,
+    l1_row,
+    l1_rows,
+    landed,
+    reconciled,
+)
 
 S = TypeVar("S")
 OTHER = REVISION + 2
@@ -130,7 +141,7 @@ def use(state: JournalState) -> None:
         assert state.totals(revision).unreconciled_records >= 0
         for p in range(PARTITIONS):
             view, extents, files = state.partition(revision, p), state.extents(revision, p), state.files(revision, p)
-            assert all(e.epoch > state.gc_epoch(revision, p) for e in extents)
+            assert all(e.epoch > gc_epoch_of(state, revision, p) for e in extents)
             assert all(a.last_offset < b.base_offset for a, b in pairwise(extents))
             assert all(e.last_offset < view.next_offset for e in extents)
             assert all(a.last_offset + 1 == b.base_offset for a, b in pairwise(files))
@@ -169,7 +180,7 @@ def test_a_journal_entry_works_or_is_refused_without_any_change(data: st.DataObj
     state = state_after(machine, JOURNAL[:at])
     before = machine.encode(state)
     body = data.draw(hostile(JOURNAL[at].payload, JOURNAL[at - 1].payload, MSGPACK))
-    bounds = [state.bound(r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
+    bounds = [bound_of(state, r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
     closed = [state.closed(r) for r in (REVISION, OTHER) for _ in range(PARTITIONS)]
     refused = refusal(lambda: machine.apply(state, Landed(at, 5000, body, 0)))
     if refused:
@@ -177,7 +188,7 @@ def test_a_journal_entry_works_or_is_refused_without_any_change(data: st.DataObj
         assert machine.encode(state) == before
         return
     assert machine.encode(machine.decode(machine.encode(state), "x")) == machine.encode(state)
-    after = [state.bound(r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
+    after = [bound_of(state, r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
     assert all(a >= b for a, b, gone in zip(after, bounds, closed, strict=True) if not gone)
     assert state.previous_applied_epoch <= state.max_applied_epoch
     use(state)

@@ -21,14 +21,15 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from l0gc.errors import CorruptObjectError, UsageError
-from l0gc.streamlog.ingest.extents import Chunk, decode_block, rows_of
+from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.ingest.extents import select as select_rows
 from l0gc.streamlog.journal.rows import EXTENT
-from l0gc.streamlog.journal.topic import Block, Extent, L1File
+from l0gc.streamlog.journal.topic import Block, L1File
 from l0gc.streamlog.level_one.chunks import WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
 from l0gc.streamlog.level_one.parquet import RECORD, read_l1
 from l0gc.watermark.external_files import read_table
 from tests.fuzz.strict_store import StrictStore
+from tests.support.blocks import Chunk
 
 RECORDS: Final = 40
 FEWER: Final = 7
@@ -56,9 +57,9 @@ def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
 def read_block(body: bytes) -> None:
     """As both readers of blocks do, with a checksum in the log that fits: what is left when that has let it through."""
     block = Block(0, len(body), crc32c(body), MOST_BYTES, TIME_MS)
-    batch = decode_block(body, KEY, block)
     for row, records in ((0, RECORDS), (RECORDS, FEWER)):
-        rows = rows_of(batch, Extent(KEY, 1, 0, 0, block, row, records, 0))
+        extent = np.array([(0, 0, row, records, 0)], EXTENT)
+        rows = select_rows(decode_block(body, KEY, block, row + records), extent)
         assert rows.num_rows == records
         assert all(isinstance(v, bytes) for v in rows.column("value").to_pylist())
         assert all(k is None or isinstance(k, bytes) for k in rows.column("key").to_pylist())

@@ -35,6 +35,7 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, RANGE, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.simulation.shadow_l1 import L1Shadow, Wrong
+from tests.support.journal import gc_epoch_of
 
 _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 
@@ -336,9 +337,10 @@ class Shadow:
                 extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.extents(topic.revision, p)]
                 if extents != [(x.key, x.epoch, x.base, x.records) for x in part.live]:
                     raise Wrong(f"has a state with other extents in partition {p} of revision {topic.revision}")
-                if not topic.closed and s.gc_epoch(topic.revision, p) >= self.needs(topic.revision, p):
+                done = gc_epoch_of(s, topic.revision, p)
+                if not topic.closed and done >= self.needs(topic.revision, p):
                     raise Wrong(
-                        f"is done with epoch {s.gc_epoch(topic.revision, p)} in partition {p} of revision {topic.revision}, "
+                        f"is done with epoch {done} in partition {p} of revision {topic.revision}, "
                         f"though that may still need {self.needs(topic.revision, p)}"
                     )
         for revision, there in s.topics.items():

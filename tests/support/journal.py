@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from l0gc.epoch import prev
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.cluster import Cluster
@@ -39,6 +40,21 @@ def name_of(number: int) -> str:
 def key_of(epoch: int, number: int = 0) -> str:
     """An L0 key."""
     return LAYOUT.format(0, epoch, name_of(number))
+
+
+def bound_of(state: JournalState, revision: int, partition: int) -> int:
+    """The lowest epoch that a partition may still need."""
+    return int(state.bounds(revision, partition, 1)[0])
+
+
+def gc_epoch_of(state: JournalState, revision: int, partition: int) -> int:
+    """M(p)."""
+    return prev(bound_of(state, revision, partition))
+
+
+def lowest_of(state: JournalState) -> int:
+    """The whole journal is done with every epoch below it, whatever topics it has."""
+    return min([state.previous_applied_epoch, *(o.epoch for t in state.topics.values() for o in t.objects)])
 
 
 def extents_of(

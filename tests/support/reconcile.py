@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.extents import Chunk, pack
+from l0gc.streamlog.ingest.extents import placeholder
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import reconcile as runs
@@ -17,6 +17,7 @@ from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Round, choose, make_round
 from l0gc.streamlog.level_one.write import WrittenL1
+from tests.support.blocks import Chunk, pack
 
 Records = Mapping[int, Sequence[bytes]]
 """The values of each partition's records."""
@@ -34,12 +35,7 @@ def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | Non
     at = cluster.controller.epoch() if epoch is None else epoch
     key = layout.format(layout.shard_of(name), at, name)
     cluster.store.put(key, packed.body)
-    return {
-        journal: ObjectExtents(
-            key, at, topic.revision, topic.topic_id, part.start, part.blocks, part.partitions, part.records
-        )
-        for journal, part in zip(groups, packed.parts, strict=True)
-    }
+    return {journal: placeholder(topic, key, at, part) for journal, part in zip(groups, packed.parts, strict=True)}
 
 
 def put(cluster: Cluster, topic: str, *objects: Records) -> list[str]:

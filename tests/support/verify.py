@@ -14,9 +14,8 @@ from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.extents import Chunk, pack
 from l0gc.streamlog.journal import rows
-from l0gc.streamlog.journal.entries import ObjectExtents, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE
 from l0gc.streamlog.journal.state import JournalState
@@ -24,6 +23,7 @@ from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import joined, l1_key, spill
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.reconcile import stored
 
 RECORDS = {0: 10, 2: 6}
 
@@ -40,27 +40,13 @@ def loaded_cluster() -> Cluster:
 
 def put(cluster: Cluster, records: Mapping[int, int], name: str = "events") -> str:
     """Upload an L0 object with so many records for each partition; returns its key. Raises why it did not land."""
-    topic = topic_of(cluster, name)
-    journals = sorted({topic.journal_of(p) for p in records}, key=topic.journals.index)
-    groups = [
-        [
-            Chunk(p, [b"record-%05d" % i for i in range(n)], [None] * n)
-            for p, n in sorted(records.items())
-            if topic.journal_of(p) == journal
-        ]
-        for journal in journals
-    ]
-    packed = pack(groups)
-    epoch, object_id = cluster.controller.snapshot().epoch, cluster.runtime.new_id()
-    layout = cluster.controller.layout()
-    key = layout.format(layout.shard_of(object_id), epoch, object_id)
-    cluster.store.put(key, packed.body)
-    for journal, part in zip(journals, packed.parts, strict=True):
-        where = (topic.revision, topic.topic_id, part.start, part.blocks, part.partitions, part.records)
-        appended = cluster.journal(journal).append([ObjectExtents(key, epoch, *where)])
+    values = {p: [b"record-%05d" % i for i in range(n)] for p, n in records.items()}
+    parts = stored(cluster, topic_of(cluster, name), values, epoch=cluster.controller.snapshot().epoch)
+    for journal, extents in parts.items():
+        appended = cluster.journal(journal).append([extents])
         if appended.error is not None:
             raise appended.error
-    return key
+    return next(iter(parts.values())).key
 
 
 def lift(cluster: Cluster, name: str = "events", *, per_file: int = 1_000_000) -> None:

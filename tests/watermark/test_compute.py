@@ -16,7 +16,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import TopicRun, summary_of
 from l0gc.watermark.compute import Holders, check_cluster_id, check_epochs, compute
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, REPORTED, UNREADABLE, Holder, UnitSummary
-from tests.support.journal import Journal, extents_of, name_of
+from tests.support.journal import Journal, extents_of, gc_epoch_of, name_of
 
 
 def unit(*gc_epochs: int, topic: str = "t", first: int = 0) -> UnitSummary:
@@ -230,7 +230,7 @@ def test_a_journals_summary_is_that_of_all_its_partitions(rng: random.Random, st
     for j, summary in enumerate(model.units(model.topics, model.states)):
         state = model.states[j]
         every = sorted(
-            (state.gc_epoch(t.revision, p), t.name, p)
+            (gc_epoch_of(state, t.revision, p), t.name, p)
             for t in model.topics
             for p in range(t.runs.get(j, (0, 0))[0], sum(t.runs.get(j, (0, 0))))
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
-from l0gc.streamlog.journal.topic import Block, Extent
+from l0gc.streamlog.journal.topic import Block
 
 STORED: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary(), nullable=False)])
 """What a block holds."""
@@ -43,15 +43,6 @@ _COMPRESSION: Final = 3
 """The numbers of fields in Arrow's tables `Message` and `RecordBatch`."""
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 _READ_OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Records of one partition."""
-
-    partition: int
-    values: Sequence[bytes]
-    keys: Sequence[bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +73,6 @@ class Packed:
 
     body: bytes
     parts: list[PackedPart]
-
-
-def pack(groups: Sequence[Sequence[Chunk]]) -> Packed:
-    """An L0 object of these chunks: a group for each journal, the chunks in order of partition."""
-    chunks = list(chain.from_iterable(groups))
-    values = list(chain.from_iterable(c.values for c in chunks))
-    records = Records(
-        np.repeat(np.array([c.partition for c in chunks], NUMBER), [len(c.values) for c in chunks]),
-        np.array([len(v) for v in values]),
-        values,
-        list(chain.from_iterable(c.keys for c in chunks)),
-    )
-    ends = np.cumsum([sum(len(c.values) for c in group) for group in groups]).tolist()
-    return pack_records(records, ends)
 
 
 def pack_records(records: Records, ends: Sequence[int]) -> Packed:
@@ -286,18 +263,3 @@ def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
     if (extents["row"] == at + first).all():
         return batch.slice(first, int(counts.sum()))
     return batch.take(columns.numbers(np.repeat(extents["row"] - at, counts) + np.arange(counts.sum())))
-
-
-def rows_of(batch: pa.RecordBatch, extent: Extent) -> pa.RecordBatch:
-    """The records of an extent, in order, given its block's.
-
-    Raises:
-        CorruptObjectError: the block has fewer records than the log says.
-    """
-    end = extent.row + extent.records
-    if end > batch.num_rows:
-        raise CorruptObjectError(
-            f"{extent.key} at bytes {extent.block.start} to {extent.block.start + extent.block.length} holds "
-            f"{batch.num_rows} records where the log says {end} or more"
-        )
-    return batch.slice(extent.row, extent.records)

@@ -34,6 +34,7 @@ from l0gc.streamlog.journal.rows import (
     ascending,
     continues,
     pack,
+    places,
     unpack,
 )
 from l0gc.streamlog.journal.state import JournalState, apply
@@ -65,6 +66,8 @@ class _Topic(msgspec.Struct, array_like=True):
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
+    """The journal's number, and what `JournalState` has, by the same names."""
+
     journal: Int62
     max_applied_epoch: Int62
     previous_applied_epoch: Int62
@@ -82,6 +85,7 @@ class _Checkpoint(msgspec.Struct, array_like=True):
 
 
 _DECODER: Final = msgpack_decoder(_Checkpoint)
+_PACKED: Final = ("closed_revisions", "dropped")
 
 
 class JournalMachine:
@@ -97,25 +101,10 @@ class JournalMachine:
         apply(state, entry, f"{journal_log(self._journal)}log/{entry.offset:020}")
 
     def encode(self, state: JournalState) -> bytes:
-        topics = [_encode_topic(t) for t in state.topics.values()]
-        return msgspec.msgpack.encode(
-            _Checkpoint(
-                self._journal,
-                state.max_applied_epoch,
-                state.previous_applied_epoch,
-                state.window_offset,
-                topics,
-                state.producers,
-                state.time_ms,
-                state.expired_ms,
-                state.last_reconciled_log_offset,
-                pack(state.closed_revisions),
-                state.l1_fence,
-                pack(state.dropped),
-                state.set_backs,
-                state.kept_below,
-            )
-        )
+        columns = {name: getattr(state, name) for name in _Checkpoint.__struct_fields__ if name != "journal"}
+        columns["topics"] = [_encode_topic(t) for t in state.topics.values()]
+        columns |= {name: pack(columns[name]) for name in _PACKED}
+        return msgspec.msgpack.encode(_Checkpoint(self._journal, **columns))
 
     def decode(self, body: bytes, source: str) -> JournalState:
         try:
@@ -138,21 +127,8 @@ class JournalMachine:
             _check_dropped(dropped)
         except (*UNDECODABLE, UsageError, ValueError) as e:
             raise CorruptObjectError(f"{source} is not a checkpoint of journal {self._journal}: {e}") from e
-        return JournalState(
-            c.max_applied_epoch,
-            c.previous_applied_epoch,
-            c.window_offset,
-            topics,
-            c.producers,
-            c.time_ms,
-            c.expired_ms,
-            c.last_reconciled_log_offset,
-            closed,
-            c.l1_fence,
-            dropped,
-            c.set_backs,
-            c.kept_below,
-        )
+        columns = {name: getattr(c, name) for name in c.__struct_fields__ if name != "journal"}
+        return JournalState(**columns | {"topics": topics, "closed_revisions": closed, "dropped": dropped})
 
 
 def _encode_topic(t: TopicState) -> _Topic:
@@ -241,12 +217,10 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
     if len(extents):
         inside = np.ones(len(extents) - 1, bool)
         inside[ends[:-1] - 1] = False  # the next row is another object's
-        at = np.searchsorted(partitions, extents["partition"])
-        at[at == len(partitions)] = 0
+        at, there = places(partitions, extents["partition"])
         if (
-            not len(partitions)
+            not there.all()
             or ((extents["partition"][1:] <= extents["partition"][:-1]) & inside).any()
-            or (partitions[at] != extents["partition"]).any()
             or (extents["block"] < 0).any()
             or (extents["block"] >= np.repeat(of_blocks, of_extents)).any()
             or (extents["row"] < 0).any()

@@ -315,9 +315,18 @@ class JournalHandle(L1Handle):
             return error
         if cluster_epoch >= error.window[0]:
             return error
+        return self._regression(error.window[0], cluster_epoch)
+
+    def check_not_ahead(self, newest: int) -> None:
+        """Raises `EpochRegressionError` if this journal has seen an epoch that the cluster has not reached (hazard 10)."""
+        epoch = self._controller.epoch(at_least=newest)
+        if newest > epoch:
+            raise self._regression(newest, epoch)
+
+    def _regression(self, newest: int, epoch: int) -> EpochRegressionError:
         return EpochRegressionError(
-            f"journal {self.journal} has seen epoch {error.window[0]}, above the cluster epoch {cluster_epoch}: the "
-            "controller log looks restored from an old backup. Restore the newer one, or see docs/operations.md"
+            f"journal {self.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
+            "restored from an old backup. Restore the newer one, or see docs/operations.md"
         )
 
     def landed_of(self, producer_id: int, input_id: str) -> int:

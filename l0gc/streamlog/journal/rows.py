@@ -112,6 +112,13 @@ def distinct(values: Rows) -> Rows:
     return found
 
 
+def places(values: Rows, wanted: Rows) -> tuple[Rows, Rows]:
+    """Where each wanted number stands among ascending values, and whether it is there; where it is not, the place is any."""
+    at = np.searchsorted(values, wanted)
+    at[at == len(values)] = 0
+    return at, values[at] == wanted if len(values) else np.zeros(len(wanted), np.bool_)
+
+
 def name_bytes(name: str) -> bytes:
     """A UUID as it is stored in a row."""
     return uuid.UUID(name).bytes

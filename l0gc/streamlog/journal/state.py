@@ -107,16 +107,8 @@ class JournalState:
 
     # -- what a partition may still need ------------------------------------------------------------------------------
 
-    def bound(self, revision: int, partition: int) -> int:
-        """The lowest epoch that the partition may still need; it is done with every epoch below."""
-        return int(self.bounds(revision, partition, 1)[0])
-
-    def gc_epoch(self, revision: int, partition: int) -> int:
-        """M(p): this partition allows objects at this epoch and below to be deleted."""
-        return prev(self.bound(revision, partition))
-
     def bounds(self, revision: int, first: int, count: int) -> Rows:
-        """`bound` of the topic's partitions `first` to `first + count - 1`."""
+        """For each of the topic's partitions `first` to `first + count - 1` the lowest epoch that it may still need."""
         topic = self.topics.get(revision)
         if topic is None:
             epochs = np.full(count, self.previous_applied_epoch, np.int64)
@@ -142,12 +134,6 @@ class JournalState:
             where = (o.epoch, o.key) if o is not None else (None, "")
             low.append(PartitionLow(partition, prev(int(bounds[i])), records, *where))
         return low
-
-    @property
-    def min_epoch_lower_bound(self) -> int:
-        """The whole journal is done with every epoch below it, whatever topics it has."""
-        epochs = [o.epoch for t in self.topics.values() for o in t.objects]
-        return min([self.previous_applied_epoch, *epochs])
 
     # -- views ----------------------------------------------------------------------------------------------------------
 

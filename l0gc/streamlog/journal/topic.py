@@ -24,6 +24,7 @@ from l0gc.streamlog.journal.rows import (
     ascending,
     name_text,
     of_partition,
+    places,
     unpack,
 )
 
@@ -194,9 +195,7 @@ class TopicState:
         """For each of a few partitions, given in order, its unreconciled object with the lowest epoch."""
         oldest: dict[int, UnreconciledObject] = {}
         for o in self.objects:
-            there = np.searchsorted(o.extents["partition"], partitions)
-            there[there == len(o.extents)] = 0
-            for partition in partitions[o.extents["partition"][there] == partitions].tolist():
+            for partition in partitions[places(o.extents["partition"], partitions)[1]].tolist():
                 known = oldest.get(partition)
                 if known is None or (o.epoch, o.log_offset) < (known.epoch, known.log_offset):
                     oldest[partition] = o
@@ -230,7 +229,7 @@ class TopicState:
     def reconcile(self, e: ReconciledTopic) -> Changed:
         """Take what `refusals` has found right."""
         ranges, change = check_commit(e)
-        self.reconciled[self._at(ranges["partition"])] = ranges["last"]
+        self.reconciled[places(self.partitions, ranges["partition"])[0]] = ranges["last"]
         self._let_go(ranges["partition"], ranges["last"])
         return self._change(ranges["partition"], change)
 
@@ -242,7 +241,7 @@ class TopicState:
     def expire(self, e: ExpiredTopic) -> Changed:
         """Take what `expiry_refusals` has found right."""
         partitions, starts, change = check_expiry(e)
-        at = self._at(partitions)
+        at, _ = places(self.partitions, partitions)
         self.reconciled[at] = self._reconciled_after(partitions, starts)
         self.log_start[at] = starts
         self._let_go(partitions, starts - 1)
@@ -259,17 +258,12 @@ class TopicState:
         kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
         self.objects = [o for o in kept if len(o.extents)]
 
-    def _at(self, partitions: Rows) -> Rows:
-        """The rows of partitions that have one; any, of others."""
-        at = np.searchsorted(self.partitions, partitions)
-        return np.where(at == len(self.partitions), 0, at)
-
     def values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
         """What a column holds for partitions, and something else for those that it does not have."""
         if not len(self.partitions):
             return np.full(len(partitions), otherwise, np.int64)
-        at = self._at(partitions)
-        values: Rows = np.where(self.partitions[at] == partitions, column[at], otherwise)
+        at, there = places(self.partitions, partitions)
+        values: Rows = np.where(there, column[at], otherwise)
         return values
 
     def _reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
@@ -383,16 +377,13 @@ def _rows_in_block(records: Rows, extents: Rows) -> Rows:
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
     """Which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
-    at = np.searchsorted(partitions, extents["partition"])
-    at[at == len(partitions)] = 0
-    ended: Rows = (partitions[at] == extents["partition"]) & (extents["base"] + extents["records"] - 1 <= lasts[at])
+    at, there = places(partitions, extents["partition"])
+    ended: Rows = there & (extents["base"] + extents["records"] - 1 <= lasts[at])
     return ended
 
 
 def _ending(extents: Rows, ranges: Rows) -> Rows:
     """The partitions in which one of these extents ends where the range does."""
-    at = np.searchsorted(ranges["partition"], extents["partition"])
-    at[at == len(ranges)] = 0
-    ends = extents["base"] + extents["records"] - 1 == ranges["last"][at]
-    partitions: Rows = extents["partition"][ends & (ranges["partition"][at] == extents["partition"])]
+    at, there = places(ranges["partition"], extents["partition"])
+    partitions: Rows = extents["partition"][there & (extents["base"] + extents["records"] - 1 == ranges["last"][at])]
     return partitions

@@ -35,7 +35,7 @@ from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Retention, Topic
 from l0gc.streamlog.journal.entries import Expired, ExpiredTopic
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack
+from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import UNREADABLE, cut_index, joined, read_index
 from l0gc.watermark.publication import refuse_if_set_back
@@ -301,11 +301,9 @@ class _JournalRun:
         self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool
     ) -> tuple[IndexChange, Rows]:
         """What happens to the index objects that the starts cut, and what L1 objects they no longer list."""
-        at = np.searchsorted(partitions, known.index["partition"])
-        at[at == len(partitions)] = 0
+        at, there = places(partitions, known.index["partition"])
         start = starts[at]
-        cut = (known.index["base"] < start) & (known.index["last"] >= start)
-        rows = known.index[cut & (partitions[at] == known.index["partition"])]
+        rows = known.index[there & (known.index["base"] < start) & (known.index["last"] >= start)]
         epoch = self._cluster.controller.epoch()
         store, runtime = self._cluster.store, self._cluster.runtime
 
@@ -332,9 +330,8 @@ class _JournalRun:
         result.records += int((starts - before).sum())
         if len(partitions):
             for rows in lists:
-                at = np.searchsorted(partitions, rows["partition"])
-                at[at == len(partitions)] = 0
-                gone = rows[(partitions[at] == rows["partition"]) & (rows["last"] < starts[at])]
+                at, there = places(partitions, rows["partition"])
+                gone = rows[there & (rows["last"] < starts[at])]
                 result.l1_objects += len(gone) if "rows" not in (rows.dtype.names or ()) else int(gone["rows"].sum())
                 result.bytes += int(gone["bytes"].sum())
         some = slice(0, max(0, self._shown - len(result.starts)))

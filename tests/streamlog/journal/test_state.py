@@ -37,7 +37,17 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, NUMBER, RANGE, pack, unpack
 from l0gc.streamlog.journal.state import JournalState, apply, refusals
 from l0gc.streamlog.journal.window import EpochWindow
-from tests.support.journal import REVISION, Journal, batch, extents_of, key_of, reconciled
+from tests.support.journal import (
+    REVISION,
+    Journal,
+    batch,
+    bound_of,
+    extents_of,
+    gc_epoch_of,
+    key_of,
+    lowest_of,
+    reconciled,
+)
 
 MACHINE = JournalMachine(0)
 
@@ -122,8 +132,8 @@ def test_a_journal_with_one_partition_answers_as_a_partition_with_its_own_log(st
             count = min(number, len(model.unreconciled))
             journal.reconcile({0: model.unreconciled[count - 1][0]})
             model.reconcile(count)
-        assert journal.state.bound(REVISION, 0) == model.bound
-        assert journal.state.gc_epoch(REVISION, 0) == prev(model.bound)
+        assert bound_of(journal.state, REVISION, 0) == model.bound
+        assert gc_epoch_of(journal.state, REVISION, 0) == prev(model.bound)
         assert max(REVISION, journal.state.previous_applied_epoch) == model.previous
         assert [e.base_offset for e in journal.state.extents(REVISION, 0)] == [o for o, _ in model.unreconciled]
 
@@ -182,13 +192,13 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
             if state.closed(r):
                 continue
             for p in range(PARTITIONS):
-                assert state.gc_epoch(r, p) >= before.gc_epoch(r, p)
+                assert gc_epoch_of(state, r, p) >= gc_epoch_of(before, r, p)
                 # Hazard 1: nothing that is needed, and nothing that may still land, is at or below the gc epoch.
-                assert state.bound(r, p) <= max(r, state.previous_applied_epoch)
+                assert bound_of(state, r, p) <= max(r, state.previous_applied_epoch)
                 extents = state.extents(r, p)
-                assert all(e.epoch > state.gc_epoch(r, p) for e in extents)
+                assert all(e.epoch > gc_epoch_of(state, r, p) for e in extents)
                 if not extents:
-                    assert state.bound(r, p) == max(r, state.previous_applied_epoch)  # no garbage is stranded
+                    assert bound_of(state, r, p) == max(r, state.previous_applied_epoch)  # no garbage is stranded
                 view, at = state.partition(r, p), state.partition(r, p).last_reconciled_offset + 1
                 assert view.unreconciled_records == sum(e.records for e in extents)
                 for e in extents:
@@ -198,7 +208,7 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
                 assert view.last_reconciled_offset >= before.partition(r, p).last_reconciled_offset
             low = state.lowest(r, 0, PARTITIONS, PARTITIONS)
             assert [(x.gc_epoch, x.partition) for x in low] == sorted(
-                (state.gc_epoch(r, p), p) for p in range(PARTITIONS)
+                (gc_epoch_of(state, r, p), p) for p in range(PARTITIONS)
             )
     replayed = MACHINE.initial()
     for at, entry in enumerate(j.entries):
@@ -212,7 +222,7 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
 
 
 def test_a_new_partition_needs_its_revision_and_nothing_below_without_any_entry() -> None:
-    assert JournalState().gc_epoch(REVISION, 12) == REVISION - 1
+    assert gc_epoch_of(JournalState(), REVISION, 12) == REVISION - 1
 
 
 def test_the_bound_follows_the_previous_epoch_and_not_the_newest() -> None:
@@ -220,9 +230,9 @@ def test_the_bound_follows_the_previous_epoch_and_not_the_newest() -> None:
     j = Journal()
     j.apply(Advance(10))
     j.apply(Advance(12))
-    assert j.state.bound(REVISION, 0) == 10
+    assert bound_of(j.state, REVISION, 0) == 10
     j.land(extents_of(11))
-    assert j.state.bound(REVISION, 0) == 10
+    assert bound_of(j.state, REVISION, 0) == 10
 
 
 def test_one_advance_moves_every_partition_and_data_holds_its_own_alone() -> None:
@@ -230,8 +240,8 @@ def test_one_advance_moves_every_partition_and_data_holds_its_own_alone() -> Non
     j.land(extents_of(5, {3: 1}))
     j.apply(Advance(10))
     j.apply(Advance(20))
-    assert [j.state.gc_epoch(REVISION, p) for p in (0, 3, 99_999)] == [9, 4, 9]
-    assert j.state.min_epoch_lower_bound == 5
+    assert [gc_epoch_of(j.state, REVISION, p) for p in (0, 3, 99_999)] == [9, 4, 9]
+    assert lowest_of(j.state) == 5
     assert [low.partition for low in j.state.lowest(REVISION, 0, 100_000, 2)] == [3, 0]
 
 
@@ -241,18 +251,18 @@ def test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_l
     j.land(extents_of(5, {0: 1}, key=key_of(5)))  # a straggler
     j.apply(Advance(9))
     j.apply(Advance(10))
-    assert j.state.bound(REVISION, 0) == 5
+    assert bound_of(j.state, REVISION, 0) == 5
     j.reconcile({0: 0})
-    assert j.state.bound(REVISION, 0) == 5
+    assert bound_of(j.state, REVISION, 0) == 5
     j.reconcile({0: 1})
-    assert j.state.bound(REVISION, 0) == 9
+    assert bound_of(j.state, REVISION, 0) == 9
 
 
 def test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower() -> None:
     """Hazard 21."""
     j = Journal()
     j.apply(Advance(10))
-    assert j.state.gc_epoch(50, 0) == 49
+    assert gc_epoch_of(j.state, 50, 0) == 49
     with pytest.raises(CorruptObjectError, match=r"epoch 49 is below the window \[50, 50\]"):
         j.land(extents_of(49, revision=50))
     j.land(extents_of(50, revision=50))
@@ -341,11 +351,11 @@ def test_a_barrier_closes_the_window_to_one_epoch_and_does_not_free_what_is_unre
     j.land(extents_of(5))
     j.apply(Barrier(10))
     assert j.state.window == EpochWindow(10, 10)
-    assert j.state.bound(REVISION, 0) == 5
+    assert bound_of(j.state, REVISION, 0) == 5
     with pytest.raises(StaleClusterEpochError):
         admit(j.state, extents_of(9))
     j.reconcile({0: 0})
-    assert j.state.gc_epoch(REVISION, 0) == 9
+    assert gc_epoch_of(j.state, REVISION, 0) == 9
     with pytest.raises(CorruptObjectError, match="would lower the window"):
         j.apply(Barrier(9))
 

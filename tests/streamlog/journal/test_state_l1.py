@@ -56,7 +56,9 @@ from tests.support.journal import (
     REVISION,
     TOPIC_ID,
     Journal,
+    bound_of,
     extents_of,
+    gc_epoch_of,
     index_row,
     key_of,
     l1_row,
@@ -352,14 +354,14 @@ def test_unreconciled_extents_wholly_below_the_start_leave_at_once_and_the_bound
     j.land(extents_of(9, {0: 10, 1: 10}, key=key_of(9)))
     j.apply(Advance(11))
     j.apply(Advance(12))
-    assert j.state.gc_epoch(REVISION, 0) == EPOCH - 1
+    assert gc_epoch_of(j.state, REVISION, 0) == EPOCH - 1
     j.apply(expired({0: 30, 1: 25}))
     zero, one = (j.state.partition(REVISION, p) for p in (0, 1))
     assert (zero.last_reconciled_offset, zero.log_start_offset, zero.next_offset) == (29, 30, 40)
     assert (one.last_reconciled_offset, one.log_start_offset) == (19, 25)  # the extent that it cuts stays whole
     assert [e.base_offset for e in j.state.extents(REVISION, 0)] == [30]
     assert [e.base_offset for e in j.state.extents(REVISION, 1)] == [20, 30]
-    assert (j.state.gc_epoch(REVISION, 0), j.state.gc_epoch(REVISION, 1)) == (8, EPOCH - 1)
+    assert (gc_epoch_of(j.state, REVISION, 0), gc_epoch_of(j.state, REVISION, 1)) == (8, EPOCH - 1)
     assert [len(o.extents) for o in topic_of(j).objects] == [1, 2]  # an object left with its last extent
     assert len(topic_of(j).l1) == 0
 
@@ -712,7 +714,7 @@ def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_do
             j.apply(Advance(epoch))
         books.check(j.state)
         for partition in (0, 1):
-            bound = j.state.bound(REVISION, partition)
+            bound = bound_of(j.state, REVISION, partition)
             assert bound >= bounds[partition]
             bounds[partition] = bound
     assert MACHINE.encode(MACHINE.decode(MACHINE.encode(j.state), "")) == MACHINE.encode(j.state)

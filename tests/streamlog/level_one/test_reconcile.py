@@ -14,6 +14,7 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.plan import JournalPlan, Round, Window
 from l0gc.streamlog.level_one.reconcile import Local, ReconcileResult, has_work, run_rounds
+from tests.support.journal import lowest_of
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
 
@@ -74,7 +75,7 @@ def test_a_run_lifts_everything_and_the_next_has_nothing_to_do() -> None:
     assert contents(another(a)) == [list(range(5))] * PARTITIONS
     assert {k for k in store_of(a).objects if k.startswith("level_one/")} == named(a, "events")
     state = a.journal(0).state
-    assert state.min_epoch_lower_bound == state.previous_applied_epoch
+    assert lowest_of(state) == state.previous_applied_epoch
     again = reconcile(another(a))
     assert (again.records, again.rounds, again.partitions) == (0, 0, 0)
 
