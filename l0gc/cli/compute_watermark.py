@@ -23,7 +23,7 @@ from l0gc.watermark.source import HELD_BACK_SHOWN
 if TYPE_CHECKING:
     from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.pipeline import WatermarkResult
-    from l0gc.watermark.scans import Listing, ScanRow
+    from l0gc.watermark.scans import ScanReport, ScanRow
 
 _HELD_LINES: Final = 3
 _EXTERNAL: Final = ("cluster_epoch", "snapshot_age", "expect_partitions")
@@ -119,7 +119,7 @@ def print_result(out: Output, result: WatermarkResult) -> None:
         out.note(f"{u.unit} cannot be read, so M does not pass it: {u.error}", "unreadable", unit=u.unit)
 
 
-def _listing_lines(seen: Listing, watermark: int) -> list[str]:
+def _listing_lines(seen: ScanReport, watermark: int) -> list[str]:
     lines = [
         f"L0 holds {count(seen.objects, 'object')} ({size(seen.bytes)}); eligible now: "
         f"{seen.eligible_objects:,} ({size(seen.eligible_bytes)}{_oldest(seen.oldest_eligible_age_s)})"

@@ -28,7 +28,7 @@ from l0gc.watermark.publication import (
     read_any,
     watermark_of,
 )
-from l0gc.watermark.scans import Listing, ScanSnapshot, keep_scan, snapshot_of
+from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, UnitSummary
 
 
@@ -60,7 +60,7 @@ class WatermarkResult(Outcome):
     partitions: int
     held_back_by: list[Holder]
     unreadable: list[Unreadable]
-    listing: Listing | None
+    listing: ScanReport | None
     published: bool
     scan: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Pipeline:
             watermark.partitions,
             watermark.held_back_by,
             [Unreadable(u.unit, u.error) for u in units if u.error],
-            Listing.of(listing) if listing is not None else None,
+            ScanReport.of(listing) if listing is not None else None,
             not dry_run,
             kept,
             timer.seconds,

@@ -115,7 +115,7 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ScanReport:
     """What a scan saw, as compute-watermark prints it: `ScanTotals` explains the fields; ages are by the store's clock.
 
     Attributes:
@@ -139,7 +139,7 @@ class Listing:
     run_ms: int
 
     @classmethod
-    def of(cls, scan: ScanSnapshot) -> Listing:
+    def of(cls, scan: ScanSnapshot) -> ScanReport:
         t = scan.totals
         same = {name: getattr(t, name) for name in cls.__slots__ if hasattr(t, name)}
         return cls(

@@ -22,7 +22,7 @@ from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.inventory import InventoryFile
 from l0gc.watermark.inventory_scan import _at_hand, inventory_at
 from l0gc.watermark.pipeline import Unreadable, WatermarkResult
-from l0gc.watermark.scans import Listing, ScanRow, ScanSnapshot, ScanTotals
+from l0gc.watermark.scans import ScanReport, ScanRow, ScanSnapshot, ScanTotals
 from l0gc.watermark.source import IDLE, UNREADABLE, Holder
 from tests.support.cli import l0gc
 from tests.support.memory_store import MemoryStore, memory_cluster
@@ -48,7 +48,7 @@ SCAN = ScanSnapshot(
 
 
 def printed(seen: ScanSnapshot | None = SCAN, **changes: Any) -> Result:
-    listing = None if seen is None else Listing.of(seen)
+    listing = None if seen is None else ScanReport.of(seen)
     result = WatermarkResult(3, 2, 8, 4, [], [], listing, True)
     with taking_results() as results:
         print_result(Output(Settings()), replace(result, **changes))

@@ -29,7 +29,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.listing import ListingScan
 from l0gc.watermark.pipeline import Pipeline
-from l0gc.watermark.scans import Listing, ScanRow, read_scan
+from l0gc.watermark.scans import ScanReport, ScanRow, read_scan
 from tests.support.cli import ended_here, l0gc
 from tests.support.journal import gc_epoch_of, of_topic
 
@@ -144,7 +144,7 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     assert result.listing.epochs == [ScanRow(e, *rows[e], *plain_holders(gc_epochs, e)) for e in sorted(rows)]
     assert result.scan is not None
     kept = read_scan(store, result.scan, cluster.identity().cluster_id)
-    assert Listing.of(kept) == result.listing
+    assert ScanReport.of(kept) == result.listing
     totals = kept.totals
     assert (totals.unparsable, totals.unparsable_samples) == (len(foreign), sorted(foreign)[:5])
     eligible, held = [x for e, x in rows.items() if e <= m], [x for e, x in rows.items() if e > m]

@@ -22,7 +22,7 @@ from l0gc.watermark.listing import INVENTORY, LISTING
 from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
 from l0gc.watermark.scan_keys import list_scans
-from l0gc.watermark.scans import Listing, ScanSnapshot, read_scan
+from l0gc.watermark.scans import ScanReport, ScanSnapshot, read_scan
 from l0gc.watermark.source import IDLE, UNREADABLE, ClusterIdentity, Holder, UnitSummary
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
 
@@ -288,7 +288,7 @@ def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
     assert list_scans(cluster.store) == []
     ran = Pipeline(cluster, Source(cluster), scan).run()
     assert list_scans(cluster.store) == [ran.scan]
-    assert Listing.of(kept(cluster, ran)) == ran.listing
+    assert ScanReport.of(kept(cluster, ran)) == ran.listing
 
 
 def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> None:
