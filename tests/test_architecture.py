@@ -54,7 +54,7 @@ ROOMS = [
     {"ingest"},
     {"level_one"},
     {"epoch_source", "garbage_look", "housekeep", "offset_reader"},
-    {"reader"},
+    {"reader", "topic_view"},
     {"delete_records", "founding", "garbage", "set_back", "standing", "topics"},
 ]
 """The same within `streamlog`."""

@@ -11,14 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.errors import L0gcError, OffsetOutOfRangeError, UsageError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import OFFSET, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.expire import ExpireResult, Listed, left_out, run_expiry
-from l0gc.streamlog.level_one.index import UNREADABLE, files_of
-from l0gc.streamlog.reader import first_at_or_after
+from l0gc.streamlog.topic_view import TopicView
 from l0gc.watermark.publication import refuse_if_set_back
 
 HIGH_WATERMARK: Final = -1
@@ -55,9 +54,10 @@ def delete_records(
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
     target = state.topic(topic)
-    partitions = np.arange(target.partitions) if partition is None else np.array([target.id(partition).partition])
-    ends, starts = _ends(cluster, target, partitions)
-    errors: dict[int, str] = {}
+    runs = target.runs() if partition is None else [JournalRun(target.journal_of(partition), partition, 1)]
+    views = cluster.parallel.map(lambda r: TopicView(cluster, cluster.journal(r.journal), target, r), runs)
+    partitions, ends = (np.concatenate(c) for c in zip(*((v.partitions, v.next) for v in views), strict=True))
+    unreadable: dict[int, L0gcError] = {}
     if before_offset is not None:
         wanted = ends if before_offset == HIGH_WATERMARK else np.full(len(partitions), before_offset, np.int64)
         for at in np.flatnonzero(wanted > ends)[:1].tolist():
@@ -67,16 +67,7 @@ def delete_records(
             )
     else:
         assert before_time_ms is not None
-        search = [(p, s, e) for p, s, e in zip(*(c.tolist() for c in (partitions, starts, ends)), strict=True)]
-
-        def first(of: tuple[int, int, int]) -> int:
-            try:
-                return _first(cluster, target, *of, before_time_ms)
-            except UNREADABLE as e:
-                errors[of[0]] = left_out(target.id(of[0]), e)
-                return of[1]  # where it begins
-
-        wanted = np.array(cluster.parallel.map(first, search), np.int64)
+        wanted = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
     chosen = dict(zip(partitions.tolist(), wanted.tolist(), strict=True))
 
     def of_journal(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
@@ -86,33 +77,5 @@ def delete_records(
         return mine[offsets > begins], offsets[offsets > begins]
 
     result = run_expiry(cluster, [target], of_journal, dry_run, shown)
-    result.errors = [*(error for _, error in sorted(errors.items())), *result.errors]
+    result.errors = [*(left_out(target.id(p), e) for p, e in sorted(unreadable.items())), *result.errors]
     return result
-
-
-def _ends(cluster: Cluster, topic: Topic, partitions: Rows) -> tuple[Rows, Rows]:
-    """The next offset of each partition, and its log start offset, as the journals have them now."""
-    ends, starts = np.zeros(len(partitions), np.int64), np.zeros(len(partitions), np.int64)
-    runs = [r for r in topic.runs() if ((partitions >= r.first) & (partitions < r.first + r.count)).any()]
-    for run in runs:
-        handle = cluster.journal(run.journal)
-        with handle.replica.lock:
-            known = handle.catch_up().topics.get(topic.revision)
-            if known is None or not len(known.partitions):
-                continue
-            at = np.searchsorted(known.partitions, partitions)
-            at[at == len(known.partitions)] = 0
-            here = known.partitions[at] == partitions
-            ends[here], starts[here] = known.next_offsets[at[here]], known.log_start[at[here]]
-    return ends, starts
-
-
-def _first(cluster: Cluster, topic: Topic, partition: int, start: int, end: int, time_ms: int) -> int:
-    """The first offset from `start` on whose record is as new as `time_ms`; `end` if none is."""
-    handle, p = cluster.journal(topic.journal_of(partition)), topic.id(partition)
-    with handle.replica.lock:
-        state = handle.state
-        reconciled = state.partition(topic.revision, partition).last_reconciled_offset
-        files = files_of(cluster.store, p, state, start)
-    base = next((max(start, f.base_offset) for f in files if f.max_timestamp >= time_ms), max(start, reconciled + 1))
-    return first_at_or_after(cluster, topic, partition, base, time_ms, end) if base < end else end

@@ -101,20 +101,6 @@ def _readers(cluster: Cluster, topic: Topic, partitions: Iterable[int] | None, s
     return [_RunReader(cluster, topic, run, wanted, start) for run in runs]
 
 
-def first_at_or_after(cluster: Cluster, topic: Topic, partition: int, start: int, time_ms: int, end: int) -> int:
-    """The offset of a partition's first record from `start` on, and below `end`, that is as new as `time_ms`; else `end`.
-
-    Raises:
-        See `read_slices`.
-    """
-    for _, base, batch in read_slices(cluster, topic, [partition], start):
-        times = np.frombuffer(columns.raw(batch.column(0)), np.int64)
-        found = np.flatnonzero(times >= time_ms)
-        if len(found):
-            return min(base + int(found[0]), end)
-    return end
-
-
 def _within(partitions: Rows, run: JournalRun) -> Rows:
     """Those of some partitions that are in a run."""
     found: Rows = partitions[(partitions >= run.first) & (partitions < run.first + run.count)]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import msgspec
@@ -117,12 +117,7 @@ def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | No
         total.restamped += r.restamped
     with suppress(StoreError, ProtocolError):  # the batch has landed; the next process to come will tick
         cluster.controller.tick_if_due()
-    counters = {
-        "records": total.records,
-        "objects": total.objects,
-        "skipped": total.skipped,
-        "restamped": total.restamped,
-    }
+    counters = asdict(total)
     _log.info("committed a batch: %s", counters, extra=event("batch_committed", **counters))
     return total
 

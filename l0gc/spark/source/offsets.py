@@ -24,17 +24,8 @@ Json = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicOffsets:
-    """What a topic has at one time: for each partition the first offset that is there, and the next one that will be."""
-
-    topic: Topic
-    log_start: Rows
-    next: Rows
-
-
-@dataclass(frozen=True, slots=True)
 class Ranges:
-    """What is to be read of a topic: of each partition the records from `starts` on, up to but without `ends`."""
+    """Of each partition of a topic the records from `starts` on, up to but without `ends`."""
 
     topic: Topic
     starts: Rows
@@ -57,7 +48,7 @@ def to_json(topics: Mapping[str, Topic], positions: Positions) -> Json:
     }
 
 
-def from_json(stored: Mapping[str, Any], extents: Mapping[str, TopicOffsets]) -> Positions:
+def from_json(stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
     """The positions in a checkpoint, for the topics as they are now; a partition it does not name begins where it begins.
 
     Raises:
@@ -71,7 +62,7 @@ def from_json(stored: Mapping[str, Any], extents: Mapping[str, TopicOffsets]) ->
         )
     positions = {}
     for name, extent in extents.items():
-        rows = extent.log_start.copy()
+        rows = extent.starts.copy()
         for key, value in stored[name].items():
             if key == _REVISION:
                 if value != extent.topic.revision:

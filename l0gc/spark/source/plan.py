@@ -16,21 +16,16 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.filters import PushedFilters
-from l0gc.spark.source.offsets import Ranges, TopicOffsets
+from l0gc.spark.source.offsets import Ranges
 from l0gc.spark.source.options import EARLIEST, LATEST, Bound
-from l0gc.spark.source.split import Part, Weight
+from l0gc.spark.source.split import Part
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import L1File
-from l0gc.streamlog.level_one.chunks import Times, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
-from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.offset_reader import l0_bytes, look
+from l0gc.streamlog.topic_view import TopicView
 
 Found = TypeVar("Found")
 
@@ -41,98 +36,6 @@ _LOOKS: Final = 5
 
 Journals = Callable[[int], JournalHandle]
 """Gives the handle on a journal."""
-
-
-class TopicView:
-    """One journal's view of a topic, as of now."""
-
-    def __init__(self, cluster: Cluster, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
-        self._store, self._topic, self.run, self._handle = cluster.store, topic, run, handle
-        handle.catch_up()
-        self._known = known = look(handle, topic)
-        self._partitions = np.arange(run.first, run.first + run.count)
-        self.next = known.values(known.next_offsets, self._partitions, 0)
-        self.log_start = known.values(known.log_start, self._partitions, 0)
-        self.reconciled = known.values(known.reconciled, self._partitions, -1)
-
-    def files(self, partition: int, start: int) -> list[L1File]:
-        """The L1 objects of a partition with records from `start` on. Raises `ObjectNotFoundError`: look again."""
-        state = JournalState(topics={self._topic.revision: self._known})
-        listed = files_of(self._store, self._topic.id(partition), state, start)
-        return [f for f in listed if f.last_offset >= start]
-
-    def weigh(self, starts: Rows, ends: Rows) -> Weight:
-        """What these ranges weigh; they have a row for each partition of the run."""
-        result = Weight(self.run, l0_bytes(self._known, self._partitions, starts, ends))
-        for n in np.flatnonzero((starts < ends) & (starts <= self.reconciled)).tolist():
-            self._weigh_l1(result, n, int(starts[n]), int(ends[n]))
-        return result
-
-    def _weigh_l1(self, result: Weight, at: int, start: int, end: int) -> None:
-        cuts, total = [], 0.0
-        for f in self.files(self.run.first + at, start):
-            if f.base_offset >= end:
-                break
-            records = min(end, f.last_offset + 1) - max(start, f.base_offset)
-            total += _FILE_BYTES + f.bytes * records / (f.last_offset + 1 - f.base_offset)
-            cuts.append((min(end, f.last_offset + 1), total))
-        result.bytes[at] += total
-        if len(cuts) > 1:
-            result.cuts[at] = cuts
-
-    def at_time(self, timestamp_ms: int) -> Rows:
-        """For each partition the first record that is not older, or else the next offset. Raises
-        `ObjectNotFoundError`: look again."""
-        found = self.next.copy()
-        for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
-            if o.time_ms < timestamp_ms:
-                break
-            at = o.extents["partition"] - self.run.first
-            inside = (at >= 0) & (at < self.run.count)
-            found[at[inside]] = o.extents["base"][inside]
-        for n in np.flatnonzero(self.reconciled >= self.log_start).tolist():
-            in_l1 = self._in_l1_at(self.run.first + n, int(self.log_start[n]), timestamp_ms)
-            found[n] = found[n] if in_l1 is None else in_l1
-        return np.maximum(found, self.log_start)
-
-    def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> int | None:
-        names = ("offset", "timestamp")
-        for f in self.files(partition, start):
-            if f.max_timestamp < timestamp_ms:
-                continue
-            wanted = WantedFile(l1_key(self._topic.id(partition), f), f, start, f.last_offset + 1)
-            opened = open_l1(self._store, wanted)
-            for chunk in chunks(opened, wanted_groups(opened, Times(first=timestamp_ms))):
-                for base, batch in decode(fetch_chunk(self._store, chunk, names), names):
-                    times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
-                    late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
-                    if len(late):
-                        return base + int(late[0])
-        return None
-
-
-def look_at(
-    cluster: Cluster, names: Sequence[str], journals: Journals, assigned: Mapping[str, frozenset[int]]
-) -> dict[str, TopicOffsets]:
-    """What some topics have now; a partition that is not read counts as one that is empty.
-
-    Raises:
-        TopicNotFoundError: there is no such topic.
-        PartitionClosedError: it was deleted just now.
-    """
-    state = cluster.controller.snapshot()
-    extents = {}
-    for name in names:
-        topic = state.topic(name)
-
-        def ends(run: JournalRun, topic: Topic = topic) -> tuple[Rows, Rows]:
-            seen = TopicView(cluster, journals(run.journal), topic, run)
-            return seen.log_start, seen.next
-
-        looks = cluster.parallel.map(ends, topic.runs())
-        read = is_assigned(topic, assigned)
-        extents[name] = TopicOffsets(topic, *(np.where(read, np.concatenate(c), 0) for c in zip(*looks, strict=True)))
-    return extents
 
 
 def positions_of(look: TopicView, topic: str, bound: Bound, what: str) -> Rows:
@@ -177,15 +80,13 @@ def check_partitions(
 
 def looking(look: Callable[[], Found]) -> Found:
     """What `look` finds; asked again if something that its journal named has been replaced."""
-    for _ in range(_LOOKS - 1):
+    gone: ObjectNotFoundError | None = None
+    for _ in range(_LOOKS):
         try:
             return look()
-        except ObjectNotFoundError:
-            continue
-    try:
-        return look()
-    except ObjectNotFoundError as e:
-        raise CorruptObjectError(f"{e}, though a journal needs it; restore that object from a version") from e
+        except ObjectNotFoundError as e:
+            gone = e
+    raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone
 
 
 def plan_batch(
@@ -226,7 +127,7 @@ def plan_batch(
                 starts, ends = _left(wanted, run, starts, ends)
                 check_log_start(topic.name, run.first, starts, ends, seen.log_start, fail_on_data_loss)
                 starts = np.maximum(starts, seen.log_start)
-                return Part(topic, starts, ends, seen.weigh(starts, ends))
+                return _weighed(seen, starts, ends)
 
             parts.append(looking(plan))
     return parts
@@ -243,10 +144,27 @@ def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) 
 
             def plan(r: Ranges = r, run: JournalRun = run, starts: Rows = starts, ends: Rows = ends) -> Part:
                 seen = TopicView(cluster, journals(run.journal), r.topic, run)
-                return Part(r.topic, starts, ends, seen.weigh(starts, ends))
+                return _weighed(seen, starts, ends)
 
             parts.append(looking(plan))
     return parts
+
+
+def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
+    """These ranges, a row for each partition of the view, and what they weigh."""
+    part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends))
+    for n in np.flatnonzero((starts < ends) & (starts <= view.reconciled)).tolist():
+        start, end, cuts, total = int(starts[n]), int(ends[n]), [], 0.0
+        for f in view.files(view.run.first + n, start):
+            if f.base_offset >= end:
+                break
+            records = min(end, f.last_offset + 1) - max(start, f.base_offset)
+            total += _FILE_BYTES + f.bytes * records / (f.last_offset + 1 - f.base_offset)
+            cuts.append((min(end, f.last_offset + 1), total))
+        part.bytes[n] += total
+        if len(cuts) > 1:
+            part.cuts[n] = cuts
+    return part
 
 
 def check_log_start(topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows, fail_on_data_loss: bool) -> None:

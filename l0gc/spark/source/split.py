@@ -33,28 +33,29 @@ class Slice(InputPartition):
 
 
 @dataclass(slots=True)
-class Weight:
-    """What the ranges of one run weigh: bytes by partition, and of large ones where their L1 objects end, as (offset after
-    it, bytes up to there)."""
+class Part:
+    """The ranges of one run, and what they weigh.
 
+    Attributes:
+        bytes: by partition, as they are stored.
+        cuts: of large partitions where their L1 objects end, as (offset after it, bytes up to there).
+    """
+
+    topic: Topic
     run: JournalRun
+    starts: Rows
+    ends: Rows
     bytes: Rows
     cuts: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
-
-@dataclass(slots=True)
-class Part:
-    """The ranges of one run, and what they weigh."""
-
-    topic: Topic
-    starts: Rows
-    ends: Rows
-    weight: Weight
+    @property
+    def weight(self) -> float:
+        return float(self.bytes[self.starts < self.ends].sum())
 
 
 def split(parts: Sequence[Part], min_partitions: int = 1, slice_bytes: int = SLICE_BYTES) -> list[Slice]:
     """The tasks. Those of one partition stand in the order of their offsets."""
-    total = sum(float(p.weight.bytes[p.starts < p.ends].sum()) for p in parts)
+    total = sum(p.weight for p in parts)
     target = min(float(slice_bytes), max(total / min_partitions, 1.0))
     return [s for part in parts for s in _slices(part, target)]
 
@@ -62,13 +63,13 @@ def split(parts: Sequence[Part], min_partitions: int = 1, slice_bytes: int = SLI
 def _slices(part: Part, target: float) -> Iterator[Slice]:
     held: list[tuple[int, int, int]] = []
     size = 0.0
-    first, journal = part.weight.run.first, part.weight.run.journal
+    first, journal = part.run.first, part.run.journal
 
     def slice_of(rows: list[tuple[int, int, int]]) -> Slice:
         return Slice(part.topic, journal, pack(np.array(rows, RANGE)))
 
     for at in np.flatnonzero(part.starts < part.ends).tolist():
-        start, end, weight = int(part.starts[at]), int(part.ends[at]), max(float(part.weight.bytes[at]), 1.0)
+        start, end, weight = int(part.starts[at]), int(part.ends[at]), max(float(part.bytes[at]), 1.0)
         pieces = min(round(weight / target), end - start)
         if held and (size + weight > target or pieces > 1):
             yield slice_of(held)
@@ -77,7 +78,7 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
             held.append((first + at, start, end - 1))
             size += weight
             continue
-        ends = _cut(start, end, weight, part.weight.cuts.get(at, []), pieces)
+        ends = _cut(start, end, weight, part.cuts.get(at, []), pieces)
         for base, last in zip([start, *ends], [*ends, end], strict=False):
             yield slice_of([(first + at, base, last - 1)])
     if held:

@@ -15,15 +15,13 @@ import numpy as np
 
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.events import event
-from l0gc.spark.source.offsets import Json, Positions, Ranges, TopicOffsets, from_json, limited, to_json
+from l0gc.spark.source.offsets import Json, Positions, Ranges, from_json, limited, to_json
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import (
     Journals,
-    TopicView,
     check_log_start,
     check_partitions,
     is_assigned,
-    look_at,
     looking,
     plan_ranges,
     positions_of,
@@ -32,6 +30,7 @@ from l0gc.spark.source.split import Slice, split
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.topic_view import TopicView
 
 _log: Final = logging.getLogger(__name__)
 
@@ -65,19 +64,30 @@ class Stream:
 
         return looking(look)
 
-    def _extents(self) -> dict[str, TopicOffsets]:
-        o = self._options
-        return look_at(self._cluster, o.topics, self._journals, o.assigned)
+    def _extents(self) -> dict[str, Ranges]:
+        """What the topics have now; a partition that is not read counts as one that is empty."""
+        state = self._cluster.controller.snapshot()
+        extents = {}
+        for topic in map(state.topic, self._options.topics):
+
+            def ends(run: JournalRun, topic: Topic = topic) -> tuple[Rows, Rows]:
+                seen = TopicView(self._cluster, self._journals(run.journal), topic, run)
+                return seen.log_start, seen.next
+
+            looks, read = self._cluster.parallel.map(ends, topic.runs()), is_assigned(topic, self._options.assigned)
+            columns = (np.where(read, np.concatenate(column), 0) for column in zip(*looks, strict=True))
+            extents[topic.name] = Ranges(topic, *columns)
+        return extents
 
     def newest(self) -> Json:
         """How far the topics go."""
         extents = self._extents()
-        return _json(extents, {name: e.next for name, e in extents.items()})
+        return _json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
         """From now on, nothing counts that is uploaded later."""
         extents = self._extents()
-        self._target = {name: e.next for name, e in extents.items()}
+        self._target = {name: e.ends for name, e in extents.items()}
 
     def next_end(self, start: Mapping[str, Json], *, everything: bool) -> Json:
         """Where the micro-batch ends that begins at `start`.
@@ -99,24 +109,24 @@ class Stream:
         if not everything and self._options.max_bytes is not None:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
             parts = plan_ranges(self._cluster, list(less.values()), self._journals)
-            weight = sum(float(p.weight.bytes[p.starts < p.ends].sum()) for p in parts)
+            weight = sum(p.weight for p in parts)
             ends = limited(less, weight, self._options.max_bytes)
         # A partition whose start was deleted ends where it has records, or else where it began.
         return _json(extents, ends)
 
-    def _ranges(self, extents: Mapping[str, TopicOffsets], starts: Positions) -> dict[str, Ranges]:
+    def _ranges(self, extents: Mapping[str, Ranges], starts: Positions) -> dict[str, Ranges]:
         """What is there from these positions on."""
         ranges = {}
         for name, e in extents.items():
-            beyond = np.flatnonzero(starts[name] > e.next).tolist()
+            beyond = np.flatnonzero(starts[name] > e.ends).tolist()
             if beyond and self._options.fail_on_data_loss:
                 raise OffsetOutOfRangeError(
                     f"record {starts[name][beyond[0]]} of partition {name}/{beyond[0]} is next, and the partition ends at "
-                    f"{e.next[beyond[0]]}: its journal looks restored from a backup"
+                    f"{e.ends[beyond[0]]}: its journal looks restored from a backup"
                 )
-            ends = np.maximum(e.next, starts[name])
-            check_log_start(name, 0, starts[name], ends, e.log_start, self._options.fail_on_data_loss)
-            begins = np.minimum(np.maximum(starts[name], e.log_start), ends)
+            ends = np.maximum(e.ends, starts[name])
+            check_log_start(name, 0, starts[name], ends, e.starts, self._options.fail_on_data_loss)
+            begins = np.minimum(np.maximum(starts[name], e.starts), ends)
             ranges[name] = Ranges(e.topic, begins, ends)
         return ranges
 
@@ -130,22 +140,22 @@ class Stream:
         starts, ends = from_json(start, extents), from_json(end, extents)
         ranges: list[Ranges] = []
         for name, e in extents.items():
-            if (ends[name] > e.next).any() and self._options.fail_on_data_loss:
-                at = int(np.argmax(ends[name] > e.next))
+            if (ends[name] > e.ends).any() and self._options.fail_on_data_loss:
+                at = int(np.argmax(ends[name] > e.ends))
                 raise OffsetOutOfRangeError(
                     f"the checkpoint has a batch up to record {ends[name][at]} of partition {name}/{at}, which ends at "
-                    f"{e.next[at]}: its journal looks restored from a backup"
+                    f"{e.ends[at]}: its journal looks restored from a backup"
                 )
-            check_log_start(name, 0, starts[name], ends[name], e.log_start, self._options.fail_on_data_loss)
-            lost = np.minimum(e.log_start, ends[name]) - starts[name]
+            check_log_start(name, 0, starts[name], ends[name], e.starts, self._options.fail_on_data_loss)
+            lost = np.minimum(e.starts, ends[name]) - starts[name]
             if (lost > 0).any():
                 message = (
                     f"{int(lost[lost > 0].sum())} records of topic {name!r} were deleted before the stream read them"
                 )
                 _log.warning("%s; they are left out", message, extra=event("data_loss"))
-            ranges.append(Ranges(e.topic, np.maximum(starts[name], e.log_start), np.minimum(ends[name], e.next)))
+            ranges.append(Ranges(e.topic, np.maximum(starts[name], e.starts), np.minimum(ends[name], e.ends)))
         return split(plan_ranges(self._cluster, ranges, self._journals), self._options.min_partitions)
 
 
-def _json(extents: Mapping[str, TopicOffsets], positions: Positions) -> Json:
+def _json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
     return to_json({name: e.topic for name, e in extents.items()}, positions)

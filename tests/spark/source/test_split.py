@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.spark.source.split import Part, Slice, Weight, split
+from l0gc.spark.source.split import Part, Slice, split
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from tests.support.ingest import topic_in_memory
 
@@ -16,7 +16,7 @@ TOPIC: Topic = topic_in_memory(8).controller.snapshot().topic("events")
 def part(ranges: list[tuple[int, int, float]], cuts: dict[int, list[tuple[int, float]]] | None = None) -> Part:
     """Of partition after partition where its range begins and ends, and what it weighs."""
     starts, ends, weights = (np.array(c) for c in zip(*ranges, strict=True))
-    return Part(TOPIC, starts, ends, Weight(JournalRun(2, 5, len(ranges)), weights.astype(float), cuts or {}))
+    return Part(TOPIC, JournalRun(2, 5, len(ranges)), starts, ends, weights.astype(float), cuts or {})
 
 
 def read_by(slices: list[Slice]) -> list[tuple[int, int]]:
