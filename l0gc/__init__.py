@@ -24,5 +24,8 @@ else:
             return getattr(importlib.import_module("l0gc.api"), name)
         raise AttributeError(f"module 'l0gc' has no attribute {name!r}")
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "Cluster", "errors", "open"})
+
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who uses the library says where its log goes

@@ -61,6 +61,9 @@ class Cluster(Operations):
         self._config, self._closed = config, False
         self.topics, self.producers, self.runs = Topics(self.handles), Producers(self.handles), Runs(self.handles)
 
+    def __repr__(self) -> str:
+        return f"<l0gc.Cluster {self.url}>"
+
     def __enter__(self) -> Cluster:
         return self
 

@@ -124,7 +124,7 @@ def main() -> None:
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
     logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for what is wrong before the command has begun
     try:
-        code = cli.main(prog_name="l0gc", standalone_mode=False)
+        code = _run()
     except (click.exceptions.Abort, KeyboardInterrupt) as e:
         code = _fail("stopped: running the command again is safe", exit_code_of(e))
     except click.ClickException as e:
@@ -149,6 +149,14 @@ def main() -> None:
     code = code if isinstance(code, int) else 0
     signals.ended(code)
     sys.exit(code)
+
+
+def _run() -> Any:
+    try:
+        return cli.main(prog_name="l0gc", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.ctx.get_help(), color=e.ctx.color)  # who types a group alone asks what it has
+        return 0
 
 
 def _open_what_is_closed() -> None:

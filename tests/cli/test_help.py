@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import click
 import pytest
 
+import l0gc as library
+from l0gc.cli.main import COMMANDS, load
 from l0gc.errors import UsageError
 from tests.support.cli import ended_here, l0gc
+
+GROUPS = ["", *(name for name in COMMANDS if isinstance(load(name), click.Group))]
 
 
 def test_help_says_what_the_option_says() -> None:
@@ -25,3 +33,42 @@ def test_help_of_what_is_no_command_gets_a_sentence() -> None:
     assert "create" in caught.value.format_message()
     with pytest.raises(UsageError, match="sweep has no subcommands, so none called 'fast'"):
         l0gc("help", "sweep", "fast")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_prints_its_help(group: str) -> None:
+    alone, asked = ended_here(*group.split()), ended_here(*group.split(), "--help")
+    assert (alone.code, alone.stdout, alone.stderr) == (0, asked.stdout, "")
+    assert b"\nCommands:\n" in alone.stdout
+
+
+def test_the_first_thing_that_is_typed_in_a_terminal_prints_the_help() -> None:
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "l0gc"])
+    said = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            said += piece
+    except OSError:
+        pass  # the terminal is closed
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    lines = said.decode().splitlines()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert lines[0] == "Usage: l0gc [OPTIONS] COMMAND [ARGS]..."
+    assert "Commands:" in lines
+    assert "\\n" not in said.decode()
+
+
+def test_the_module_is_the_command() -> None:
+    said = subprocess.run([sys.executable, "-m", "l0gc", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"l0gc, version {library.__version__}\n"
+
+
+def test_the_library_shows_what_it_has() -> None:
+    assert {"open", "Cluster", "errors", "__version__"} <= set(dir(library))
+    with library.open("s3://bucket/some") as cluster:
+        assert repr(cluster) == "<l0gc.Cluster s3://bucket/some/>"
