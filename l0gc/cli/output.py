@@ -19,10 +19,10 @@ import msgspec
 
 from l0gc.cli import logs
 from l0gc.cli.exit_codes import OutputClosedError
-from l0gc.cli.progress import Display, following, noting
+from l0gc.cli.progress import following, noting
 from l0gc.cli.terminal import escaped, json_text
 from l0gc.errors import L0gcError, OutputFailedError
-from l0gc.events import event
+from l0gc.events import Progress, event
 from l0gc.formatting import Outcome, count
 from l0gc.settings import Settings
 from l0gc.watermark.source import UNRECONCILED
@@ -186,7 +186,7 @@ class Output:
         _log.log(logs.NOTE, "%s", text, extra=event(name, **fields))
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Display]:
+    def progress(self, title: str) -> Iterator[Progress]:
         """Shows how far the work is: a line on a terminal, or a note once a minute if stderr is redirected or a log."""
         with following(title) if self.follows else noting(title, self.note) as show:
             yield show

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from l0gc.cli.terminal import escaped
+from l0gc.events import Progress
 from l0gc.formatting import span
 
 NOTE_EVERY_S: Final = 60.0
@@ -21,12 +22,6 @@ _FIRST_ESTIMATE_S: Final = 2.0
 """Before that, the pace is that of the beginning: connections are made, and nothing is warm."""
 _WIDE: Final = 110
 """From so many columns on a bar fits next to the text."""
-
-
-class Display(Protocol):
-    """Tells a progress display what is done, and of how much; `fields` are for who reads the log."""
-
-    def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None: ...
 
 
 class Estimate:
@@ -75,7 +70,7 @@ class Newest:
         note(f"{self._title}: {text}" if text else self._title, "progress", **fields)
 
 
-_current: ContextVar[Display | None] = ContextVar("current", default=None)
+_current: ContextVar[Progress | None] = ContextVar("current", default=None)
 
 
 def say(text: str) -> None:
@@ -86,10 +81,11 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def following(title: str) -> Iterator[Display]:
+def following(title: str) -> Iterator[Progress]:
     """A line on stderr, which is a terminal, as wide as that is; it is gone afterwards."""
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
     console = Console(stderr=True)
@@ -101,7 +97,7 @@ def following(title: str) -> Iterator[Display]:
         TimeElapsedColumn(),
     )
     estimate = Estimate(time.monotonic)
-    with Progress(*columns, console=console, transient=True) as bar:
+    with bars.Progress(*columns, console=console, transient=True) as bar:
         name = escaped(title)
         task = bar.add_task(name, total=None, text="")
 
@@ -115,7 +111,7 @@ def following(title: str) -> Iterator[Display]:
 
 
 @contextmanager
-def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Display]:
+def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Progress]:
     """A note every minute with what was said last, however long ago that is.
 
     Args:
@@ -141,7 +137,7 @@ def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] 
 
 
 @contextmanager
-def _as_current(show: Display) -> Iterator[None]:
+def _as_current(show: Progress) -> Iterator[None]:
     token = _current.set(show)
     try:
         yield

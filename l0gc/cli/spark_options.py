@@ -13,9 +13,9 @@ import click
 
 from l0gc.api.engine import Engine
 from l0gc.cli.options import store_config
-from l0gc.cli.progress import Display, say
+from l0gc.cli.progress import say
 from l0gc.errors import UsageError
-from l0gc.events import event
+from l0gc.events import Progress, event
 from l0gc.settings import Settings
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
@@ -133,7 +133,7 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
 
 
 @contextmanager
-def telling_tasks(spark: SparkSession, show: Display) -> Iterator[Callable[[str], None]]:
+def telling_tasks(spark: SparkSession, show: Progress) -> Iterator[Callable[[str], None]]:
     """Text passed to the yielded function is shown with the share of Spark's tasks that are done."""
     from l0gc.spark.tasks import following_tasks
 

@@ -18,7 +18,6 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.object_lines import ObjectLines
 from l0gc.cli.options import FILE, common_options, open_cluster
 from l0gc.cli.output import Output
-from l0gc.cli.progress import Display
 from l0gc.cli.run_options import removal_options
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
@@ -28,6 +27,7 @@ from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
 from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.collect.sweeper import SweepProgress
 from l0gc.errors import StoppedError, UsageError
+from l0gc.events import Progress
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
@@ -203,7 +203,7 @@ def _measured(out: Output, sweep: _Sweep) -> Iterator[None]:
             out.measure(data_of(sweep.result, "") | more)
 
 
-def _reporter(show: Display) -> Callable[[SweepProgress], None]:
+def _reporter(show: Progress) -> Callable[[SweepProgress], None]:
     """Shows what is deleted, request by request, of what the last scan saw as eligible."""
 
     def report(p: SweepProgress) -> None:
@@ -219,7 +219,7 @@ def _reporter(show: Display) -> Callable[[SweepProgress], None]:
     return report
 
 
-def _task_reporter(show: Display) -> Callable[[int, int], None]:
+def _task_reporter(show: Progress) -> Callable[[int, int], None]:
     """The same for a sweep on Spark, whose executors report what they have deleted when a task ends."""
     return lambda done, total: show(f"{done} of {count(total, 'range')} of shards", done=done, total=total)
 

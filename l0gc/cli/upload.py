@@ -138,5 +138,5 @@ def _measure(out: Output, uploader: Uploader) -> None:
     from l0gc.streamlog.journal.fence import sum_of
 
     result = uploader.result
-    fences = sum_of(journal.fence.counters for journal in uploader.journals)
+    fences = sum_of([journal.fence.counters for journal in uploader.journals])
     out.measure({**_data(result, len(result.placeholders)), "fence": dataclasses.asdict(fences)})

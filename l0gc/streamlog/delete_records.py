@@ -14,7 +14,7 @@ import numpy as np
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, UsageError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.journal.rows import OFFSET, Rows
+from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.expire import ExpireResult, Listed, left_out, run_expiry
 from l0gc.streamlog.topic_view import TopicView
@@ -68,13 +68,11 @@ def delete_records(
     else:
         assert before_time_ms is not None
         wanted = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
-    chosen = dict(zip(partitions.tolist(), wanted.tolist(), strict=True))
 
     def of_journal(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
-        mine = known.partitions[np.isin(known.partitions, partitions)]
-        offsets = np.array([chosen[p] for p in mine.tolist()], OFFSET)
-        begins = known.log_start[np.searchsorted(known.partitions, mine)]
-        return mine[offsets > begins], offsets[offsets > begins]
+        at, there = places(partitions, known.partitions)
+        further = there & (wanted[at] > known.log_start)
+        return known.partitions[further], wanted[at[further]]
 
     result = run_expiry(cluster, [target], of_journal, dry_run, shown)
     result.errors = [*(left_out(target.id(p), e) for p, e in sorted(unreadable.items())), *result.errors]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from l0gc.cli.progress import NOTE_EVERY_S, Display, Estimate, Newest, following, noting, say
+from l0gc.cli.progress import NOTE_EVERY_S, Estimate, Newest, following, noting, say
+from l0gc.events import Progress
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import l0gc
 
@@ -123,7 +124,7 @@ def test_an_upload_of_files_has_a_share_and_one_of_stdin_has_none(
     reported: list[tuple[float | None, float | None]] = []
 
     @contextmanager
-    def kept(title: str, note: object) -> Iterator[Display]:
+    def kept(title: str, note: object) -> Iterator[Progress]:
         yield lambda text, *, done=None, total=None, **fields: reported.append((done, total))
 
     monkeypatch.setattr("l0gc.cli.output.noting", kept)

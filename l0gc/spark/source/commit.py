@@ -35,7 +35,6 @@ from l0gc.errors import (
     L0gcError,
     ObjectNotFoundError,
     OutOfOrderSequenceError,
-    PartitionClosedError,
     ProtocolError,
     StagedObjectSweptError,
     StaleClusterEpochError,
@@ -50,7 +49,7 @@ from l0gc.storage.entry import ENTRY_LIMIT
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
-from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.handle import JournalHandle, told
 from l0gc.streamlog.producers import run_ahead
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -190,19 +189,12 @@ class _Commit:
         if batch is not None and isinstance(outcome.error, _RETRIED):
             return False
         if outcome.error is not None:
-            raise self._told(outcome.error)
+            raise told(outcome.error, part.topic, part.revision, "rows were written")
         return True
 
     def _note(self, records: Sequence[int]) -> None:
         self._result.records += sum(records)
         self._result.objects += len(records)
-
-    def _told(self, error: L0gcError) -> L0gcError:
-        if not isinstance(error, PartitionClosedError):
-            return error
-        return PartitionClosedError(
-            f"topic {self._part.topic!r} (revision {self._part.revision}) was deleted while rows were written into it"
-        )
 
     # -- who sends it ---------------------------------------------------------------------------------------------------
 

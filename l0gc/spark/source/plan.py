@@ -10,8 +10,8 @@ cut (`split.py`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.offsets import Ranges
-from l0gc.spark.source.options import EARLIEST, LATEST, Bound
+from l0gc.spark.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from l0gc.spark.source.split import Part
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
@@ -38,7 +38,7 @@ Journals = Callable[[int], JournalHandle]
 """Gives the handle on a journal."""
 
 
-def positions_of(look: TopicView, topic: str, bound: Bound, what: str) -> Rows:
+def positions_of(view: TopicView, bound: Bound, what: str) -> Rows:
     """Where reading begins or ends in the partitions of a run.
 
     Args:
@@ -49,18 +49,18 @@ def positions_of(look: TopicView, topic: str, bound: Bound, what: str) -> Rows:
         ObjectNotFoundError: look again.
     """
     if bound.timestamp_ms is not None:
-        return look.at_time(bound.timestamp_ms)
-    found = (look.log_start if bound.everywhere == EARLIEST else look.next).copy()
-    for partition, offset in (bound.offsets or {}).get(topic, {}).items():
-        at = partition - look.run.first
-        if not 0 <= at < look.run.count:
+        return view.at_time(bound.timestamp_ms)
+    found = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
+    for partition, offset in (bound.offsets or {}).get(view.topic.name, {}).items():
+        at = partition - view.run.first
+        if not 0 <= at < view.run.count:
             continue
-        if offset > look.next[at]:
+        if offset > view.next[at]:
             raise OffsetOutOfRangeError(
-                f"option {what} asks for record {offset} of partition {topic}/{partition}, whose next one will be "
-                f"{look.next[at]}"
+                f"option {what} asks for record {offset} of partition {view.topic.name}/{partition}, whose next one will be "
+                f"{view.next[at]}"
             )
-        found[at] = {EARLIEST: look.log_start[at], LATEST: look.next[at]}.get(offset, offset)
+        found[at] = {EARLIEST: view.log_start[at], LATEST: view.next[at]}.get(offset, offset)
     return found
 
 
@@ -78,33 +78,25 @@ def check_partitions(
                     )
 
 
-def looking(look: Callable[[], Found]) -> Found:
-    """What `look` finds; asked again if something that its journal named has been replaced."""
+def viewed(
+    cluster: Cluster, journals: Journals, topic: Topic, run: JournalRun, ask: Callable[[TopicView], Found]
+) -> Found:
+    """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is replaced."""
+    handle = journals(run.journal)
     gone: ObjectNotFoundError | None = None
     for _ in range(_LOOKS):
         try:
-            return look()
+            return ask(TopicView(cluster, handle, topic, run))
         except ObjectNotFoundError as e:
             gone = e
     raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone
 
 
-def plan_batch(
-    cluster: Cluster,
-    names: Sequence[str],
-    starting: Bound,
-    ending: Bound,
-    wanted: PushedFilters,
-    journals: Journals,
-    *,
-    assigned: Mapping[str, frozenset[int]] = MappingProxyType({}),
-    fail_on_data_loss: bool = True,
-) -> list[Part]:
+def plan_batch(cluster: Cluster, o: ReadOptions, wanted: PushedFilters, journals: Journals) -> list[Part]:
     """What a batch reads, a journal after another.
 
     Args:
         wanted: what the query's filters leave.
-        assigned: of some topics the only partitions that are read.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -112,25 +104,20 @@ def plan_batch(
         CorruptObjectError: an object that a journal needs is not what it should be.
     """
     state = cluster.controller.snapshot()
-    topics = {name: state.topic(name) for name in names}
-    check_partitions({"startingOffsets": starting, "endingOffsets": ending}, assigned, topics)
-    parts = []
-    for topic in topics.values():
-        for run in topic.runs() if wanted.has(topic.name) else []:
-            handle = journals(run.journal)
+    topics = {name: state.topic(name) for name in o.topics}
+    check_partitions({"startingOffsets": o.starting, "endingOffsets": o.ending}, o.assigned, topics)
 
-            def plan(topic: Topic = topic, run: JournalRun = run, handle: JournalHandle = handle) -> Part:
-                seen = TopicView(cluster, handle, topic, run)
-                starts = positions_of(seen, topic.name, starting, "startingOffsets")
-                ends = positions_of(seen, topic.name, ending, "endingOffsets")
-                ends = np.where(is_assigned(topic, assigned)[run.first : run.first + run.count], ends, starts)
-                starts, ends = _left(wanted, run, starts, ends)
-                check_log_start(topic.name, run.first, starts, ends, seen.log_start, fail_on_data_loss)
-                starts = np.maximum(starts, seen.log_start)
-                return _weighed(seen, starts, ends)
+    def plan(view: TopicView) -> Part:
+        topic, run = view.topic, view.run
+        starts = positions_of(view, o.starting, "startingOffsets")
+        ends = positions_of(view, o.ending, "endingOffsets")
+        ends = np.where(is_assigned(topic, o.assigned)[run.first : run.first + run.count], ends, starts)
+        starts, ends = _left(wanted, run, starts, ends)
+        check_log_start(topic.name, run.first, starts, ends, view.log_start, o.fail_on_data_loss)
+        return _weighed(view, np.maximum(starts, view.log_start), ends)
 
-            parts.append(looking(plan))
-    return parts
+    chosen = [topic for topic in topics.values() if wanted.has(topic.name)]
+    return [viewed(cluster, journals, topic, run, plan) for topic in chosen for run in topic.runs()]
 
 
 def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) -> list[Part]:
@@ -139,14 +126,9 @@ def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) 
     for r in ranges:
         for run in r.topic.runs():
             starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
-            if (starts >= ends).all():
-                continue
-
-            def plan(r: Ranges = r, run: JournalRun = run, starts: Rows = starts, ends: Rows = ends) -> Part:
-                seen = TopicView(cluster, journals(run.journal), r.topic, run)
-                return _weighed(seen, starts, ends)
-
-            parts.append(looking(plan))
+            if (starts < ends).any():
+                ask = functools.partial(_weighed, starts=starts, ends=ends)
+                parts.append(viewed(cluster, journals, r.topic, run, ask))
     return parts
 
 

@@ -112,16 +112,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
         cluster = cluster_at(o.place)
-        parts = plan_batch(
-            cluster,
-            o.topics,
-            o.starting,
-            o.ending,
-            self._wanted,
-            cluster.passing_journal,
-            assigned=o.assigned,
-            fail_on_data_loss=o.fail_on_data_loss,
-        )
+        parts = plan_batch(cluster, o, self._wanted, cluster.passing_journal)
         # For an empty list Spark would still make a task, with a partition that is not a slice.
         return split(parts, o.min_partitions) or [_Nothing()]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -22,13 +23,12 @@ from l0gc.spark.source.plan import (
     check_log_start,
     check_partitions,
     is_assigned,
-    looking,
     plan_ranges,
     positions_of,
+    viewed,
 )
 from l0gc.spark.source.split import Slice, split
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
@@ -52,31 +52,24 @@ class Stream:
         topics = {name: state.topic(name) for name in self._options.topics}
         check_partitions({"startingOffsets": self._options.starting}, self._options.assigned, topics)
         found: Positions = {}
+
+        def begin(view: TopicView) -> Rows:
+            return positions_of(view, self._options.starting, "startingOffsets")
+
         for name, topic in topics.items():
-            starts = [self._starts(topic, run) for run in topic.runs()]
+            starts = [viewed(self._cluster, self._journals, topic, run, begin) for run in topic.runs()]
             found[name] = np.where(is_assigned(topic, self._options.assigned), np.concatenate(starts), 0)
         return to_json(topics, found)
-
-    def _starts(self, topic: Topic, run: JournalRun) -> Rows:
-        def look() -> Rows:
-            found = TopicView(self._cluster, self._journals(run.journal), topic, run)
-            return positions_of(found, topic.name, self._options.starting, "startingOffsets")
-
-        return looking(look)
 
     def _extents(self) -> dict[str, Ranges]:
         """What the topics have now; a partition that is not read counts as one that is empty."""
         state = self._cluster.controller.snapshot()
         extents = {}
         for topic in map(state.topic, self._options.topics):
-
-            def ends(run: JournalRun, topic: Topic = topic) -> tuple[Rows, Rows]:
-                seen = TopicView(self._cluster, self._journals(run.journal), topic, run)
-                return seen.log_start, seen.next
-
-            looks, read = self._cluster.parallel.map(ends, topic.runs()), is_assigned(topic, self._options.assigned)
-            columns = (np.where(read, np.concatenate(column), 0) for column in zip(*looks, strict=True))
-            extents[topic.name] = Ranges(topic, *columns)
+            look = partial(viewed, self._cluster, self._journals, topic, ask=lambda view: (view.log_start, view.next))
+            read = is_assigned(topic, self._options.assigned)
+            columns = zip(*self._cluster.parallel.map(look, topic.runs()), strict=True)
+            extents[topic.name] = Ranges(topic, *(np.where(read, np.concatenate(c), 0) for c in columns))
         return extents
 
     def newest(self) -> Json:

@@ -28,8 +28,6 @@ import msgspec
 
 from l0gc.errors import (
     InputPositionMovedError,
-    L0gcError,
-    PartitionClosedError,
     ProtocolError,
     StaleClusterEpochError,
 )
@@ -42,7 +40,7 @@ from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
-from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.handle import Appended, JournalHandle, told
 from l0gc.streamlog.producers import run_ahead
 
 _log: Final = logging.getLogger(__name__)
@@ -292,7 +290,7 @@ class Uploader:
         stale = {run: e.window[0] for run, e in errors.items() if isinstance(e, StaleClusterEpochError)}
         for run, error in errors.items():
             if run not in stale:
-                raise self._told(error)
+                raise told(error, self._topic.name, self._topic.revision, "records were uploaded")
         return stale
 
     def _offers(self, run: int, parts: Sequence[_RunPart]) -> list[ObjectExtents]:
@@ -317,13 +315,6 @@ class Uploader:
             self.result.bytes += part.bytes
             self.result.placeholders.add(part.extents, landed.bases)
             self._progress(part.records, part.bytes)
-
-    def _told(self, error: L0gcError) -> L0gcError:
-        if not isinstance(error, PartitionClosedError):
-            return error
-        return PartitionClosedError(
-            f"topic {self._topic.name!r} (revision {self._topic.revision}) was deleted while records were uploaded into it"
-        )
 
     def _stamp_anew(self, group: Sequence[_Sent], stale: Mapping[int, int]) -> None:
         """Write the objects again of which a journal has refused a part, at an epoch that it takes."""

@@ -13,8 +13,8 @@ which `with` takes and gives back without a step in between; a condition of `thr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from l0gc.errors import StaleClusterEpochError
@@ -23,6 +23,9 @@ from l0gc.streamlog.journal.window import EpochWindow
 
 MOST_HELD_S: Final = APPEND_DEADLINE_S
 """How long a new epoch waits for a holder; after that the log alone decides about what the holder appends."""
+
+
+_LARGEST: Final = ("window_size", "last_rejected_gap")
 
 
 @dataclass(slots=True)
@@ -43,18 +46,10 @@ class FenceCounters:
     fences_known_epoch: int = 0
 
 
-def sum_of(counters: Iterable[FenceCounters]) -> FenceCounters:
+def sum_of(counters: Sequence[FenceCounters]) -> FenceCounters:
     """What several fences have done; of the window's size and the last gap, the largest."""
-    total = FenceCounters()
-    for c in counters:
-        total.window_slides += c.window_slides
-        total.rejected_below_window += c.rejected_below_window
-        total.rejected_at_landing += c.rejected_at_landing
-        total.fences_new_epoch += c.fences_new_epoch
-        total.fences_known_epoch += c.fences_known_epoch
-        total.window_size = max(total.window_size, c.window_size)
-        total.last_rejected_gap = max(total.last_rejected_gap, c.last_rejected_gap)
-    return total
+    columns = {f.name: [getattr(c, f.name) for c in counters] for f in fields(FenceCounters)}
+    return FenceCounters(**{name: (max if name in _LARGEST else sum)(column) for name, column in columns.items()})
 
 
 class EpochFence:

@@ -23,6 +23,7 @@ import msgspec
 from l0gc.errors import (
     EpochRegressionError,
     L0gcError,
+    PartitionClosedError,
     StaleClusterEpochError,
     UnknownProducerError,
 )
@@ -388,3 +389,10 @@ class JournalHandle(L1Handle):
 
         self._propose(decide)
         return closed
+
+
+def told(error: L0gcError, topic: str, revision: int, what: str) -> L0gcError:
+    """Why objects did not land; a deletion of the topic is told with its name, and `what` was being done."""
+    if not isinstance(error, PartitionClosedError):
+        return error
+    return PartitionClosedError(f"topic {topic!r} (revision {revision}) was deleted while {what} into it")
