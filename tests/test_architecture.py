@@ -95,7 +95,6 @@ HOMES: dict[str, set[str]] = {
         "inspect/",
         "spark/reconcile_job.py",
         "spark/source/",
-        "spark/verify_sources.py",
     },
     "pyarrow": {
         "columns.py",

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Producers, Runs, Topics, checked
-from l0gc.api.operations import Operations
+from l0gc.api.operations import OBJECTS_FOR_SPARK, Operations
 from l0gc.collect.attempts import LastRun
 from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.runs import KEEP_RUNS_S
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from l0gc.streamlog.reader import Record
     from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.pipeline import WatermarkResult
-
-OBJECTS_FOR_SPARK: Final = 1_000_000
-"""So many objects are listed on Spark: fewer are counted here before it has started."""
 
 
 class Cluster(Operations):
@@ -277,13 +274,6 @@ class Cluster(Operations):
             if kind == SPARK:
                 result.seconds["spark"] = started
             return result
-
-    def _counted(self) -> int:
-        """How many objects the last computation of M counted; -1 if it counted none."""
-        from l0gc.watermark.publication import read_any
-
-        published, _ = read_any(self.store)
-        return -1 if published is None else published.listed_objects
 
     def _store_at(self, url: str) -> S3Store:
         """The store of another bucket, with this one's credentials."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import checked, records_of
-from l0gc.errors import UsageError
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.runtime import user_at_host
 from l0gc.storage.s3 import S3Store
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from l0gc.inspect.status import Status
     from l0gc.inspect.verify.findings import VerifyResult
     from l0gc.streamlog.topics import AdvancedEpoch
+
+OBJECTS_FOR_SPARK: Final = 1_000_000
+"""So many objects are listed on Spark: fewer are listed here before it has started."""
 
 
 class Operations:
@@ -95,28 +101,37 @@ class Operations:
 
     def verify(
         self,
-        spark: SparkSession,
+        spark: SparkSession | Engine | None = None,
         *,
         deep: bool = False,
         min_age_s: float = 3600,
-        progress: Callable[[str], None] = lambda text: None,
+        progress: Progress = quiet,
     ) -> VerifyResult:
         """Check that the bucket holds what the journals say. As `l0gc verify`; findings are not raised.
 
         Args:
-            spark: the session that does the work.
+            spark: the session that does the work; without one, this process does it, which suits small buckets.
             deep: read every block that a journal needs and every L1 object, and check what they hold.
             min_age_s: an L1 object that no journal names is a finding when it is older than this.
             progress: called with what is done next.
         """
         from l0gc.inspect.verify.basis import check_log_is_ours
-        from l0gc.spark import ship, verify_job
+        from l0gc.inspect.verify.run import verify
 
-        handles, config = self.handles(), self.store.config
-        check_log_is_ours(handles.controller.snapshot())
-        with ship.prepared(spark, config):
-            age_ms = int(min_age_s * 1000)
-            return verify_job.run(spark, handles, config, deep=deep, min_age_ms=age_ms, progress=progress)
+        cluster, config, engine = self.handles(), self.store.config, Engine.of(spark)
+        check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
+        kind, _ = engine.choose(Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK))
+        with engine.workers(cluster, config, kind, progress) as workers:
+            return verify(cluster, workers, deep=deep, min_age_ms=int(min_age_s * 1000))
+
+    def _counted(self) -> int:
+        """How many objects the last computation of M counted; -1 if it counted none, or nobody knows."""
+        from l0gc.watermark.publication import read_any
+
+        with suppress(CorruptObjectError):
+            published, _ = read_any(self.store)
+            return -1 if published is None else published.listed_objects
+        return -1
 
     def report(self, *, findings: Path | None = None, price_gb_month: float = STANDARD_PRICE) -> Report:
         """A page about the cluster, as one HTML file, and what it shows. As `l0gc report`.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.api.engine import Engine
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, epoch
 from l0gc.cli.signals import telling_stop
-from l0gc.cli.spark_options import open_spark, spark_options, telling_tasks
+from l0gc.cli.spark_options import engine_options
 from l0gc.cli.units import Duration
 from l0gc.formatting import count, size
-from l0gc.inspect.verify.basis import check_log_is_ours
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.settings import Settings
 
@@ -23,9 +23,9 @@ from l0gc.settings import Settings
     "--min-age", type=Duration(), default="1h", show_default=True,
     help="An L1 object that no journal names is a finding when it is older than this, e.g. 30m or 2h.",
 )  # fmt: skip
-@spark_options
 @common_options
-def command(settings: Settings, deep: bool, min_age: int, master: str | None, conf: tuple[str, ...]) -> None:
+@engine_options()
+def command(settings: Settings, deep: bool, min_age: int, engine: Engine) -> None:
     """Check that the bucket holds what the journals say, and that nothing live is at or below M. Changes nothing.
 
     \b
@@ -34,17 +34,12 @@ def command(settings: Settings, deep: bool, min_age: int, master: str | None, co
       l0gc verify --deep --json
     """
     out = Output(settings)
-    with open_cluster(settings) as (cluster, store):
-        check_log_is_ours(cluster.controller.snapshot())  # what is wrong with the arguments is said before Spark starts
-        with (
-            telling_stop(lambda: "nothing was changed, and nothing is known; run l0gc verify again"),
-            out.progress("verifying") as show,
-            open_spark(settings, "verify", master, conf) as spark,
-            telling_tasks(spark, show) as say,
-        ):
-            from l0gc.spark import verify_job
-
-            result = verify_job.run(spark, cluster, store.config, deep=deep, min_age_ms=min_age * 1000, progress=say)
+    with (
+        library(settings) as cluster,
+        telling_stop(lambda: "nothing was changed, and nothing is known; run l0gc verify again"),
+        out.progress("verifying") as show,
+    ):
+        result = cluster.verify(engine, deep=deep, min_age_s=min_age, progress=show)
     print_result(out, result)
 
 

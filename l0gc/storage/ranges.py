@@ -36,17 +36,28 @@ class RangeReader:
 
     It stops at an L0 key alone: another one may be a "directory" name, which some stores skip where a listing begins at it.
     `rest` is what was left, once `read` has ended.
+
+    Args:
+        folder: what is listed; by default the L0 objects.
     """
 
-    def __init__(self, store: ObjectStore, layout: KeyLayout, keys: KeyRange, pages: int | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        keys: KeyRange,
+        pages: int | None = None,
+        folder: str | None = None,
+    ) -> None:
         self._store, self._layout, self._keys, self._pages = store, layout, keys, pages
+        self._folder = layout.data_prefix if folder is None else folder
         self.rest: KeyRange | None = None
 
     def read(self) -> Iterator[ListedPage]:
         """The pages; none of them is empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
-        for number, page in enumerate(self._store.scan(self._layout.data_prefix, start), 1):
+        for number, page in enumerate(self._store.scan(self._folder, start), 1):
             keys = page.keys
             ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))
             last = keys[-1]

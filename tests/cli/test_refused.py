@@ -74,7 +74,7 @@ READS: dict[str, list[str]] = {
 """What writes nothing to the bucket."""
 
 ELSEWHERE = {
-    "verify": "reads, on Spark",
+    "verify": "reads, and reports what is wrong here",
     "demo": "works on a server of its own",
     "server": "serves until it is stopped",
 }

@@ -141,7 +141,7 @@ COMMANDS: Final = {
     "sweep": Long(("sweep", "--max-rate", "500"), _garbage),
     "vacuum": Long(("vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--max-rate", "400"), _orphans),
     "gc": Long(("gc", "--engine", "spark"), _uploaded),
-    "verify": Long(("verify", "--deep"), _uploaded),
+    "verify": Long(("verify", "--deep", "--engine", "spark"), _uploaded),
     "read": Long(("read", TOPIC, "-o", "FOLDER/out"), _much_to_read),
 }
 

@@ -7,22 +7,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
 
+from l0gc.api.engine import Engine
 from l0gc.cli.main import cli
 from l0gc.cli.output import Output, taking_results
 from l0gc.cli.verify import print_result
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError, StaleClusterEpochError
+from l0gc.inspect.verify import run
 from l0gc.inspect.verify.findings import Checked, Suspect, VerifyResult, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout, PartitionId, journal_log, level_one
 from l0gc.runtime import Runtime
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import (
@@ -46,7 +50,7 @@ from tests.support.verify import events_of, handle_of, l1_of, lift, object_of, p
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("one_spark")]
+pytestmark = [pytest.mark.weed, pytest.mark.slow]
 
 LAYOUT = KeyLayout(shards=4)
 JOURNALS = 4
@@ -215,7 +219,19 @@ def kinds(data: dict[str, Any]) -> list[str]:
 
 
 def test_a_bucket_that_is_well_gives_nothing_and_is_not_changed(bucket_of_events: Bucket, kept: Kept) -> None:
-    data = verify("--deep")
+    """Without Spark, since it is small."""
+    with mock.patch.object(Engine, "session", side_effect=AssertionError):
+        nothing_is_wrong(bucket_of_events, kept)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("one_spark")
+def test_a_bucket_that_is_well_gives_nothing_on_spark_either(bucket_of_events: Bucket, kept: Kept) -> None:
+    nothing_is_wrong(bucket_of_events, kept, "--engine", "spark")
+
+
+def nothing_is_wrong(bucket_of_events: Bucket, kept: Kept, *args: str) -> None:
+    data = verify("--deep", *args)
     assert data["findings"] == []
     assert data["counts"] == {}
     l1_bytes = sum(len(b) for k, b in kept.objects.items() if k.startswith("level_one/data/") and "/gone-" not in k)
@@ -425,16 +441,32 @@ TOGETHER: list[tuple[list[str], list[str], Sequence[str]]] = [
 """Damages that are found in one run, those of their kinds that are hidden by others, and the options."""
 
 
-@pytest.mark.parametrize(
+HIDDEN = pytest.mark.parametrize(
     ("names", "hidden", "args"),
     [
         pytest.param(*TOGETHER[0], id="found together"),
         pytest.param(*TOGETHER[1], id="hidden by a broken log", marks=pytest.mark.thorough),
     ],
 )
+
+
+@HIDDEN
 def test_damages_are_found_in_one_run(
     bucket_of_events: Bucket, names: list[str], hidden: list[str], args: Sequence[str]
 ) -> None:
+    all_are_found(bucket_of_events, names, hidden, args)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("one_spark")
+@HIDDEN
+def test_damages_are_found_in_one_run_on_spark(
+    bucket_of_events: Bucket, names: list[str], hidden: list[str], args: Sequence[str]
+) -> None:
+    all_are_found(bucket_of_events, names, hidden, [*args, "--engine", "spark"])
+
+
+def all_are_found(bucket_of_events: Bucket, names: list[str], hidden: list[str], args: Sequence[str]) -> None:
     expected = sorted(kind for name in names for kind in DAMAGES[name][1])
     for name in names:
         DAMAGES[name][0](bucket_of_events)
@@ -465,24 +497,39 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
     ]
 
 
+@pytest.mark.spark
 @pytest.mark.thorough
 def test_every_finding_is_counted_and_some_are_listed(
     one_spark: SparkSession, bucket_of_events: Bucket, kept: Kept
 ) -> None:
-    from l0gc.spark.verify_job import run
+    from l0gc.spark.handles import ClusterAddress
+    from l0gc.spark.workers import SparkWorkers
 
     b = bucket_of_events
     keys = [level_one(b.p, 1, 50 + n, 59 + n, UUID) for n in range(30)]
     for key in keys:
         b.store.put(key, b"x")
-    result = run(one_spark, b.cluster, kept.config, min_age_ms=0, max_findings=7)
-    assert (result.total, result.counts) == (30, {"l1_orphan": 30})
-    assert [f.key for f in result.findings] == keys[:7]
+    for workers in (LocalWorkers(b.cluster), SparkWorkers(one_spark, ClusterAddress(kept.config))):
+        result = run.verify(b.cluster, workers, min_age_ms=0, max_findings=7)
+        assert (result.total, result.counts) == (30, {"l1_orphan": 30})
+        assert [f.key for f in result.findings] == keys[:7]
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
+    nothing_is_wrong_in_use(store)
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("one_spark")
+def test_a_bucket_in_use_gives_nothing_on_spark(store: S3Store) -> None:
+    nothing_is_wrong_in_use(store, "--engine", "spark")
+
+
+def nothing_is_wrong_in_use(store: S3Store, *args: str) -> None:
     """Uploads, a reconciler, ticks, M, sweeps, and topics that come and go, while verify reads."""
     store.create_bucket()
     cluster = Cluster(S3Store(store.config))
@@ -531,12 +578,12 @@ def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
         began = -1
         while not failures and (not swept[0] or rounds[0] < began + 2):  # until enough has happened during one run
             began = rounds[0]
-            runs.append(verify("--deep"))
+            runs.append(verify("--deep", *args))
             assert runs[-1]["findings"] == []
     finally:
         stop.set()
         for t in threads:
             t.join()
     assert failures == []
-    assert verify("--deep")["findings"] == []
+    assert verify("--deep", *args)["findings"] == []
     assert max(run["checked"]["l0_objects"] for run in runs) > 0

@@ -46,7 +46,7 @@ def start(store: S3Store, tmp_path: Path) -> Start:
         mark = new_mark()
         places = {"SPARK_HOME": str(home), "JAVA_HOME": str(home), "TMPDIR": str(home / "temporary")}
         process = subprocess.Popen(
-            [*BIN, "verify"],
+            [*BIN, "verify", "--engine", "spark"],
             env={**os.environ, **mark, **places, "STARTED": str(started)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

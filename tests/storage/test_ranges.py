@@ -93,6 +93,18 @@ def test_wherever_it_is_cut_the_pieces_hold_every_key_once(bucket: Bucket, cuts:
     assert read == below(layout, keys)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_another_folder_is_read_in_ranges_too_whatever_the_order(ordered: bool) -> None:
+    keys = [f"f/{n:02}" for n in range(20)]
+    store = a_store([*keys, "e", "g"], 3 if ordered else 100)
+    if not ordered:
+        store.order = lambda keys: sorted(keys, key=lambda k: k[::-1])  # type: ignore[method-assign]
+    pieces = cut(KeyRange(), ["f/04~", "f/11~"])
+    readers = [RangeReader(store, KeyLayout(), piece, folder="f/") for piece in pieces]
+    found = [sorted(k for page in reader.read() for k in page.keys) for reader in readers]
+    assert found == [keys[:5], keys[5:12], keys[12:]]
+
+
 @given(buckets(), st.integers(0, 9), st.integers(1, 9), st.data())
 @settings(max_examples=200)
 def test_the_pieces_of_a_rest_are_the_rest(bucket: Bucket, ceiling: int, parts: int, data: st.DataObject) -> None:

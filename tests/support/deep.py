@@ -1,4 +1,4 @@
-"""What `l0gc verify --deep` finds, by the rules and the readers that its Spark tasks run, one by one and in this process."""
+"""What `l0gc verify --deep` finds, by the rules and the readers that its tasks run, one by one."""
 
 from __future__ import annotations
 

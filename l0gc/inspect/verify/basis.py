@@ -6,13 +6,13 @@ only be behind what is read after it, so whatever is ahead of a later one is wro
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from l0gc.errors import ExternalLogError
 from l0gc.keys import JUMP, L1_DATA, KeyLayout, L1Key
+from l0gc.storage.ranges import KeyRange, cut
 from l0gc.streamlog.controller.state import ControllerState, Topic
 
 LIVE: Final = "live"
@@ -109,18 +109,29 @@ class KnownTopics:
         return (LATER if p.revision > self._epoch else FOREIGN), -1
 
 
-def l1_ranges(basis: Basis, parts: int) -> list[tuple[str, str, str]]:
-    """Ranges that cover the L1 folders of every past or present topic: folder, lower bound, inclusive upper bound.
+class FolderRange(NamedTuple):
+    """A range of the keys below a folder."""
 
-    An empty bound is unbounded. A range never spans two topics: stores that list folder by folder put `a-1/` before
-    `a-1.b-2/`, others after it. Within a topic the bounds sort after one partition's folder and before the next one's, and
-    do not equal a folder's name, since some stores would skip that folder (hazard 12).
+    folder: str
+    keys: KeyRange
+
+
+def topic_folder(topic: Topic) -> str:
+    """Where the L1 objects of a topic are."""
+    return f"{L1_DATA}{topic.name}-{topic.revision}/"
+
+
+def l1_ranges(basis: Basis, parts: int) -> list[FolderRange]:
+    """Ranges that cover the L1 folders of every past or present topic.
+
+    A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`, others after it. Within
+    a topic the bounds sort after one partition's folder and before the next one's, and do not equal a folder's name, since
+    some stores would skip that folder (hazard 12).
     """
     ranges = []
     step = max(1, -(-sum(t.partitions for t in basis.topics) // parts))
     for t in basis.topics:
-        folder = f"{L1_DATA}{t.name}-{t.revision}/"
-        # In the order of keys, in which partition 100000 comes before 20000.
-        cuts = sorted(f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
-        ranges += [(folder, a, b) for a, b in pairwise(["", *cuts, ""])]
-    return ranges + [(f"{L1_DATA}{t.name}-{t.revision}/", "", "") for t in basis.deleted]
+        folder = topic_folder(t)
+        cuts = (f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
+        ranges += [FolderRange(folder, keys) for keys in cut(KeyRange(), cuts)]
+    return ranges + [FolderRange(topic_folder(t), KeyRange()) for t in basis.deleted]

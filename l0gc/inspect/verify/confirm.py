@@ -36,6 +36,7 @@ from l0gc.inspect.verify.reading import (
     size_of,
     unpack_object,
 )
+from l0gc.inspect.verify.references import in_chunks
 from l0gc.inspect.verify.rules import (
     DOUBTFUL,
     JournalCopy,
@@ -57,6 +58,7 @@ from l0gc.streamlog.level_one.index import files_of, l1_key
 
 _L0: Final = {kinds.L0_MISSING, kinds.L0_SHORT, kinds.L0_CORRUPT}
 _L1: Final = {kinds.L1_MISSING, kinds.L1_SIZE, kinds.L1_CORRUPT, kinds.L1_ORPHAN}
+_READ_AT_ONCE: Final = 1000
 _AS_SEEN: Final = {
     kinds.LIVE_BELOW_WATERMARK,
     kinds.WATERMARK_AHEAD,
@@ -89,7 +91,9 @@ def confirm(
     reader = _Reader(store, runtime, basis, parallel or Inline(), deep)
     still: list[Suspect] = []
     for journal, group in groupby(ordered, key=lambda s: s.journal):
-        seen = [s for s in reader.parallel.map(reader.object_again, group) if s is not None]
+        seen: list[Suspect] = []
+        for chunk in in_chunks(group, _READ_AT_ONCE):
+            seen += (s for s in reader.parallel.map(reader.object_again, chunk) if s is not None)
         if journal < 0:
             still += seen
         elif seen:

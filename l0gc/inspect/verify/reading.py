@@ -6,7 +6,6 @@ An object that is read by its own key is found whatever a listing said of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,7 +22,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
 from l0gc.storage.entry import Checkpoint, decode_checkpoint
 from l0gc.storage.log import SharedLog
-from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline, Parallel
 from l0gc.storage.replica import StateMachine
 from l0gc.streamlog.controller.machine import ControllerMachine
@@ -185,26 +184,6 @@ def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int
     if rows["base"][0] > log_start:
         return f"its oldest L1 object begins at record {rows['base'][0]}, above the log start offset {log_start}"
     return rows
-
-
-def scan_between(store: ObjectStore, prefix: str, start: str, stop: str) -> Iterator[ListedPage]:
-    """The keys below `prefix` above `start` and up to `stop`; an empty bound is unbounded, and no bound is a key itself.
-
-    A page out of order only costs requests: the listing is then read to its end.
-    """
-    last, ordered = start, True
-    for page in store.scan(prefix, start):
-        ordered = ordered and page.keys[0] > last and all(a < b for a, b in pairwise(page.keys))
-        last = page.keys[-1]
-        inside = [i for i, k in enumerate(page.keys) if k > start and (not stop or k <= stop)]
-        if inside:
-            yield ListedPage(
-                [page.keys[i] for i in inside],
-                [page.sizes[i] for i in inside],
-                [page.modified_ms[i] for i in inside],
-            )
-        if ordered and stop and last > stop:
-            return
 
 
 # -- contents ------------------------------------------------------------------------------------------------------------

@@ -248,8 +248,13 @@ def _check_bound(copy: JournalCopy, topic: Topic, watermark: int) -> Iterator[Su
 
 def of_object(kind: str, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
     """A suspect about an L0 object; its place is the first extent that the journal still needs."""
-    partition, base = int(o.extents["partition"][0]), int(o.extents["base"][0])
-    return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, needed_end(o), detail)
+    partition, base, end = first_place(o)
+    return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, end, detail)
+
+
+def first_place(o: UnreconciledObject) -> tuple[int, int, int]:
+    """The partition and the record of the first extent that the journal still needs, and `needed_end`."""
+    return int(o.extents["partition"][0]), int(o.extents["base"][0]), needed_end(o)
 
 
 def needed_end(o: UnreconciledObject) -> int:

@@ -105,6 +105,6 @@ def test_the_ranges_cover_every_partition_of_every_topic_once(partitions: int, p
     ids = [*(topics[0].id(p) for p in range(max(0, last - 40), last)), topics[1].id(0), PartitionId("gone", 4, 1)]
     for p in ids:
         key = key_of(p)
-        hits = [r for r in ranges if key.startswith(r[0]) and key > r[1] and (not r[2] or key <= r[2])]
+        hits = [r for r, k in ranges if key.startswith(r) and k.start < key and (k.end is None or key <= k.end)]
         assert len(hits) == 1, key
     assert len(ranges) <= parts + len(topics) + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +18,6 @@ from l0gc.inspect.verify.reading import (
     l1_fault,
     pack_object,
     read_journal,
-    scan_between,
     size_of,
     unknown_journals,
     unpack_object,
@@ -232,21 +230,6 @@ def test_an_object_is_found_by_its_own_key_also_where_the_listing_lacks_it() -> 
     store.order = lambda keys: []  # type: ignore[method-assign]
     assert size_of(store, "a/bc") == 5
     assert size_of(store, "a/b") is None
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_ranges_give_each_key_once_whatever_the_order(ordered: bool) -> None:
-    store = MemoryStore()
-    store.page_size = 3
-    keys = [f"f/{n:02}" for n in range(20)]
-    for k in keys:
-        store.put(k, b"")
-    if not ordered:
-        store.order = lambda keys: sorted(keys, key=lambda k: k[::-1])  # type: ignore[method-assign]
-        store.page_size = 100
-    cuts = ["", "f/04~", "f/11~", ""]
-    found = [[k for page in scan_between(store, "f/", a, b) for k in page.keys] for a, b in pairwise(cuts)]
-    assert [sorted(f) for f in found] == [keys[:5], keys[5:12], keys[12:]]
 
 
 def test_what_a_journal_needs_of_an_object_travels_whole() -> None:

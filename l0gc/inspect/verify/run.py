@@ -1,0 +1,212 @@
+"""verify: a flow of three stages over the whole bucket, which it reads once and does not change.
+
+The order of the reads keeps suspects few; what makes a suspect a finding is the second reading (`confirm.py`), which holds
+whatever the order was:
+
+1. M, then the controller's snapshot, then the journals. Each of them can only be behind what is read after it: M never
+   passes a live object, so one that did is wrong.
+2. The listings, after the journals. What a journal needed when it was read and the listing lacks was reconciled and swept
+   since, or it is missing. What the listing has and no journal names was written since, or is nobody's.
+3. Every suspect again: the object itself, then the journal, then the controller.
+
+A task that runs again because it failed reads of a later moment: nothing here relies on one. No process holds a list of all
+keys. A task holds the references to what it lists, or the suspects of some journals; the driver holds numbers, and of each
+task at most as many findings as were asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import ClusterMismatchError, CorruptObjectError
+from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.basis import Basis, KnownTopics, basis_of
+from l0gc.inspect.verify.confirm import confirm
+from l0gc.inspect.verify.findings import Checked, Suspect, VerifyResult, finding_of
+from l0gc.inspect.verify.listings import InDoubt, Seen, TaskRanges, compare
+from l0gc.inspect.verify.reading import controller_faults, read_journal, unknown_journals
+from l0gc.inspect.verify.references import Cut, References, l0_references, l1_references
+from l0gc.inspect.verify.rules import DOUBTFUL, check_journal, placed
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.storage.workers import LOCAL, Stage, Workers
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.watermark.publication import read_published
+
+MAX_FINDINGS: Final = 1000
+_OBJECTS_A_TASK: Final = 500_000
+"""On a Spark cluster a task lists about so many objects, since it holds the references to them."""
+
+
+def verify(
+    cluster: Cluster,
+    workers: Workers[Cluster],
+    *,
+    deep: bool = False,
+    min_age_ms: int,
+    max_findings: int = MAX_FINDINGS,
+) -> VerifyResult:
+    """Read the whole bucket once, and change nothing.
+
+    Args:
+        deep: read every block that a journal needs and every L1 object, and check their contents; and compare all
+            checkpoints with their entries.
+        min_age_ms: L1 objects younger than this, by the store's clock, may still be named by a journal.
+        max_findings: how many findings to list; all are counted.
+
+    Raises:
+        NotInitialisedError, ClusterMismatchError: no cluster exists here, or another one.
+        CorruptObjectError: the controller log cannot be read.
+        StoreError: the store failed; nothing is known.
+    """
+    started = time.monotonic()
+    now_ms = cluster.store.now_ms()
+    of_m, watermark, listed, state = _published(cluster)
+    basis = basis_of(state, watermark, now_ms - min_age_ms, now_ms)
+    suspects = [*of_m, *_of_the_controller(cluster, state, deep=deep)]
+
+    slots = max(workers.slots, listed // _OBJECTS_A_TASK)
+    readers = 1 if workers.engine == LOCAL else min(slots, state.journals)
+    cut = Cut(basis, slots, 1 if workers.engine == LOCAL else slots)
+    workers.say(f"reading the journals and the listings{' and every object' if deep else ''}")
+    parts = workers.flow(
+        range(state.journals),
+        Stage(readers, partial(_read_journals, basis, cut, deep)),
+        Stage(cut.tasks, partial(_compare, basis, readers, deep)),
+        Stage(readers, partial(_read_again, basis, deep, max_findings)),
+    )
+    parts += _read_again(basis, deep, max_findings, cluster, suspects)
+
+    seen = sum((p.seen for p in parts), Counter[str]())
+    counts = sum((p.counts for p in parts), Counter[str]())
+    first = heapq.nsmallest(max_findings, (s for p in parts for s in p.findings), key=_order)
+    result = VerifyResult(
+        state.epoch,
+        watermark,
+        deep,
+        findings=[finding_of(s) for s in first],
+        total=counts.total(),
+        counts=dict(sorted(counts.items())),
+        checked=Checked(journals=state.journals, partitions=state.partition_count),
+    )
+    for name, n in seen.items():
+        setattr(result.checked if hasattr(result.checked, name) else result, name, n)
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _published(cluster: Cluster) -> tuple[list[Suspect], int, int, ControllerState]:
+    """What is wrong with the published M, M, how many objects were listed then, and the controller, read after it."""
+    cluster_id = cluster.controller.snapshot().cluster_id
+    try:
+        published, _ = read_published(cluster.store, cluster_id)
+    except (ClusterMismatchError, CorruptObjectError) as e:
+        unreadable = Suspect(kinds.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=str(e))
+        return [unreadable], NO_WATERMARK, -1, cluster.controller.snapshot()
+    state = cluster.controller.snapshot()
+    if published is None:
+        return [], NO_WATERMARK, -1, state
+    said = max(published.watermark, published.cluster_epoch)
+    if said <= state.epoch and published.watermark <= published.cluster_epoch:
+        return [], published.watermark, published.listed_objects, state
+    text = (
+        f"M = {published.watermark} is published with cluster epoch {published.cluster_epoch}, and the cluster epoch is "
+        f"{state.epoch}"
+    )
+    ahead = Suspect(kinds.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
+    return [ahead], published.watermark, published.listed_objects, state
+
+
+def _of_the_controller(cluster: Cluster, state: ControllerState, *, deep: bool) -> Iterator[Suspect]:
+    """What is wrong with its log, and journals that it does not know."""
+    for kind, text in controller_faults(cluster.store, cluster.runtime, parallel=cluster.parallel, deep=deep):
+        yield Suspect(kind, key=CONTROLLER_LOG, detail=text)
+    for folder in unknown_journals(cluster.store, state.journals):
+        text = f"the controller knows journals 0 to {state.journals - 1} alone"
+        yield Suspect(kinds.JOURNAL_UNKNOWN, key=folder, detail=text)
+
+
+# -- the first stage: journals ---------------------------------------------------------------------------------------------
+
+
+def _read_journals(
+    basis: Basis, cut: Cut, deep: bool, cluster: Cluster, journals: Iterable[int]
+) -> Iterator[tuple[int, Any]]:
+    """What each journal says, one after another, since each may be large. With the first goes out who lists what."""
+    for journal in journals:
+        if journal == 0:
+            yield from ((task, TaskRanges(cut.share(task))) for task in range(cut.tasks))
+        for found in _read_journal(basis, cut.l0, deep, cluster, journal):
+            if isinstance(found, References):
+                yield from found.by_task(cut)
+                continue
+            yield journal % cut.tasks, found
+            if isinstance(found, Suspect) and found.kind in DOUBTFUL:
+                yield from ((task, InDoubt(journal)) for task in range(cut.tasks))
+
+
+def _read_journal(
+    basis: Basis, l0: str, deep: bool, cluster: Cluster, journal: int
+) -> Iterator[References | Suspect | Seen]:
+    try:
+        copy = read_journal(cluster.store, cluster.runtime, journal, parallel=cluster.parallel, deep=deep)
+    except CorruptObjectError as e:
+        yield Suspect(kinds.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e))
+        return
+    yield from check_journal(copy, basis)
+    for p in placed(copy, KnownTopics(basis)):
+        yield from l0_references(l0, journal, p, deep=deep)
+        yield from l1_references(cluster, journal, p)
+        extents = sum(len(o.extents) for o in p.state.objects)
+        yield Seen(Counter(extents=extents, index_objects=len(p.state.index)))
+
+
+# -- the second stage: listings --------------------------------------------------------------------------------------------
+
+
+def _compare(
+    basis: Basis, readers: int, deep: bool, cluster: Cluster, sent: Iterable[Any]
+) -> Iterator[tuple[int, Suspect | Seen]]:
+    """Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect."""
+    for found in compare(basis, deep, cluster, sent):
+        yield found.journal % readers if isinstance(found, Suspect) else 0, found
+
+
+# -- the third stage: the second reading -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Confirmed:
+    """What a task saw, and its findings: all by their kind, and the first of them."""
+
+    seen: Counter[str]
+    counts: Counter[str]
+    findings: list[Suspect]
+
+
+def _read_again(
+    basis: Basis, deep: bool, max_findings: int, cluster: Cluster, sent: Iterable[Suspect | Seen]
+) -> Iterator[_Confirmed]:
+    suspects, seen = list[Suspect](), Seen()
+    for item in sent:
+        if isinstance(item, Suspect):
+            suspects.append(item)
+        else:
+            seen.add(item)
+    for epoch, (objects, key) in seen.ahead.items():
+        text = f"{objects} objects are at epoch {epoch}, above the cluster epoch {basis.cluster_epoch}"
+        suspects.append(Suspect(kinds.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
+    still = confirm(cluster.store, cluster.runtime, basis, suspects, parallel=cluster.parallel, deep=deep)
+    first = heapq.nsmallest(max_findings, still, key=_order)
+    yield _Confirmed(seen.counts, Counter(s.kind for s in still), first)
+
+
+def _order(s: Suspect) -> tuple[Any, ...]:
+    return s.topic, s.revision, s.partition, s.kind, s.offset, s.key, s.journal
