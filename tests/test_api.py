@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import runpy
 import subprocess
@@ -9,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import pytest
@@ -20,6 +22,7 @@ from l0gc.api.engine import Work, choose
 from l0gc.cli.main import cli
 from l0gc.collect.attempts import read_attempts
 from l0gc.keys import journal_log
+from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Cluster as Handles
 from tests.collect.test_local import Failing, a_cluster, level_zero
@@ -73,8 +76,12 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
         founded = cluster.init(create_bucket=True, shards=8, journals=2)
         assert (founded.created, cluster.init().created) == (True, False)
         topic = cluster.topics.create("events", partitions=4, journals=2)
-        assert cluster.topics.create("events", 4, 2) == cluster.topics.describe("events").topic == topic
-        assert cluster.topics.list() == [topic]
+        known = cluster.topics.describe("events").topic
+        there = cluster.topics.create("events", 4, 2)
+        assert (topic.created, there.created) == (True, False)
+        assert topic.to_json() | {"created": False} == there.to_json() == known.to_json() | {"created": False}
+        assert {topic.topic_id, there.topic_id} == {known.topic_id}
+        assert cluster.topics.list() == [known]
 
         uploaded = cluster.upload("events", path, key_field="user", producer="nightly")
         assert (uploaded.records, uploaded.skipped) == (2, 0)
@@ -325,7 +332,7 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
 METHODS = {
     "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
     "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "log", "pause",
-    "resume", "undelete", "verify",
+    "resume", "undelete", "verify", "accept_set_back", "read_lines",
 }  # fmt: skip
 
 OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}
@@ -336,26 +343,68 @@ OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show"
 GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs"}
 
 
-def _commands() -> set[str]:
-    """What the command line can do, in the words of the library."""
+_OUTPUT: Final = {"metrics_file", "pushgateway", "yes", "output", "save_plan", "list", "watch"}
+"""Options about what is printed or written on this machine, or about who is asked."""
+_ENGINE: Final = {"engine", "master", "conf", "send_credentials"}
+"""Options that make the `spark` of a method."""
+_UNITS: Final = {"_s", "_ms"}
+"""What a parameter's name ends with that has a unit, where the option's value has it."""
+EXCEPTIONS: Final = {
+    "housekeep --accept-set-back": "a method of its own: accept_set_back",
+    "log show --controller": "the log that is shown without a journal",
+    "log show --from": "start",
+    "read --from": "start",
+    "runs show --all": "each",
+    "topic alter --defaults": "a method of its own: alter_defaults",
+    "undelete --run": "run_id",
+    "upload FILE...": "sources",
+}
+"""Options without a parameter of their name: the parameter's, or why there is none."""
+LACKING: Final = {
+    *(f"compute-watermark --allow-{what}" for what in ("fewer-partitions", "no-partitions", "unlisted-reports")),
+    *(f"compute-watermark --{name}" for name in ("cluster-epoch", "expect-partitions", "inventory", "partitions")),
+    *(f"compute-watermark --{name}" for name in ("reports", "snapshot-age")),
+    "reconcile --round-bytes",
+    *(f"{command} --{name}" for command in ("sweep", "vacuum") for name in ("no-record", "record-dir")),
+}
+"""Options that the library does not have yet: another change adds each, and takes it out here."""
+
+
+def _commands() -> dict[str, click.Command]:
+    """What the command line can do to a cluster."""
     context = click.Context(cli)
-    names = set[str]()
+    found = dict[str, click.Command]()
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
-        leaves = [f"{name} {leaf}" for leaf in command.commands] if isinstance(command, click.Group) else [name]
-        names.update(leaves)
-    return names - OF_THE_MACHINE - OF_STEPS
+        assert command is not None
+        leaves = command.commands if isinstance(command, click.Group) else {"": command}
+        found |= {f"{name} {leaf}".rstrip(): each for leaf, each in leaves.items()}
+    return {name: each for name, each in found.items() if name not in OF_THE_MACHINE | OF_STEPS}
+
+
+def _method(command: str) -> Any:
+    group, _, leaf = command.rpartition(" ")
+    place = getattr(api, GROUPS[group].capitalize()) if group in GROUPS else l0gc.Cluster
+    return getattr(place, OTHERWISE.get(command, leaf.replace("-", "_")), None)
 
 
 def test_the_library_does_what_the_commands_do() -> None:
-    missing = []
-    for command in sorted(_commands()):
-        group, _, leaf = command.rpartition(" ")
-        name = OTHERWISE.get(command, leaf.replace("-", "_"))
-        place = getattr(api, GROUPS[group].capitalize()) if group in GROUPS else l0gc.Cluster
-        if not hasattr(place, name):
-            missing.append(command)
-    assert missing == []
+    assert [command for command in sorted(_commands()) if _method(command) is None] == []
+
+
+def test_the_library_takes_what_the_commands_take() -> None:
+    """Each option has a parameter of its name, but for those about the output, the engine and the connection."""
+    connection = {f.name for f in dataclasses.fields(Settings)} | {"config", "context"}
+    missing = set()
+    for command, each in _commands().items():
+        method = _method(command)
+        parameters = set() if isinstance(method, property) else set(inspect.signature(method).parameters)
+        for p in each.params:
+            names = {o.removeprefix("--").replace("-", "_") for o in p.opts if not o.startswith("-") or "--" in o}
+            known = parameters | {n.removesuffix(u) for n in parameters for u in _UNITS}
+            if not names & (known | connection | _OUTPUT | _ENGINE):
+                missing.add(f"{command} {p.opts[0] if p.param_type_name == 'option' else p.human_readable_name}")
+    assert missing - LACKING == set(EXCEPTIONS)
 
 
 GOOD = """

@@ -136,6 +136,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
         ["self._store.history.delete", "self._store.delete_once"],
         "the one door: L0, L1 and index objects, with record, pause, limits and a rule for each kind",
     ),
+    "cli/topic.py": (["cluster.topics.delete"], "a topic, by an entry in the controller's log"),
     "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
     "collect/pause.py": (["store.delete"], "the pause flag"),
     "collect/runs.py": (["store.history.delete"], "delete markers, for undelete"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import UsageError
 from l0gc.events import Progress, quiet
+from l0gc.formatting import count, size
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LOCAL, SPARK, Workers
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from l0gc.collect.local import SweepResult
     from l0gc.collect.vacuum import VacuumResult
+    from l0gc.streamlog.controller.state import Topic
     from l0gc.streamlog.founding import FoundedCluster
     from l0gc.streamlog.housekeep import HousekeepResult
     from l0gc.streamlog.ingest.inputs import Source
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult
     from l0gc.streamlog.level_one.merge_commit import MergeResult
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
-    from l0gc.streamlog.reader import Record
+    from l0gc.streamlog.reader import Record, RecordLines
     from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.pipeline import WatermarkResult
 
@@ -120,9 +122,9 @@ class Cluster(Operations):
         producer: str | None = None,
         batch_bytes: int = 4 << 20,
         format: str = AUTO,
-        progress: Callable[[int, int], None] = lambda records, size: None,
+        progress: Progress = quiet,
     ) -> UploadResult:
-        """Upload records, and return when they are committed. As `l0gc upload`.
+        """Upload records, and return when they are committed. As `l0gc upload`. An error's `result` is what was before it.
 
         Args:
             sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
@@ -131,9 +133,17 @@ class Cluster(Operations):
             producer: the name under which a repeated upload lands nothing twice.
             batch_bytes: about so many bytes of records become one L0 object.
             format: `auto` unpacks gzip and zstd, and refuses anything but lines; `raw` takes any bytes as they are.
-            progress: called with the records and the bytes of each batch that is committed.
+            progress: called after each batch that is committed, with all that is committed so far.
         """
+        from l0gc.streamlog.ingest.formats import plain_size
         from l0gc.streamlog.ingest.job import open_upload
+        from l0gc.streamlog.journal.fence import sum_of
+
+        def landed(_: int, __: int) -> None:
+            r = uploader.result
+            done = r.records + r.bytes  # what ends a record is a byte of its file; the last one may lack it
+            done = done if total is None else min(done, total)
+            progress(f"{count(r.records, 'record')}, {size(r.bytes)}", done=done, total=total)
 
         with ExitStack() as stack:
             uploader, inputs = open_upload(
@@ -146,9 +156,20 @@ class Cluster(Operations):
                 producer=producer,
                 batch_bytes=batch_bytes,
                 form=format,
-                progress=progress,
+                progress=landed,
             )
-            return uploader.run(inputs)
+            sizes = [
+                i.size if i.size is not None else plain_size(s, format) for s, i in zip(sources, inputs, strict=True)
+            ]
+            known = [n for n in sizes if n is not None]
+            total = sum(known) if len(known) == len(sizes) else None
+            try:
+                return uploader.run(inputs)
+            except BaseException as e:
+                e.result = uploader.result  # type: ignore[attr-defined]  # also of what stops the process
+                raise
+            finally:
+                uploader.result.fence = sum_of([journal.fence.counters for journal in uploader.journals])
 
     def read(self, topic: str, partition: int | None = None, start: int | None = None) -> Iterator[Record]:
         """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
@@ -158,10 +179,32 @@ class Cluster(Operations):
         """
         from l0gc.streamlog.reader import read_topic
 
-        cluster = self.handles()
-        target = cluster.controller.snapshot().topic(topic)
-        partitions = None if partition is None else [target.id(partition).partition]
-        return read_topic(cluster, target, partitions, start)
+        target, partitions = self._partitions_of(topic, partition)
+        return read_topic(self.handles(), target, partitions, start)
+
+    def read_lines(
+        self, topic: str, partition: int | None = None, start: int | None = None, *, progress: Progress = quiet
+    ) -> Iterator[RecordLines]:
+        """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
+
+        Args:
+            progress: called as it goes. If somebody follows it, the records are counted first.
+        """
+        from l0gc.streamlog.reader import count_records, read_record_lines
+
+        target, partitions = self._partitions_of(topic, partition)
+        cluster, total, records, written = self.handles(), 0, 0, 0
+        if progress is not quiet:
+            progress("reading the journals")
+            total = count_records(cluster, target, partitions, start)
+        for some in read_record_lines(cluster, target, partitions, start):
+            records, written = records + some.records, written + len(some.lines)
+            yield some
+            progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
+
+    def _partitions_of(self, topic: str, partition: int | None) -> tuple[Topic, list[int] | None]:
+        target = self.handles().controller.snapshot().topic(topic)
+        return target, None if partition is None else [target.id(partition).partition]
 
     def housekeep(self, *, barrier: bool = False) -> HousekeepResult:
         """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`.

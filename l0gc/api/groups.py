@@ -6,12 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import asdict
+
 from l0gc.errors import L0gcError
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettings
-from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.topics import PARTITIONS_SHOWN, TopicDescription
+from l0gc.streamlog.topics import (
+    PARTITIONS_SHOWN,
+    AlteredDefaults,
+    AlteredTopic,
+    CreatedTopic,
+    RemovedTopic,
+    TopicDescription,
+    TopicList,
+)
 
 if TYPE_CHECKING:
     from l0gc.collect.record import RecordedObject, RecordSource
@@ -37,41 +46,49 @@ class Topics(Group):
         partitions: int,
         journals: int | None = None,
         *,
-        retention_ms: int | None = None,
-        retention_bytes: int | None = None,
-    ) -> Topic:
+        retention_ms: int | NotSet | None = NOT_SET,
+        retention_bytes: int | NotSet | None = NOT_SET,
+    ) -> CreatedTopic:
         """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
 
         Args:
             journals: spread the partitions over so many journals; by default they are in one.
-            retention_ms: keep records for so many milliseconds; -1 for ever. By default as the cluster does.
+            retention_ms: keep records for so many milliseconds; -1 for ever, None as long as the cluster's default says.
             retention_bytes: keep so many bytes of L1 of each partition, in the same way.
         """
-        retention = RetentionSettings(
-            NOT_SET if retention_ms is None else retention_ms, NOT_SET if retention_bytes is None else retention_bytes
-        )
-        return topics.create_topic(self._handles(), name, partitions, journals, retention)[0]
+        retention = RetentionSettings(retention_ms, retention_bytes)
+        topic, created = topics.create_topic(self._handles(), name, partitions, journals, retention)
+        return CreatedTopic(**asdict(topic), created=created)
 
     def alter(
         self, name: str, *, retention_ms: int | NotSet | None = NOT_SET, retention_bytes: int | NotSet | None = NOT_SET
-    ) -> Topic:
+    ) -> AlteredTopic:
         """Change a topic's retention; what is not given stays. As `l0gc topic alter`.
 
         Args:
             retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
             retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
         """
-        return topics.alter_topic(self._handles(), name, RetentionSettings(retention_ms, retention_bytes))[0]
+        topic, altered = topics.alter_topic(self._handles(), name, RetentionSettings(retention_ms, retention_bytes))
+        return AlteredTopic(**asdict(topic), altered=altered)
 
-    def delete(self, name: str) -> Topic:
+    def alter_defaults(
+        self, *, retention_ms: int | NotSet | None = NOT_SET, retention_bytes: int | NotSet | None = NOT_SET
+    ) -> AlteredDefaults:
+        """Change the retention of topics without their own. As `l0gc topic alter --defaults`; arguments as of `alter`."""
+        now, altered = topics.alter_defaults(self._handles(), RetentionSettings(retention_ms, retention_bytes))
+        return AlteredDefaults(now.ms, now.bytes, altered)
+
+    def delete(self, name: str) -> RemovedTopic:
         """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""
         topic, broken = topics.delete_topic(self._handles(), name)
-        return checked(topic, topics.problem_of(broken))
+        deleted = RemovedTopic(**asdict(topic), broken=broken)
+        return checked(deleted, deleted.problem)
 
-    def list(self) -> list[Topic]:
-        """The topics, by name."""
+    def list(self) -> TopicList:
+        """The topics, by name. As `l0gc topic list`."""
         known = self._handles().controller.snapshot().topics
-        return [known[name] for name in sorted(known)]
+        return TopicList(known[name] for name in sorted(known))
 
     def describe(self, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN) -> TopicDescription:
         """A topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.

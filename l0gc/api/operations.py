@@ -46,11 +46,15 @@ class Operations:
         """The cluster epoch, read now."""
         return self.handles().controller.snapshot().epoch
 
-    def status(self) -> Status:
-        """M, what holds it back and why, and what to do next. As `l0gc status`."""
+    def status(self, *, price_gb_month: float = STANDARD_PRICE) -> Status:
+        """M, what holds it back and why, and what to do next. As `l0gc status`.
+
+        Args:
+            price_gb_month: dollars for a GB and month.
+        """
         from l0gc.inspect.status import status
 
-        return status(self.handles())
+        return status(self.handles(), price_gb_month)
 
     def explain(self, key: str | None = None, *, epoch: int | None = None, partition: str | None = None) -> Explanation:
         """Why an object is kept or may go, and which command moves it. As `l0gc explain`; one thing at a time.
@@ -181,6 +185,16 @@ class Operations:
         epoch = cluster.controller.advance_above(above)
         closed = [UnknownTopic(*topic) for topic in close_them(cluster)] if close_unknown_topics else None
         return AdvancedEpoch(epoch, closed)
+
+    def accept_set_back(self, journal: int) -> int:
+        """Go on with a journal that was set back to an older copy, because its newest log is gone for good.
+
+        What its lost entries named is then lost. Returns the tick below which nothing lands there any more. As `l0gc
+        housekeep --accept-set-back`, which shows first why the journal is refused, and asks.
+        """
+        from l0gc.streamlog.set_back import accept_set_back
+
+        return accept_set_back(self.handles(), journal)
 
     def pause(self, why: str, by: str | None = None) -> NewPause:
         """Pause all sweeps of the cluster, wherever they run, until `resume`. As `l0gc pause`.

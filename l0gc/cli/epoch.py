@@ -36,8 +36,7 @@ def show(settings: Settings) -> None:
       l0gc epoch show
     """
     with library(settings) as cluster:
-        epoch = cluster.epoch
-    Output(settings).result({"epoch": epoch}, [str(epoch)])
+        Output(settings).finish(lambda: AdvancedEpoch(cluster.epoch), _lines)
 
 
 @command.command("advance")

@@ -12,7 +12,6 @@ from l0gc.cli.options import asked, common_options, library
 from l0gc.cli.output import Output
 from l0gc.formatting import count
 from l0gc.settings import Settings
-from l0gc.streamlog.cluster import Cluster
 
 if TYPE_CHECKING:
     from l0gc.streamlog.housekeep import HousekeepResult
@@ -42,18 +41,18 @@ def command(settings: Settings, barrier: bool, accept_set_back: int | None, yes:
     out = Output(settings)
     with library(settings) as cluster:
         if accept_set_back is not None:
-            _accept(out, settings, cluster.handles(), accept_set_back, yes=yes)
+            _accept(out, settings, cluster, accept_set_back, yes=yes)
         run_housekeep(out, cluster, barrier=barrier)
 
 
-def _accept(out: Output, settings: Settings, cluster: Cluster, journal: int, *, yes: bool) -> None:
+def _accept(out: Output, settings: Settings, cluster: Library, journal: int, *, yes: bool) -> None:
     """Accept a journal as it is. Raises `UsageError` where the user does not say so, or there is nothing to accept."""
-    from l0gc.streamlog.set_back import accept_set_back, set_back
+    from l0gc.streamlog.set_back import set_back
 
-    why = set_back(cluster, journal)
     if not yes:
+        why = set_back(cluster.handles(), journal)
         asked(settings, "accept", f"journal {journal} as it is, though {why}. What its lost entries named is then lost")
-    epoch = accept_set_back(cluster, journal)
+    epoch = cluster.accept_set_back(journal)
     out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
 
 

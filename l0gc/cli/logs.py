@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ def _without_secrets(value: Any) -> Any:
 
 def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
     """The plain values of a result; of a list, its length."""
-    plain = {k: len(v) if isinstance(v, list) else v for k, v in data.items()}
+    plain = {k: len(v) if isinstance(v, Sized) and not isinstance(v, str | dict) else v for k, v in data.items()}
     return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 
 

@@ -7,7 +7,7 @@ know it leaves out: an unknown number is never reported as zero, and a dry run r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -275,6 +275,6 @@ def _value(data: Mapping[str, Any], source: str) -> float | None:
     found: Any = data
     for name in source.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
-    if isinstance(found, list):
+    if isinstance(found, Sized) and not isinstance(found, str | Mapping):
         return float(len(found))
     return float(found) if isinstance(found, int | float) else None

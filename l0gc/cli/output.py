@@ -20,7 +20,7 @@ import msgspec
 from l0gc.cli import logs
 from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.progress import following, noting
-from l0gc.cli.terminal import escaped, json_text
+from l0gc.cli.terminal import escaped, json_bytes, json_text
 from l0gc.errors import L0gcError, OutputFailedError
 from l0gc.events import Progress, event
 from l0gc.formatting import Outcome, count
@@ -101,11 +101,6 @@ class Output:
         self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty()
         """Whether progress is shown."""
 
-    @property
-    def tells_data(self) -> bool:
-        """Whether a result's data is used, and not only its text."""
-        return self.json or _taken.get() is not None
-
     def finish(
         self, work: Callable[[], R], lines: Callable[[R], Sequence[str]], *, progress: str = "", indent: int | None = 2
     ) -> None:
@@ -140,7 +135,7 @@ class Output:
         text = text if styled else [escaped(line) for line in text]
         taken = _taken.get()
         if taken is not None:
-            taken.append(Result(msgspec.json.decode(msgspec.json.encode(data)), list(text)))
+            taken.append(Result(msgspec.json.decode(json_bytes(data)), list(text)))
             return
         if self._log_format == logs.JSON:
             _log.info("%s", text[0] if text else "", extra=event("result", **logs.scalars(data)))

@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from l0gc.api.cluster import Cluster
 from l0gc.cli.names import TOPIC
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, writing_stdout
 from l0gc.cli.signals import telling_stop
 from l0gc.cli.whole_file import whole_file
-from l0gc.errors import UsageError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.cluster import Cluster
-    from l0gc.streamlog.controller.state import Topic
-    from l0gc.streamlog.reader import Record, RecordSlice
+    from l0gc.streamlog.reader import Record
 
-_FLUSH: Final = 4096
 _STDOUT: Final = "-"
 
 
@@ -51,32 +48,22 @@ def command(settings: Settings, topic: str, partition: int | None, start: int | 
       l0gc read events -o events.ndjson
       l0gc read events --json
     """
-    from l0gc.streamlog.reader import read_slices, read_topic
-
-    with open_cluster(settings) as (cluster, _):
-        target = cluster.controller.snapshot().topic(topic)
-        if partition is not None and not 0 <= partition < target.partitions:
-            raise UsageError(
-                f"partition {partition} is out of range: topic {topic!r} has partitions 0 to {target.partitions - 1}"
-            )
-        partitions = None if partition is None else [partition]
+    with library(settings) as cluster:
         if output is not None and output != _STDOUT:
-            _write_file(Output(settings), cluster, target, partitions, start, Path(output))
+            _write_file(Output(settings), cluster, topic, partition, start, Path(output))
             return
         with writing_stdout():
             if settings.json:
-                _print_json(topic, read_topic(cluster, target, partitions, start))
+                _print_json(topic, cluster.read(topic, partition, start))
             else:
-                for lines, _ in _lines(read_slices(cluster, target, partitions, start)):
-                    sys.stdout.buffer.write(lines)
+                for some in cluster.read_lines(topic, partition, start):
+                    sys.stdout.buffer.write(some.lines)
 
 
 def _write_file(
-    out: Output, cluster: Cluster, topic: Topic, partitions: list[int] | None, start: int | None, path: Path
+    out: Output, cluster: Cluster, topic: str, partition: int | None, start: int | None, path: Path
 ) -> None:
     """Read into a file, and print the result."""
-    from l0gc.streamlog.reader import count_records, read_slices
-
     records = written = 0
     whole = False
 
@@ -84,29 +71,13 @@ def _write_file(
         return f"{path} is {'whole' if whole else 'as it was'}; running the command again is safe"
 
     with telling_stop(stopped):
-        with out.progress(f"reading {topic.name}") as show:
-            show("reading the journals")
-            total = count_records(cluster, topic, partitions, start)
-            with whole_file(path) as write:
-                for lines, n in _lines(read_slices(cluster, topic, partitions, start)):
-                    write(lines)
-                    records, written = records + n, written + len(lines)
-                    show(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
-            whole = True
-        data = {"topic": topic.name, "output": str(path), "count": records, "bytes": written}
+        with out.progress(f"reading {topic}") as show, whole_file(path) as write:
+            for some in cluster.read_lines(topic, partition, start, progress=show):
+                write(some.lines)
+                records, written = records + some.records, written + len(some.lines)
+        whole = True
+        data = {"topic": topic, "output": str(path), "count": records, "bytes": written}
         out.result(data, [f"{count(records, 'record')} ({size(written)}) in {path}"])
-
-
-def _lines(slices: Iterator[RecordSlice]) -> Iterator[tuple[bytes, int]]:
-    """Some thousand records at once as lines, and how many they are."""
-    lines = list[bytes]()
-    for s in slices:
-        lines += s.batch.column(2).to_pylist()
-        if len(lines) >= _FLUSH:
-            yield b"\n".join(lines) + b"\n", len(lines)
-            lines.clear()
-    if lines:
-        yield b"\n".join(lines) + b"\n", len(lines)
 
 
 def _print_json(topic: str, records: Iterator[Record]) -> None:

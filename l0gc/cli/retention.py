@@ -16,7 +16,6 @@ from l0gc.cli.units import BYTES, DEFAULT, MS, Moment, Quantity
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
 from l0gc.settings import Settings
-from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettings
 from l0gc.streamlog.controller.entries import UNLIMITED
 
 if TYPE_CHECKING:
@@ -39,15 +38,10 @@ def retention_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def settings_of(ms: int | str | None, size: int | str | None) -> RetentionSettings:
-    """What the options say."""
-
-    def one(value: int | str | None) -> int | NotSet | None:
-        if value is None:
-            return NOT_SET
-        return None if isinstance(value, str) else value
-
-    return RetentionSettings(one(ms), one(size))
+def settings_of(ms: int | str | None, size: int | str | None) -> dict[str, Any]:
+    """The arguments that the options say, and no others; None for the cluster's setting."""
+    given = {"retention_ms": ms, "retention_bytes": size}
+    return {name: None if value == DEFAULT else value for name, value in given.items() if value is not None}
 
 
 def retention_text(ms: int | None, bytes_: int | None) -> str:

@@ -33,16 +33,14 @@ def command(settings: Settings, watch: float | None, price_gb_month: float) -> N
       l0gc status
       l0gc status --watch
     """
-    from l0gc.cli.status_text import cost, folded, lines_of
+    from l0gc.cli.status_text import folded, lines_of
 
     out = Output(settings)
     with library(settings) as cluster:
 
         def look() -> tuple[dict[str, Any], list[str]]:
-            s = cluster.status()
-            amount = cost(s, price_gb_month)
-            dollars = {"price_gb_month": price_gb_month, "dollars_month": None if amount is None else round(amount, 6)}
-            return s.to_json() | dollars, folded(lines_of(s, cluster.url, price_gb_month), coloured=is_coloured())
+            s = cluster.status(price_gb_month=price_gb_month)
+            return s.to_json(), folded(lines_of(s, cluster.url), coloured=is_coloured())
 
         if watch is None:
             with out.progress("reading"):

@@ -15,7 +15,7 @@ from l0gc.cli.output import epoch, held_back
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.terminal import escaped
 from l0gc.collect.attempts import JOBS
-from l0gc.formatting import STANDARD_PRICE, count, dollars, dollars_month, size, span
+from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.status import Status
 from l0gc.watermark.source import Holder
@@ -38,15 +38,11 @@ class Line:
     bold: bool = False
 
 
-def lines_of(s: Status, url: str, price: float) -> list[Line]:
-    """The whole block, the next step last.
-
-    Args:
-        price: dollars for a GB and month.
-    """
+def lines_of(s: Status, url: str) -> list[Line]:
+    """The whole block, the next step last."""
     lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {_moment(s.as_of_ms)}")]
     lines += _epoch_and_m(s)
-    lines.append(Line("garbage", _garbage(s, price)))
+    lines.append(Line("garbage", _garbage(s)))
     lines += _labelled("held by", _held(s))
     lines += _labelled("broken", s.errors, "red")
     lines.append(Line("jobs", _jobs(s)))
@@ -118,13 +114,8 @@ def _epoch_and_m(s: Status) -> Iterator[Line]:
     yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0")
 
 
-def cost(s: Status, price: float) -> float | None:
-    """What the garbage that is left costs a month, at `price` dollars for a GB and month; None if nobody knows."""
-    return dollars_month(s.garbage.left_bytes, price) if s.garbage.objects >= 0 else None
-
-
-def _garbage(s: Status, price: float) -> str:
-    g, amount = s.garbage, cost(s, price)
+def _garbage(s: Status) -> str:
+    g, amount, price = s.garbage, s.dollars_month, s.price_gb_month
     if amount is None:
         return "not known: no listing was read when M was published" if s.published_ms >= 0 else "not known yet"
     if not g.objects:

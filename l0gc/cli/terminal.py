@@ -49,7 +49,12 @@ def is_text(value: str) -> bool:
 
 def json_text(data: Any) -> str:
     r"""`data` as one line of JSON, in which what a terminal would act on is written `\u001b`: the same value."""
-    return json_escaped(msgspec.json.encode(data).decode())
+    return json_escaped(json_bytes(data).decode())
+
+
+def json_bytes(data: Any) -> bytes:
+    """`data` as JSON; what has a method `json` is encoded by that."""
+    return msgspec.json.encode(data, enc_hook=lambda late: late.json())
 
 
 def json_escaped(text: str) -> str:

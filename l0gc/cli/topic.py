@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
+from l0gc.api.cluster import Cluster
 from l0gc.cli.names import TOPIC
-from l0gc.cli.options import asked, common_options, open_cluster
+from l0gc.cli.options import asked, common_options, library
 from l0gc.cli.output import Output
 from l0gc.cli.retention import retention_options, retention_text, settings_of
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
-from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.topics import (
-    PARTITIONS_SHOWN,
-    PartitionOffsets,
-    TopicDescription,
-    alter_defaults,
-    alter_topic,
-    create_topic,
-    delete_topic,
-    describe_topic,
-    problem_of,
-)
-
-if TYPE_CHECKING:
-    from l0gc.streamlog.cluster import Cluster
-    from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.topics import PARTITIONS_SHOWN, PartitionOffsets, TopicDescription
 
 _RUNS_SHOWN: Final = 20
 
@@ -69,14 +55,12 @@ def create(
       l0gc topic create events --partitions 8
       l0gc topic create events --partitions 8 --retention-ms 7d
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        kept = settings_of(retention_ms, retention_bytes)
-        topic, created = create_topic(cluster, name, partitions, journals, kept)
-    out.result(
-        {**_data(topic), "created": created},
-        [f"topic {topic.name} {'created' if created else 'exists'}: {_line(topic)}"],
-    )
+    kept = settings_of(retention_ms, retention_bytes)
+    with library(settings) as cluster:
+        Output(settings).finish(
+            lambda: cluster.topics.create(name, partitions, journals, **kept),
+            lambda t: [f"topic {t.name} {'created' if t.created else 'exists'}: {_line(t)}"],
+        )
 
 
 @command.command("alter")
@@ -101,17 +85,17 @@ def alter(
     kept = settings_of(retention_ms, retention_bytes)
     if (name is None) != defaults:
         raise UsageError("name one topic, or say --defaults")
-    if kept == NOT_GIVEN:
+    if not kept:
         raise UsageError("say what to change: --retention-ms or --retention-bytes")
     out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        if name is None:
-            now, altered = alter_defaults(cluster, kept)
-            data = {"retention_ms": now.ms, "retention_bytes": now.bytes, "altered": altered}
-            out.result(data, [f"the cluster's default: {retention_text(now.ms, now.bytes)}"])
+    with library(settings) as cluster:
+        if name is not None:
+            out.finish(lambda: cluster.topics.alter(name, **kept), lambda t: [f"topic {t.name}: {_line(t)}"])
             return
-        topic, altered = alter_topic(cluster, name, kept)
-    out.result({**_data(topic), "altered": altered}, [f"topic {topic.name}: {_line(topic)}"])
+        out.finish(
+            lambda: cluster.topics.alter_defaults(**kept),
+            lambda now: [f"the cluster's default: {retention_text(now.retention_ms, now.retention_bytes)}"],
+        )
 
 
 @command.command("delete")
@@ -126,27 +110,25 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
       l0gc topic delete events
       l0gc topic delete events --yes
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
+    with library(settings) as cluster:
         if not yes:
             what = f"{_what_goes(cluster, name)}; its records can then be read no more, and their objects go"
             asked(settings, "delete", what)
-        topic, broken = delete_topic(cluster, name)
-    closed = len(topic.journals) - len(broken)
-    out.result(
-        _data(topic),
-        [f"topic {topic.name} (revision {topic.revision}) deleted; closed in {count(closed, 'journal')}"],
-    )
-    if (problem := problem_of(broken)) is not None:
-        raise problem
+        Output(settings).finish(
+            lambda: cluster.topics.delete(name),
+            lambda t: [
+                f"topic {t.name} (revision {t.revision}) deleted; closed in "
+                f"{count(len(t.journals) - len(t.broken), 'journal')}"
+            ],
+        )
 
 
 def _what_goes(cluster: Cluster, name: str) -> str:
     """The topic and its records, in a sentence. Raises `TopicNotFoundError`."""
-    topic = cluster.controller.snapshot().topic(name)
+    topic = cluster.handles().controller.snapshot().topic(name)
     what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:
-        totals = describe_topic(cluster, name, limit=0).totals
+        totals = cluster.topics.describe(name, limit=0).totals
     except CorruptObjectError:
         return f"{what}; a journal of it cannot be read, so nobody knows how many records it has"
     records = count(totals.records, "record")
@@ -162,15 +144,9 @@ def list_topics(settings: Settings) -> None:
     Example:
       l0gc topic list
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        state = cluster.controller.snapshot()
-    topics = [state.topics[n] for n in sorted(state.topics)]
-    out.result(
-        {"topics": [_data(t) for t in topics]},
-        [f"{t.name}  {_line(t)}" for t in topics]
-        or ["no topics exist; create one with l0gc topic create NAME --partitions N"],
-    )
+    none = "no topics exist; create one with l0gc topic create NAME --partitions N"
+    with library(settings) as cluster:
+        Output(settings).finish(cluster.topics.list, lambda topics: [f"{t.name}  {_line(t)}" for t in topics] or [none])
 
 
 @command.command("describe")
@@ -193,41 +169,28 @@ def describe(settings: Settings, name: str, partition: int | None, limit: int) -
       l0gc topic describe events
       l0gc topic describe events --partition 3 --json
     """
-    out = Output(settings)
-    with open_cluster(settings) as (cluster, _):
-        found = describe_topic(cluster, name, partition, limit)
+    with library(settings) as cluster:
+        Output(settings).finish(
+            lambda: cluster.topics.describe(name, partition, limit),
+            lambda found: _described(found, found.topic.partitions - len(found.offsets) if partition is None else 0),
+        )
+
+
+def _described(found: TopicDescription, hidden: int) -> list[str]:
+    """The topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
     topic, totals, kept = found.topic, found.totals, found.retention
     runs = topic.runs()
     lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in runs[:_RUNS_SHOWN]]
     if len(runs) > _RUNS_SHOWN:
         lines.append(f"and {count(len(runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
-    out.result(
-        {
-            **_data(topic),
-            "topic_id": topic.topic_id,
-            "runs": [{"journal": r.journal, "first": r.first, "count": r.count} for r in runs],
-            "effective_retention_ms": kept.ms,
-            "effective_retention_bytes": kept.bytes,
-            "records": totals.records,
-            "unreconciled_records": totals.unreconciled_records,
-            "l1_objects": totals.l1_objects,
-            "l1_bytes": totals.l1_bytes,
-            "offsets": [asdict(o) for o in found.offsets],
-        },
-        [
-            f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
-            f"{retention_text(kept.ms, kept.bytes)} in effect; "
-            f"{count(totals.l1_objects, 'L1 object')} ({size(totals.l1_bytes)})",
-            *lines,
-            *_table(found.offsets),
-            *([f"and {count(left, 'partition')} more"] if (left := _hidden(found, partition)) else []),
-        ],
-    )
-
-
-def _hidden(found: TopicDescription, partition: int | None) -> int:
-    """How many partitions are not shown, unless one alone was requested."""
-    return found.topic.partitions - len(found.offsets) if partition is None else 0
+    return [
+        f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
+        f"{retention_text(kept.ms, kept.bytes)} in effect; "
+        f"{count(totals.l1_objects, 'L1 object')} ({size(totals.l1_bytes)})",
+        *lines,
+        *_table(found.offsets),
+        *([f"and {count(hidden, 'partition')} more"] if hidden else []),
+    ]
 
 
 def _table(offsets: list[PartitionOffsets]) -> list[str]:
@@ -243,17 +206,6 @@ def _table(offsets: list[PartitionOffsets]) -> list[str]:
     ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return ["  ".join(v.rjust(w) for v, w in zip(row, widths, strict=True)) for row in ([head, *rows] if rows else [])]
-
-
-def _data(topic: Topic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "revision": topic.revision,
-        "partitions": topic.partitions,
-        "journals": list(topic.journals),
-        "retention_ms": topic.retention_ms,
-        "retention_bytes": topic.retention_bytes,
-    }
 
 
 def _line(topic: Topic) -> str:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import PRODUCER, TOPIC
-from l0gc.cli.options import FILE, common_options, open_cluster
+from l0gc.cli.options import FILE, common_options, library
 from l0gc.cli.output import Output
 from l0gc.cli.signals import code_of
 from l0gc.cli.units import Size
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
-from l0gc.streamlog.ingest.formats import AUTO, FORMATS, plain_size
+from l0gc.streamlog.ingest.formats import AUTO, FORMATS
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.ingest.inputs import Input
     from l0gc.streamlog.ingest.result import UploadResult
-    from l0gc.streamlog.ingest.uploader import Uploader
 
 
 @click.command("upload")
@@ -62,81 +58,44 @@ def command(
       l0gc upload events day-1.ndjson day-2.ndjson.gz --key-field user --producer nightly
       tail -n +1 log.ndjson | l0gc upload events - --partition 0
     """
-    from l0gc.streamlog.ingest.job import open_upload
-
     out = Output(settings)
-    with contextlib.ExitStack() as stack:
-        cluster, _ = stack.enter_context(open_cluster(settings))
-        show = stack.enter_context(out.progress(f"uploading to {topic}"))
-        landed = [0, 0]
-        total: int | None = None
-
-        def progress(records: int, n: int) -> None:
-            landed[0] += records
-            landed[1] += n
-            done = landed[0] + landed[1]  # what ends a record is a byte of its file; the last one may lack it
-            done = done if total is None else min(done, total)
-            show(f"{count(landed[0], 'record')}, {size(landed[1])}", done=done, total=total)
-
-        uploader, inputs = open_upload(
-            cluster,
-            topic,
-            files,
-            stack,
-            partition=partition,
-            key_field=key_field,
-            producer=producer,
-            batch_bytes=batch_bytes,
-            form=form,
-            progress=progress,
-        )
-        stack.callback(_measure, out, uploader)
-        total = _total(files, inputs, form)
+    with library(settings) as cluster, out.progress(f"uploading to {topic}") as show:
         try:
-            result = uploader.run(inputs)
+            result = cluster.upload(
+                topic,
+                *files,
+                partition=partition,
+                key_field=key_field,
+                producer=producer,
+                batch_bytes=batch_bytes,
+                format=form,
+                progress=show,
+            )
         except BaseException as e:
-            if landed[0]:
-                again = "repeat it as it was: nothing lands twice" if producer else "they would land again if repeated"
-                committed = f"{count(landed[0], 'record')} before that are committed and stay; {again}"
-                if isinstance(e, KeyboardInterrupt):
-                    raise StoppedError(f"stopped: {committed}", code_of(e)) from e
-                out.note(committed)
+            _explain(out, e, repeatable=producer is not None)
             raise
-    placeholders = len(result.placeholders)
+    out.measure({"fence": dataclasses.asdict(result.fence)})
     text = f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
-    text += count(placeholders, "placeholder")
+    text += count(len(result.placeholders), "placeholder")
     if result.skipped and not result.records:
         text = f"nothing new: all {count(result.skipped, 'record')} had landed before"
     elif result.skipped:
         text += f"; {result.skipped:,} had landed before"
     if result.retries:
         text += f"; {count(result.retries, 'batch', 'batches')} stamped anew"
-    out.result(_data(result, result.placeholders.json() if out.tells_data else placeholders), [text])
-    out.measure({"placeholders": placeholders})
+    out.result(result.to_json(), [text])
 
 
-def _total(files: Sequence[str], inputs: Sequence[Input], form: str) -> int | None:
-    """How many bytes there are to upload; None where nobody knows before the end, as of stdin."""
-    sizes = [i.size if i.size is not None else plain_size(f, form) for f, i in zip(files, inputs, strict=True)]
-    known = [n for n in sizes if n is not None]
-    return sum(known) if len(known) == len(sizes) else None
-
-
-def _data(result: UploadResult, placeholders: Any) -> dict[str, Any]:
-    return {
-        "records": result.records,
-        "bytes": result.bytes,
-        "skipped": result.skipped,
-        "objects": result.objects,
-        "placeholders": placeholders,
-        "retries": result.retries,
-    }
-
-
-def _measure(out: Output, uploader: Uploader) -> None:
-    """What an upload did, also one that failed, and what its fences did."""
-    from l0gc.streamlog.journal.fence import sum_of
-
-    result = uploader.result
-    fences = sum_of([journal.fence.counters for journal in uploader.journals])
-    out.measure({**_data(result, len(result.placeholders)), "fence": dataclasses.asdict(fences)})
+def _explain(out: Output, e: BaseException, *, repeatable: bool) -> None:
+    """What was committed before `e`: for the metrics, and as a sentence. Raises `StoppedError` if a signal ended it."""
+    done: UploadResult | None = getattr(e, "result", None)
+    if done is None:
+        return
+    out.measure({**done.to_json(), "fence": dataclasses.asdict(done.fence)})
+    if not done.records:
+        return
+    again = "repeat it as it was: nothing lands twice" if repeatable else "they would land again if repeated"
+    committed = f"{count(done.records, 'record')} before that are committed and stay; {again}"
+    if isinstance(e, KeyboardInterrupt):
+        raise StoppedError(f"stopped: {committed}", code_of(e)) from e
+    out.note(committed)

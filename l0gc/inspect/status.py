@@ -24,7 +24,7 @@ from l0gc.errors import (
     SetBackError,
     StoreError,
 )
-from l0gc.formatting import Outcome
+from l0gc.formatting import STANDARD_PRICE, Outcome, dollars_month
 from l0gc.inspect.causes import (
     DAMAGED,
     FOREIGN,
@@ -114,6 +114,12 @@ class Status(
     causes: list[Cause]
     warnings: list[Cause]
     next_step: str
+    price_gb_month: float = STANDARD_PRICE
+
+    @property
+    def dollars_month(self) -> float | None:
+        """What the garbage that is left costs a month; None if nobody knows."""
+        return dollars_month(self.garbage.left_bytes, self.price_gb_month) if self.garbage.objects >= 0 else None
 
     @property
     def lag_epochs(self) -> int:
@@ -141,6 +147,7 @@ class Status(
         del fields["garbage"], fields["held"]
         return fields | {
             "lag_epochs": self.lag_epochs,
+            "dollars_month": None if self.dollars_month is None else round(self.dollars_month, 6),
             "eligible_objects": g.objects,
             "eligible_bytes": g.bytes,
             "eligible_as_of_ms": g.as_of_ms,
@@ -151,7 +158,7 @@ class Status(
         }
 
 
-def status(cluster: Cluster) -> Status:
+def status(cluster: Cluster, price_gb_month: float = STANDARD_PRICE) -> Status:
     """The cluster as it is now.
 
     Raises:
@@ -220,6 +227,7 @@ def status(cluster: Cluster) -> Status:
         causes,
         find_warnings(facts),
         next_step(facts, causes),
+        price_gb_month,
     )
 
 

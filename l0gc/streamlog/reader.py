@@ -29,7 +29,7 @@ from l0gc.streamlog.offset_reader import OffsetReader, Piece, l0_bytes, look
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
-_ROWS: Final = 4096
+ROWS: Final = 4096
 """The most records of a slice: who makes Python objects of them holds few at once."""
 _MOST_BYTES: Final = 1 << 30
 """Partitions with more records than this are not read together: Arrow's offsets end at 2 GiB."""
@@ -45,6 +45,13 @@ class RecordSlice(NamedTuple):
     partition: int
     base_offset: int
     batch: pa.RecordBatch
+
+
+class RecordLines(NamedTuple):
+    """Some consecutive records as lines, and how many they are."""
+
+    lines: bytes
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,20 @@ def read_slices(
     """
     for reader in _readers(cluster, topic, partitions, start):
         yield from reader.read()
+
+
+def read_record_lines(
+    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+) -> Iterator[RecordLines]:
+    """The records of a topic as lines. See `read_slices`."""
+    lines = list[bytes]()
+    for s in read_slices(cluster, topic, partitions, start):
+        lines += s.batch.column(2).to_pylist()
+        if len(lines) >= ROWS:
+            yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
+            lines.clear()
+    if lines:
+        yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
 
 
 def count_records(
@@ -147,8 +168,8 @@ class _RunReader:
         while first < len(self._partitions):
             end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
             for partition, base, batch in self._read(first, end):
-                for at in range(0, batch.num_rows, _ROWS):
-                    yield RecordSlice(partition, base + at, batch.slice(at, _ROWS))
+                for at in range(0, batch.num_rows, ROWS):
+                    yield RecordSlice(partition, base + at, batch.slice(at, ROWS))
             first = end
 
     def _read(self, first: int, end: int) -> Iterator[RecordSlice]:

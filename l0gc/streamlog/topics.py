@@ -7,8 +7,8 @@ before anything is written. A deleted topic is closed in its journals, so that a
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, astuple, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -34,6 +34,56 @@ class UnknownTopic(msgspec.Struct, frozen=True):
     journal: int
     revision: int
     topic_id: str
+
+
+class CreatedTopic(Topic, frozen=True, array_like=False):
+    """A topic, and whether it was created now, or was there."""
+
+    created: bool = False
+
+
+class AlteredTopic(Topic, frozen=True, array_like=False):
+    """A topic as it is now, and whether that is another retention than before."""
+
+    altered: bool = False
+
+
+class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
+    """The retention of topics without their own, -1 for unlimited, and whether that is another than before."""
+
+    retention_ms: int
+    retention_bytes: int
+    altered: bool
+
+
+class RemovedTopic(Topic, frozen=True, array_like=False):
+    """The topic that was deleted; `broken` names the journals in which it could not be closed."""
+
+    broken: list[Broken] = msgspec.field(default_factory=list)
+
+    @property
+    def problem(self) -> PartialFailureError | None:
+        """What went wrong, in one sentence."""
+        if not self.broken:
+            return None
+        first = self.broken[0]
+        return PartialFailureError(
+            f"the topic is deleted, but could not be closed in journal {first.journal}: {first.error}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The topic as it was; what could not be closed is the error's to say."""
+        fields = super().to_json()
+        del fields["broken"]
+        return fields
+
+
+class TopicList(list[Topic], Outcome):
+    """The topics, by name."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Each as it was created."""
+        return {"topics": [t.to_json() for t in self]}
 
 
 class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True, omit_defaults=True):
@@ -86,13 +136,25 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicDescription(Outcome):
     """A topic, its retention with the cluster's defaults filled in, its sums, and its first partitions' offsets."""
 
     topic: Topic
     retention: Retention
     totals: TopicTotals
     offsets: list[PartitionOffsets]
+
+    def to_json(self) -> dict[str, Any]:
+        """The topic's fields, where its partitions are, and the sums next to them."""
+        return {
+            **asdict(self.totals),
+            **self.topic.to_json(),  # its partitions, not only those in which anything landed
+            "topic_id": self.topic.topic_id,
+            "runs": [asdict(r) for r in self.topic.runs()],
+            "effective_retention_ms": self.retention.ms,
+            "effective_retention_bytes": self.retention.bytes,
+            "offsets": [asdict(o) for o in self.offsets],
+        }
 
 
 def describe_topic(
@@ -183,12 +245,3 @@ def close_unknown_topics(cluster: Cluster) -> list[tuple[int, int, str]]:
         if unknown:
             closed += [(journal, t.revision, t.topic_id) for t in handle.close_topics(unknown)]
     return closed
-
-
-def problem_of(broken: list[Broken]) -> PartialFailureError | None:
-    """What went wrong when a topic was deleted, in one sentence."""
-    if not broken:
-        return None
-    return PartialFailureError(
-        f"the topic is deleted, but could not be closed in journal {broken[0].journal}: {broken[0].error}"
-    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from l0gc.cli import topic, upload
+from l0gc.api import cluster as library
 from l0gc.cli.demo import _Demo
 from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.main import cli
@@ -33,11 +33,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found.controller.create_topic("events", 2, 2)
 
     @contextmanager
-    def opened(settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
+    def opened(config: object, **settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
         yield found, store_of(found)
 
-    for module in (topic, upload):
-        monkeypatch.setattr(module, "open_cluster", opened)
+    monkeypatch.setattr(library, "open_cluster", opened)
+    monkeypatch.setenv("L0GC_URL", "s3://bucket")
     return found
 
 

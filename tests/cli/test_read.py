@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.cli import read
-from l0gc.cli.read import _FLUSH
+from l0gc.api import cluster as library
 from l0gc.errors import AccessDeniedError, OutputFailedError, StoppedError, UsageError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.reader import count_records
+from l0gc.streamlog.reader import ROWS, count_records
 from tests.support.cli import l0gc, printed
 from tests.support.ingest import lines, store_of, topic_in_memory, upload, write
 from tests.support.memory_store import Call, MemoryStore
@@ -22,13 +21,14 @@ from tests.support.memory_store import Call, MemoryStore
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """A cluster with a topic of two partitions and more records than are written at once, which the command finds."""
     found = topic_in_memory(2)
-    upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * _FLUSH))])
+    upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * ROWS))])
 
     @contextmanager
-    def opened(settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
+    def opened(config: object, **settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
         yield found, store_of(found)
 
-    monkeypatch.setattr(read, "open_cluster", opened)
+    monkeypatch.setattr(library, "open_cluster", opened)
+    monkeypatch.setenv("L0GC_URL", "s3://bucket")
     return found
 
 
@@ -93,6 +93,6 @@ def test_a_file_that_cannot_be_is_a_sentence(cluster: Cluster, tmp_path: Path) -
 
 def test_how_much_there_is_to_read_is_known_before(cluster: Cluster) -> None:
     topic = cluster.controller.snapshot().topic("events")
-    assert count_records(cluster, topic) == 3 * _FLUSH
-    assert count_records(cluster, topic, [1]) + count_records(cluster, topic, [0]) == 3 * _FLUSH
-    assert count_records(cluster, topic, start=10) == 3 * _FLUSH - 20
+    assert count_records(cluster, topic) == 3 * ROWS
+    assert count_records(cluster, topic, [1]) + count_records(cluster, topic, [0]) == 3 * ROWS
+    assert count_records(cluster, topic, start=10) == 3 * ROWS - 20

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from l0gc.cli.output import Output
-from l0gc.cli.status_text import cost, folded, lines_of
+from l0gc.cli.status_text import folded, lines_of
 from l0gc.formatting import GB
 from l0gc.inspect.status import Garbage, Held, Status, status
 from l0gc.settings import Settings
@@ -38,8 +38,8 @@ def held() -> Status:
     return status(cluster)
 
 
-def text(s: Status, price: float = 0.023) -> str:
-    return "\n".join(folded(lines_of(s, URL, price), coloured=False))
+def text(s: Status) -> str:
+    return "\n".join(folded(lines_of(s, URL), coloured=False))
 
 
 @pytest.mark.parametrize("columns", ["80", "140", "30"])
@@ -56,7 +56,7 @@ def test_no_line_is_wider_than_the_terminal_and_keys_stay_whole(
 
 
 def test_colours_are_added_and_change_no_word(held: Status) -> None:
-    coloured = "\n".join(folded(lines_of(held, URL, 0.023), coloured=True))
+    coloured = "\n".join(folded(lines_of(held, URL), coloured=True))
     assert "\x1b[" in coloured
     import click
 
@@ -65,15 +65,16 @@ def test_colours_are_added_and_change_no_word(held: Status) -> None:
 
 def test_the_garbage_is_priced_and_the_price_is_named() -> None:
     s = status(memory_cluster())
-    assert cost(s, 0.023) is None
+    assert s.dollars_month is None
     assert "garbage    not known yet" in text(s)
     s.garbage = Garbage(10, 200 * GB, s.as_of_ms - 600_000)
-    assert cost(s, 0.023) == pytest.approx(4.60)
+    assert s.dollars_month == pytest.approx(4.60)
     assert "10 objects (200.0 GiB) as of 10 min ago, $4.60 a month at $0.023 a" in text(s)
     assert "(S3 standard)" in text(s)
     s.garbage.deleted_objects, s.garbage.deleted_bytes = 5, 100 * GB
-    assert cost(s, 0.01) == pytest.approx(1.0)
-    assert "S3 standard" not in text(s, 0.01)
+    s.price_gb_month = 0.01
+    assert s.dollars_month == pytest.approx(1.0)
+    assert "S3 standard" not in text(s)
 
 
 def unreconciled(partitions: int) -> list[Held]:

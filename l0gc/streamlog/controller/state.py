@@ -15,11 +15,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from l0gc.errors import NotFoundError, TopicNotFoundError, UsageError, suggestion
+from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
 from l0gc.streamlog.controller.entries import (
     UNLIMITED,
@@ -51,7 +52,7 @@ class JournalRun:
     count: int
 
 
-class Topic(msgspec.Struct, frozen=True, array_like=True):
+class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     """One incarnation of a topic; `revision` is the epoch of its creation.
 
     Its partitions lie in `journals`, in as many runs of consecutive partitions, whose lengths differ by one at most.
@@ -65,6 +66,12 @@ class Topic(msgspec.Struct, frozen=True, array_like=True):
     topic_id: str
     retention_ms: int | None = None
     retention_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, but for the id, which only `topic describe` prints."""
+        fields = msgspec.structs.asdict(self)
+        del fields["topic_id"]
+        return fields | {"journals": list(self.journals)}
 
     def runs(self) -> list[JournalRun]:
         """Which journal keeps which partitions, in their order."""

@@ -77,8 +77,10 @@ def decoded(file: BinaryIO, name: str, form: str) -> BinaryIO:
         raise
 
 
-def plain_size(path: str, form: str) -> int | None:
+def plain_size(path: object, form: str) -> int | None:
     """How many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a file."""
+    if not isinstance(path, str | os.PathLike):
+        return None
     try:
         if not Path(path).is_file():
             return None

@@ -6,12 +6,15 @@ Placeholders are kept as packed columns until somebody asks for them: an upload 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from l0gc.formatting import Outcome
 from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.fence import FenceCounters
 from l0gc.streamlog.journal.rows import NUMBER, Rows, unpack
 
 
@@ -90,12 +93,20 @@ def _json(offset: int | None) -> str:
 
 
 @dataclass
-class UploadResult:
-    """What an upload did. `skipped` records were landed, before it or during it, by another run of the same producer."""
+class UploadResult(Outcome):
+    """What an upload did. `skipped` records were landed, before it or during it, by another run of the same producer.
 
-    placeholders: Landings
+    `fence` is what the journals' fences did, for metrics.
+    """
+
     records: int = 0
     bytes: int = 0
     skipped: int = 0
-    retries: int = 0
     objects: list[L0Object] = field(default_factory=list)
+    placeholders: Landings = field(kw_only=True)
+    retries: int = 0
+    fence: FenceCounters = field(default_factory=FenceCounters)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields but `fence`; the placeholders become text when they are printed: there may be millions."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}

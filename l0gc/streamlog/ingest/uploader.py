@@ -136,7 +136,7 @@ class Uploader:
         self._pending: list[Future[None]] = []
         self._error: BaseException | None = None
         self._skipped = 0
-        self.result = UploadResult(Landings(topic.name))
+        self.result = UploadResult(placeholders=Landings(topic.name))
 
     def run(self, inputs: Iterable[Input]) -> UploadResult:
         """Upload everything, and return when it is committed.
