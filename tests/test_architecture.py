@@ -93,7 +93,6 @@ HOMES: dict[str, set[str]] = {
         "columns.py",
         "streamlog/",
         "inspect/",
-        "spark/reconcile_job.py",
         "spark/source/",
     },
     "pyarrow": {

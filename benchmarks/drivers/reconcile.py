@@ -9,8 +9,10 @@ from typing import Any
 
 from l0gc.cli.options import open_cluster
 from l0gc.settings import Settings
-from l0gc.spark import reconcile_job
+from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.session import get_session
+from l0gc.spark.workers import SparkWorkers
+from l0gc.streamlog.level_one.reconcile import reconcile
 
 
 def main() -> dict[str, Any]:
@@ -20,7 +22,7 @@ def main() -> dict[str, Any]:
         started = time.monotonic()
         spark = get_session("reconcile")
         ready = time.monotonic()
-        result = reconcile_job.run(spark, cluster, store.config)
+        result = reconcile(cluster, workers=SparkWorkers(spark, ClusterAddress(store.config)))
         done = time.monotonic()
         spark.stop()
     return {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Producers, Runs, Topics, checked
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from l0gc.streamlog.reader import Record, RecordLines
     from l0gc.watermark.external_files import ExternalFiles
     from l0gc.watermark.pipeline import WatermarkResult
+
+BYTES_FOR_SPARK: Final = 1 << 30
+"""From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
 
 
 class Cluster(Operations):
@@ -218,22 +222,32 @@ class Cluster(Operations):
             result = housekeep(self._handles, barrier=barrier)
             return checked(result, result.problem)
 
-    def reconcile(self, spark: SparkSession | None = None, topic: str | None = None) -> ReconcileResult:
+    def reconcile(
+        self,
+        spark: SparkSession | Engine | None = None,
+        topic: str | None = None,
+        *,
+        round_bytes: int = 4 << 30,
+        progress: Progress = quiet,
+    ) -> ReconcileResult:
         """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all. As `l0gc reconcile`.
 
         Args:
-            spark: the session that does the work; without one, this process does it, which suits small buckets.
+            spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
+            round_bytes: how much L0 is lifted and committed at once.
+            progress: called with what is done next, and the number of `records` that are in L1.
         """
-        from l0gc.streamlog.level_one.reconcile import reconcile
+        from l0gc.streamlog.level_one.reconcile import reconcile, waiting_bytes
 
-        with LastRun(self.handles(), "reconcile", whole=topic is None):
-            if spark is None:
-                result = reconcile(self._handles, topic)
-            else:
-                from l0gc.spark import reconcile_job, ship
-
-                with ship.prepared(spark, self.store.config):
-                    result = reconcile_job.run(spark, self._handles, self.store.config, topic)
+        handles, engine = self.handles(), Engine.of(spark)
+        with LastRun(handles, "reconcile", whole=topic is None):
+            progress("reading the journals")
+            waiting = functools.cache(lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK))
+            kind, _ = engine.choose(Work(waiting, "bytes of L0 that are not in L1", 1, BYTES_FOR_SPARK))
+            if kind == SPARK and not waiting():
+                kind = LOCAL  # without anything to do, Spark is not started
+            with engine.workers(handles, self._config, kind, progress) as workers:
+                result = reconcile(handles, topic, round_bytes=round_bytes, workers=workers)
             return checked(result, result.problem)
 
     def merge(

@@ -48,7 +48,7 @@ from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
-from l0gc.storage.workers import LOCAL, SPARK
+from l0gc.storage.workers import LOCAL
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -169,7 +169,7 @@ def _steps(
         _Step(HOUSEKEEP, lambda: run_housekeep(out, whole, barrier=barrier)),
         _Step(
             RECONCILE,
-            lambda: run_reconcile(out, cluster, store.config, session, engine=LOCAL if local else SPARK),
+            lambda: run_reconcile(out, whole, chosen),
             due.no_reconcile,
         ),
         _Step(

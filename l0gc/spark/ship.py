@@ -52,7 +52,7 @@ MODULES: Final = {
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
 
-_ENTRY_POINTS: Final = ("l0gc.spark.remote", "l0gc.spark.reconcile_job", "l0gc.collect.sweeper")
+_ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweeper")
 _TAG: Final = "l0gc-look"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _WAY_OUT: Final = (

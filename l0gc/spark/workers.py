@@ -79,7 +79,7 @@ class SparkWorkers:
 
     def say(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
         self._said = text
-        self._progress(text)
+        self._progress(text, **fields)
 
     def cancel(self) -> None:
         self._cancelled.set()

@@ -196,7 +196,7 @@ CASES: Final = {
         ),
         Case("housekeep", ["housekeep"], overdue, _kept_house, clock_ahead_s=AGE_S),
         Case("housekeep-barrier", ["housekeep", "--barrier"], quiet, _barred),
-        Case("reconcile", ["reconcile"], quiet, _reconciled, shared=True),
+        Case("reconcile", ["reconcile", "--engine", "spark"], quiet, _reconciled, shared=True),
         Case("compute-watermark", ["compute-watermark", "--engine", "spark"], reconciled, _computed, shared=True),
         Case("sweep", ["sweep"], sweepable, _swept),
         Case("merge", ["merge", "--fan-in", "2", "--engine", "local"], mergeable, _merged_and_nothing_deleted),
@@ -209,7 +209,9 @@ CASES: Final = {
             may_go=frozenset({TOPIC}),
         ),
         Case("vacuum", VACUUM, vacuumable, _vacuumed),
-        Case("reconcile-vacuum", ["reconcile"], unfinished, _reconciled, shared=True, vacuumed=True),
+        Case(
+            "reconcile-vacuum", ["reconcile", "--engine", "spark"], unfinished, _reconciled, shared=True, vacuumed=True
+        ),
         Case(
             "merge-vacuum",
             ["merge", "--fan-in", "2", "--engine", "local"],

@@ -135,7 +135,7 @@ class Long:
 
 COMMANDS: Final = {
     "upload": Long(("upload", TOPIC, "FOLDER/300000.ndjson", "--batch-bytes", "256KiB"), _a_large_file),
-    "reconcile": Long(("reconcile",), _uploaded),
+    "reconcile": Long(("reconcile", "--engine", "spark"), _uploaded),
     "merge": Long(("merge", "--engine", "spark"), _small_l1),
     "compute-watermark": Long(("compute-watermark", "--engine", "spark"), _uploaded),
     "sweep": Long(("sweep", "--max-rate", "500"), _garbage),

@@ -59,7 +59,7 @@ def lines_of(*paths: Path) -> list[bytes]:
 def drain() -> dict[str, Any]:
     """What an operator does to empty L0."""
     l0gc("housekeep", "--barrier")
-    l0gc("reconcile")
+    l0gc("reconcile", "--engine", "spark")
     l0gc("compute-watermark", "--engine", "spark")
     return l0gc("sweep")
 
@@ -78,7 +78,7 @@ def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
         l0gc("upload", "flights", str(path), "--key-field", "carrier", "--batch-bytes", "1MiB")
         l0gc("epoch", "advance")
     before = l0_objects(store)
-    l0gc("reconcile")
+    l0gc("reconcile", "--engine", "spark")
     l0gc("housekeep")
     computed = l0gc("compute-watermark", "--engine", "spark")
     watermark = computed["watermark"]

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.spark import reconcile_job, ship
+from l0gc.spark import ship
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.session import ending
 from l0gc.spark.workers import SparkWorkers
@@ -34,6 +34,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.merge import merge
 from tests.crash.cases import VACUUM, only_named_is_left
 from tests.crash.checks import GONE, View, look
@@ -300,7 +301,9 @@ class Stage:
         return errors
 
     def reconcile(self, config: StoreConfig) -> Any:
-        return reconcile_job.run(self.spark, Cluster(S3Store(self.scene.config)), config)
+        return runs.reconcile(
+            Cluster(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config))
+        )
 
     def merge(self, config: StoreConfig) -> Any:
         return merge(Cluster(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config)))

@@ -169,7 +169,7 @@ def test_reconcile_fails_on_an_object(cluster: S3Store, tmp_path: Path, *, missi
 def test_reconcile_fails_for_another_reason(cluster: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upload(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("l0gc.spark.reconcile_job.run", fails_with("no space left on this machine"))
+        patch.setattr("l0gc.streamlog.level_one.reconcile.reconcile", fails_with("no space left on this machine"))
         refused(PartialFailureError, "reconcile")
     ticks(2)
     compute()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal
@@ -12,7 +12,7 @@ from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
 from l0gc.storage.parallel import Inline
-from l0gc.storage.workers import LocalWorkers
+from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
@@ -24,7 +24,7 @@ from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
-from l0gc.streamlog.level_one.reconcile import Local, reconcile, run_rounds
+from l0gc.streamlog.level_one.reconcile import commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.listing import ListingScan
@@ -42,27 +42,28 @@ Rounds = list[tuple[Round, WrittenL1]]
 """Rounds of reconcilers whose L1 objects are durable; each may be committed any number of times, by whomever."""
 
 
-class _Repeating(Local):
+class _Repeating(LocalWorkers[Cluster]):
     """Some commits are done a second time, as Spark does a task whose answer was lost; others may do each of them, too."""
 
     def __init__(self, world: World, cluster: Cluster, rounds: Rounds) -> None:
         super().__init__(cluster)
-        self.cluster = cluster
-        self._world, self._rounds = world, rounds
+        self._cluster, self._world, self._rounds = cluster, world, rounds
 
-    def commit(self, r: Round, written: WrittenL1) -> list[Committed]:
+    def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Committed]:
+        found = super().flow(parts, *stages[:-1])
+        r, written = stages[0].work.__self__.round, gathered(what for _, what in found)  # type: ignore[attr-defined]
         self._rounds.append((r, written))
-        done = super().commit(r, written)
+        done = list(commit_round(self._cluster, r, written))
         if self._world.random.random() < 0.3:
             self._world.sleep(self._world.random.choice([1.0, 10.0, 60.0]))
-            done = commit_again(self._world, self.cluster, r, written)
+            done = commit_again(self._world, self._cluster, r, written)
         return done
 
 
 def commit_again(world: World, cluster: Cluster, r: Round, written: WrittenL1) -> list[Committed]:
     """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
     before = _what_landed(world, r, written)
-    done = Local(cluster).commit(r, written)
+    done = list(commit_round(cluster, r, written))
     after = _what_landed(world, r, written)
     counted = {(c.journal, revision, p) for c in done for revision, rows in c.partitions.items() for p in rows.tolist()}
     unsure = {c.journal for c in done if c.errors}
@@ -92,8 +93,9 @@ def reconciler(world: World, times: int, rounds: Rounds) -> Body:
     """Lifts everything, in rounds that are large or tiny."""
 
     def once(process: Process) -> None:
-        engine = _Repeating(world, world.cluster(process), rounds)
-        run_rounds(engine.cluster, engine, round_bytes=world.random.choice([1, 2_000, 1 << 20]))
+        cluster = world.cluster(process)
+        workers = _Repeating(world, cluster, rounds)
+        reconcile(cluster, round_bytes=world.random.choice([1, 2_000, 1 << 20]), workers=workers)
 
     return repeat(world, times, once)
 

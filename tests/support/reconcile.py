@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from l0gc.keys import PartitionId
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import placeholder
@@ -73,7 +74,7 @@ class Begun:
     written: WrittenL1
 
     def commit(self) -> list[Committed]:
-        return runs.Local(self.cluster).commit(self.round, self.written)
+        return list(runs.commit_round(self.cluster, self.round, self.written))
 
     @property
     def keys(self) -> set[str]:
@@ -90,7 +91,7 @@ def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Ro
     """The round that takes all there is."""
     state = cluster.controller.snapshot()
     windows = runs.windows_of(state, topic)
-    plans = runs.Local(cluster).plan(windows, ROUND_BYTES)
+    plans = [runs.plan_journal(cluster.journal(w.journal), w, ROUND_BYTES) for w in windows]
     assert not [e for p in plans for e in p.errors]
     return make_round(state.epoch, windows, choose(plans, ROUND_BYTES), cores, state.partition_count)
 
@@ -98,7 +99,8 @@ def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Ro
 def begin(cluster: Cluster, topic: str | None = None) -> Begun:
     """Plan, read and write all there is."""
     r = planned(cluster, topic)
-    return Begun(cluster, r, runs.Local(cluster).write(r))
+    found = LocalWorkers(cluster).flow(range(len(r.takes)), *runs.Lift(r).stages(1)[:-1])
+    return Begun(cluster, r, runs.gathered(what for _, what in found))
 
 
 # -- what is there --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def java() -> Iterator[Check]:
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     remedy = "install one (apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
-    needs = "reconcile, compute-watermark and verify need it"
+    needs = "work on Spark needs it"
     if found is None or not Path(found).exists():
         yield warning("java", f"not found; {needs}", remedy)
         return

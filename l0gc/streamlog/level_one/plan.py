@@ -235,6 +235,7 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
 
     Args:
         windows: those that were planned.
+        cores: how many tasks run at once. With one, a single reader and writer do it all: nothing waits between them.
         partitions: how many the topics have; more writers than that are of no use.
     """
     takes: list[Take] = []
@@ -244,6 +245,8 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
         if step is not None:
             takes.append(Take(Window(w.journal, w.topics, w.after, step.cut), total, step.bytes))
             total += step.bytes
+    if cores == 1:
+        return Round(epoch, takes, total, 1, 1)
     objects = sum(step.objects for step in chosen.values())
     tasks = max(-(-total // TASK_BYTES), min(cores, -(-total // SMALL_TASK_BYTES)), 1)
     writers = max(1, min(max(tasks, cores if tasks > 1 else 1), MAX_WRITERS, partitions))

@@ -1,20 +1,31 @@
 """A reconcile run: round after round, until all is in L1 that was there when it began.
 
-An engine plans a round and lifts it: Spark's executors for real, or this process, by the same functions. This module keeps a
-few numbers for each journal, and at the end one for each partition that was lifted, so that each counts once:
-neither a plan nor an extent nor an L1 object's name passes through.
-Each round is stamped with the cluster epoch anew, before its first L1 object is written, and committed before the next one.
+Workers plan a round and lift it, in this process or on Spark's executors. `reconcile` keeps a few numbers for each journal,
+and one for each partition that was lifted, so that each counts once: neither a plan nor an extent nor an L1 object's name
+passes through. Each round is stamped with the cluster epoch anew, before its first L1 object is written, and committed
+before the next one.
+
+A round is a flow of four stages (`Lift`): a task for each journal replays it and hands out what is to be read; readers fetch
+and check it; writers bring each partition's records together and write L1; a task for each journal commits. In this process
+the stages are chained, and a round is never in memory as a whole.
+
+A task may run twice, or a run may die: L1 objects have random names and count only when a journal names them, the same
+records sent twice are written once, and a commit that landed before is recognised (`commit.py`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from l0gc.errors import CorruptObjectError, PartialFailureError
+from l0gc.formatting import Outcome, count
+from l0gc.storage.workers import LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -35,7 +46,7 @@ from l0gc.streamlog.level_one.plan import (
     steps_of,
     strangers,
 )
-from l0gc.streamlog.level_one.read import Row, StillNeeded, read_rows
+from l0gc.streamlog.level_one.read import ROWS, StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -46,45 +57,23 @@ _NAMED: Final = 3
 """So many errors are in the sentence that says what went wrong; the result has them all."""
 
 
-class Engine(Protocol):
-    """Who does the work of a round."""
-
-    @property
-    def cores(self) -> int:
-        """How many tasks run at once."""
-        ...
-
-    def plan(self, windows: Sequence[Window], budget: int) -> Iterable[JournalPlan]:
-        """See `plan_journal`, for each window."""
-        ...
-
-    def lift(self, r: Round) -> Iterable[Committed]:
-        """Read, write and commit what a round takes; see `Commit`, for each journal."""
-        ...
-
-
 @dataclass(slots=True)
-class ReconcileResult:
+class ReconcileResult(Outcome):
     """What a run did.
 
-    `lost` counts partitions at which another reconciler was first, or whose topic was deleted, once for each round; see
-    `Committed`.
+    `partitions` counts each partition once. `lost` counts those at which another reconciler was first, or whose topic was
+    deleted, once for each round; see `Committed`.
     `errors` says what could not be lifted, and why.
     """
 
     records: int = 0
     l1_objects: int = 0
     bytes: int = 0
+    partitions: int = 0
     lost: int = 0
     rounds: int = 0
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    _lifted: dict[int, Rows] = field(default_factory=dict)
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions have been lifted, each counted once."""
-        return sum(map(len, self._lifted.values()))
 
     @property
     def problem(self) -> PartialFailureError | None:
@@ -101,51 +90,53 @@ class ReconcileResult:
         self.bytes += c.bytes
         self.lost += c.lost
         self.errors += c.errors
-        for revision, partitions in c.partitions.items():
-            known = self._lifted.get(revision)
-            self._lifted[revision] = partitions if known is None else np.union1d(known, partitions)
 
 
-def run_rounds(
+def reconcile(
     cluster: Cluster,
-    engine: Engine,
     topic: str | None = None,
     *,
     round_bytes: int = ROUND_BYTES,
-    progress: Callable[[ReconcileResult], None] = lambda result: None,
+    workers: Workers[Cluster] | None = None,
 ) -> ReconcileResult:
     """Lift everything that is unreconciled now, in one topic or in all of them.
 
     Args:
         round_bytes: about how much of L0 a round takes.
-        progress: called with what is done whenever a round begins.
+        workers: who does it; by default this process.
 
     Raises:
         TopicNotFoundError: there is no such topic.
         StoreError: the store does not answer, or does not let us. The rounds before are committed.
         EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
     """
+    workers = workers or LocalWorkers(cluster)
     result = ReconcileResult()
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     state = cluster.controller.snapshot()
     windows = judged(windows_of(state, topic), unread)
     result.errors += unread.values()
+    lifted: dict[int, Rows] = {}
     while windows:
-        progress(result)
-        planned = {p.journal: p for p in engine.plan(windows, round_bytes)}
+        workers.say(f"round {result.rounds + 1}, {count(result.records, 'record')} in L1", records=result.records)
+        planned = {p.journal: p for p in workers.map(functools.partial(_plan, round_bytes), windows)}
         result.errors += [e for _, p in sorted(planned.items()) for e in p.errors]
         chosen = choose(planned.values(), round_bytes)
         if not chosen:
             break
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
-        for committed in engine.lift(make_round(state.epoch, windows, chosen, engine.cores, partitions)):
+        r = make_round(state.epoch, windows, chosen, workers.cores, partitions)
+        for committed in workers.flow(range(len(r.takes)), *Lift(r).stages(workers.slots)):
             result.add(committed)
+            for revision, of_topic in committed.partitions.items():
+                lifted[revision] = np.union1d(lifted.get(revision, of_topic), of_topic)
         result.rounds += 1
         windows = list(_left(windows, planned, {j: step.cut for j, step in chosen.items()}))
         if windows:
             state = cluster.controller.snapshot()
             windows = [_of_live_topics(w, state) for w in windows]
+    result.partitions = sum(map(len, lifted.values()))
     result.seconds = cluster.runtime.clock.monotonic() - began
     return result
 
@@ -180,29 +171,44 @@ def _of_live_topics(window: Window, state: ControllerState) -> Window:
 
 
 def has_work(cluster: Cluster, topic: str | None = None) -> bool:
-    """Whether there is anything to lift, or a journal that cannot be read.
+    """Whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
+    return any(_waiting(cluster, topic, 1))
 
-    The journals are read here, a few at a time, and forgotten: this is for saving the start of Spark on an idle cluster.
+
+def waiting_bytes(cluster: Cluster, topic: str | None, enough: int) -> int:
+    """How much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
+
+    The journals are read here, a few at a time, and forgotten: this is to choose where the work is done.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        EpochRegressionError: nothing may be lifted, see `run_rounds`.
+        EpochRegressionError: nothing may be lifted, see `reconcile`.
     """
-    if refuse_if_set_back(cluster, keep=False).unread:
-        return True
+    total = 0
+    for size in _waiting(cluster, topic, enough):
+        total += size
+        if total > enough:
+            break
+    return total
+
+
+def _waiting(cluster: Cluster, topic: str | None, budget: int) -> Iterator[int]:
+    yield len(refuse_if_set_back(cluster, keep=False).unread)
     windows = windows_of(cluster.controller.snapshot(), topic)
 
-    def look(window: Window) -> bool:
-        handle = JournalHandle(
-            window.journal, cluster.store, cluster.controller, cluster.runtime, parallel=cluster.parallel
-        )
-        plan = plan_journal(handle, window, 1)
-        return bool(plan.steps or plan.errors)
+    def look(window: Window) -> int:
+        plan = plan_journal(cluster.passing_journal(window.journal), window, budget)
+        return sum(max(1, step.bytes) for step in plan.steps) + len(plan.errors)
 
-    return any(any(cluster.parallel.map(look, windows[at : at + _LOOK_AT])) for at in range(0, len(windows), _LOOK_AT))
+    for at in range(0, len(windows), _LOOK_AT):
+        yield from cluster.parallel.map(look, windows[at : at + _LOOK_AT])
 
 
-# -- what an engine does for each journal ---------------------------------------------------------------------------------
+# -- what workers do ------------------------------------------------------------------------------------------------------
+
+
+def _plan(budget: int, cluster: Cluster, window: Window) -> JournalPlan:
+    return plan_journal(cluster.journal(window.journal), window, budget)
 
 
 def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalPlan:
@@ -241,48 +247,94 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
     return ask
 
 
-# -- this process as an engine --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Packable:
+    """Rows on their way from a reader to a writer: packed where they leave the process, and only there.
+
+    Thousands of records are one value to Spark then, which neither looks into it nor sorts it, and of a slice no more is
+    sent than that slice.
+    """
+
+    batch: pa.RecordBatch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, ROWS) as stream:
+            stream.write_batch(self.batch)
+        return _unpacked, (sink.getvalue().to_pybytes(),)
 
 
-class Local:
-    """Does a run's work in this process, one thing after another, by the functions that the executors run."""
-
-    cores: Final = 1
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def plan(self, windows: Sequence[Window], budget: int) -> list[JournalPlan]:
-        return self._cluster.parallel.map(lambda w: plan_journal(self._cluster.journal(w.journal), w, budget), windows)
-
-    def lift(self, r: Round) -> list[Committed]:
-        return self.commit(r, self.write(r))
-
-    def write(self, r: Round) -> WrittenL1:
-        """What a round takes as L1 objects, durable and not committed."""
-        c = self._cluster
-        return write_l1(c.store, r.topics(), r.epoch, self._rows(r), c.runtime, c.parallel)
-
-    def _rows(self, r: Round) -> Iterator[Row]:
-        c = self._cluster
-        reads = (o for take in r.takes for o in reads_in(c.journal(take.window.journal), take.window))
-        return (row for _, row in read_rows(c.store, reads, 1, still_needed(c.journal), c.parallel))
-
-    def commit(self, r: Round, written: WrittenL1) -> list[Committed]:
-        """Commit what was written for a round, journal by journal."""
-        c = self._cluster
-        return [commit_journal(c, c.journal(take.window.journal), take.window, r.epoch, written) for take in r.takes]
+def _unpacked(body: bytes) -> Packable:
+    return Packable(pa.ipc.open_stream(body).read_next_batch())
 
 
-def commit_journal(
-    cluster: Cluster, handle: JournalHandle, window: Window, epoch: int, written: WrittenL1
-) -> Committed:
-    """Commit what was written of one journal; see `Commit.run`."""
-    files = {revision: rows for (journal, revision), rows in written.files.items() if journal == window.journal}
-    faults: list[Fault] = [f for f in written.faults if f.journal == window.journal]
-    return Commit(cluster.store, handle, cluster.runtime, cluster.parallel, window, epoch).run(files, faults)
+@dataclass(frozen=True)
+class Lift:
+    """What the workers do in a round, in four stages; what each yields goes to the task of the next that it names."""
+
+    round: Round
+
+    def stages(self, slots: int) -> list[Stage]:
+        """The stages. A task for each journal, or for several, hands out, and at the end commits."""
+        r, journals = self.round, max(1, min(len(self.round.takes), slots))
+        return [
+            Stage(journals, self.hand_out),
+            Stage(r.readers, self.read),
+            Stage(r.writers, self.write),
+            Stage(journals, self.commit),
+        ]
+
+    def hand_out(self, cluster: Cluster, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
+        """What is to be read, and by which reader."""
+        for number in takes:
+            take, before = self.round.takes[number], 0
+            for read in reads_in(cluster.journal(take.window.journal), take.window):
+                yield self.round.reader_of(take, before), read
+                before += read.bytes
+
+    def read(self, cluster: Cluster, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
+        """The records, and which writer gets them."""
+        needed = still_needed(cluster.journal)
+        for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
+            yield writer, row if isinstance(row, Fault) else Packable(row)
+
+    def write(
+        self, cluster: Cluster, rows: Iterable[Packable | Fault]
+    ) -> Iterator[tuple[int, tuple[int, int, Rows] | Fault]]:
+        """The L1 objects, as (journal, revision, rows), durable and not committed; and which task commits them."""
+        number = {take.window.journal: i for i, take in enumerate(self.round.takes)}
+        arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
+        r = self.round
+        written = write_l1(cluster.store, r.topics(), r.epoch, arriving, cluster.runtime, cluster.parallel)
+        for (journal, revision), files in written.files.items():
+            yield number[journal], (journal, revision, files)
+        for fault in written.faults:
+            yield number[fault.journal], fault
+
+    def commit(self, cluster: Cluster, found: Iterable[tuple[int, int, Rows] | Fault]) -> Iterator[Committed]:
+        """What became of it, journal by journal."""
+        yield from commit_round(cluster, self.round, gathered(found))
 
 
-def reconcile(cluster: Cluster, topic: str | None = None, *, round_bytes: int = ROUND_BYTES) -> ReconcileResult:
-    """Lift everything that is unreconciled now, in this process; see `run_rounds`."""
-    return run_rounds(cluster, Local(cluster), topic, round_bytes=round_bytes)
+def gathered(found: Iterable[tuple[int, int, Rows] | Fault]) -> WrittenL1:
+    """What several writers made."""
+    parts: dict[tuple[int, int], list[Rows]] = {}
+    faults: list[Fault] = []
+    for what in found:
+        if isinstance(what, Fault):
+            faults.append(what)
+        else:
+            parts.setdefault(what[:2], []).append(what[2])
+    return WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults)
+
+
+def commit_round(cluster: Cluster, r: Round, written: WrittenL1) -> Iterator[Committed]:
+    """Commit what was written for a round, in each journal that it is of."""
+    for take in r.takes:
+        journal = take.window.journal
+        files = {revision: rows for (of, revision), rows in written.files.items() if of == journal}
+        faults = [f for f in written.faults if f.journal == journal]
+        if files or faults:
+            handle = cluster.journal(journal)
+            commit = Commit(cluster.store, handle, cluster.runtime, cluster.parallel, take.window, r.epoch)
+            yield commit.run(files, faults)

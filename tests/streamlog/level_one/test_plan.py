@@ -175,6 +175,7 @@ def test_rounds_end_and_take_each_step_once(journals: list[list[tuple[int, int]]
         (4 * SMALL_TASK_BYTES, 9, 8, 3, (4, 3)),
         (20 * TASK_BYTES, 900, 8, 10_000, (20, 20)),
         (900 * TASK_BYTES, 9000, 8, 10_000, (900, 200)),
+        (900 * TASK_BYTES, 9000, 1, 10_000, (1, 1)),
     ],
 )
 def test_a_round_has_as_many_tasks_as_are_worth_it(

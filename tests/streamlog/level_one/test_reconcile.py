@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import StoreError, TopicNotFoundError
+from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.commit import Committed
-from l0gc.streamlog.level_one.plan import JournalPlan, Round, Window
-from l0gc.streamlog.level_one.reconcile import Local, ReconcileResult, has_work, run_rounds
+from l0gc.streamlog.level_one.plan import Round
+from l0gc.streamlog.level_one.reconcile import ReconcileResult, has_work, waiting_bytes
 from tests.support.journal import lowest_of
 from tests.support.memory_store import Call, MemoryStore, memory_cluster
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
@@ -49,21 +50,26 @@ def contents(cluster: Cluster, topic: str = "events") -> list[list[int]]:
     return [[int(v) for v in lifted(cluster, topic, p)] for p in range(PARTITIONS)]
 
 
-class Watched(Local):
-    """Keeps the rounds that it did."""
+class Watched(LocalWorkers[Cluster]):
+    """Keeps the rounds that it did.
 
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
+    Args:
+        before: called before each round with the number of those that are done.
+    """
+
+    def __init__(self, cluster: Cluster, before: Callable[[int], None] = lambda rounds: None) -> None:
+        super().__init__(cluster, progress=lambda text, **fields: before(len(self.rounds)))
         self.rounds: list[Round] = []
         self.planned: list[list[int]] = []
 
-    def plan(self, windows: Sequence[Window], budget: int) -> list[JournalPlan]:
-        self.planned.append([w.journal for w in windows])
-        return super().plan(windows, budget)
+    def map(self, work: Any, parts: Sequence[Any]) -> list[Any]:
+        self.planned.append([w.journal for w in parts])
+        return super().map(work, parts)
 
-    def lift(self, r: Round) -> list[Committed]:
-        self.rounds.append(r)
-        return super().lift(r)
+    def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
+        lift = stages[0].work.__self__  # type: ignore[attr-defined]
+        self.rounds.append(lift.round)
+        return super().flow(parts, *stages)
 
 
 def test_a_run_lifts_everything_and_the_next_has_nothing_to_do() -> None:
@@ -114,17 +120,17 @@ def test_no_topic_is_nothing_to_do() -> None:
 def test_each_round_is_committed_and_stamped_with_the_epoch_of_its_beginning() -> None:
     a = a_cluster(journals=1)
     upload(a, 3)
-    engine = Watched(a)
-    result = run_rounds(a, engine, round_bytes=1, progress=lambda result: ticks(a, result))
+    watched = Watched(a, lambda rounds: ticks(a, rounds))
+    result = runs.reconcile(a, round_bytes=1, workers=watched)
     assert (result.rounds, result.records, result.l1_objects, result.partitions) == (3, 12, 12, PARTITIONS)
-    assert [r.epoch for r in engine.rounds] == [1, 2, 3]
+    assert [r.epoch for r in watched.rounds] == [1, 2, 3]
     assert [f.epoch for f in files(a, "events", 0)] == [1, 2, 3]
-    assert [[t.window.after for t in r.takes] for r in engine.rounds] == [[-1], [0], [1]]
+    assert [[t.window.after for t in r.takes] for r in watched.rounds] == [[-1], [0], [1]]
     assert contents(a) == [[0, 1, 2]] * PARTITIONS
 
 
-def ticks(cluster: Cluster, result: ReconcileResult) -> None:
-    assert cluster.controller.advance() == 2 + result.rounds
+def ticks(cluster: Cluster, rounds: int) -> None:
+    assert cluster.controller.advance() == 2 + rounds
 
 
 def test_a_run_that_is_killed_keeps_the_rounds_before() -> None:
@@ -153,10 +159,10 @@ def test_a_run_ends_though_uploads_go_on() -> None:
     upload(a, 3)
     uploads = iter(range(3, 100))
 
-    def more(result: ReconcileResult) -> None:
+    def more(rounds: int) -> None:
         upload(a, 1, next(uploads))
 
-    result = run_rounds(a, Watched(a), round_bytes=1, progress=more)
+    result = runs.reconcile(a, round_bytes=1, workers=Watched(a, more))
     assert 3 * PARTITIONS <= result.records <= 4 * PARTITIONS
     assert next(uploads) < 20
     reconcile(a)
@@ -168,32 +174,32 @@ def test_a_journal_without_work_is_read_once() -> None:
     for n in range(4):
         put(a, "events", {1: [b"%d" % n]})
     put(a, "events", {2: [b"0"]})
-    engine = Watched(a)
-    run_rounds(a, engine, round_bytes=1)
-    assert engine.planned[0] == [0, 1, 2, 3]
-    assert {j for planned in engine.planned[1:] for j in planned} <= {1, 2}
+    watched = Watched(a)
+    runs.reconcile(a, round_bytes=1, workers=watched)
+    assert watched.planned[0] == [0, 1, 2, 3]
+    assert {j for planned in watched.planned[1:] for j in planned} <= {1, 2}
 
 
 def test_a_single_round_needs_no_second_plan() -> None:
     a = a_cluster()
     upload(a, 3)
-    engine = Watched(a)
-    run_rounds(a, engine)
-    assert len(engine.planned) == 1
+    watched = Watched(a)
+    runs.reconcile(a, workers=watched)
+    assert len(watched.planned) == 1
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_later_rounds() -> None:
     a = a_cluster(journals=1)
     upload(a, 3)
 
-    def delete(result: ReconcileResult) -> None:
-        if result.rounds == 0:
+    def delete(rounds: int) -> None:
+        if rounds == 0:
             a.controller.delete_topic("events")
 
-    engine = Watched(a)
-    result = run_rounds(a, engine, round_bytes=1, progress=delete)
+    watched = Watched(a, delete)
+    result = runs.reconcile(a, round_bytes=1, workers=watched)
     assert result.rounds == 1
-    assert [list(t.window.topics) for r in engine.rounds for t in r.takes] == [[1]]
+    assert [list(t.window.topics) for r in watched.rounds for t in r.takes] == [[1]]
 
 
 # -- what is wrong --------------------------------------------------------------------------------------------------------
@@ -260,14 +266,14 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
     a = a_cluster(journals=1)
     keys = upload(a, 3)
 
-    class Overtaken(Local):
-        def lift(self, r: Round) -> list[Committed]:
+    class Overtaken(LocalWorkers[Cluster]):
+        def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
             reconcile(another(a))
             for key in keys:  # and a sweep was quick
                 del store_of(a).objects[key]
-            return super().lift(r)
+            return super().flow(parts, *stages)
 
-    result = run_rounds(a, Overtaken(a))
+    result = runs.reconcile(a, workers=Overtaken(a))
     assert (result.records, result.errors, result.lost) == (0, [], 0)
     assert contents(a) == [[0, 1, 2]] * PARTITIONS
 
@@ -282,9 +288,12 @@ def test_whether_there_is_work_is_found_out_without_keeping_a_journal() -> None:
     put(a, "events", {3: [b"x"]})
     assert has_work(b)
     assert has_work(b, "events")
+    put(a, "events", *[{p: [b"x"]} for p in range(PARTITIONS)])
+    (all_of_it,) = {waiting_bytes(b, None, enough) for enough in (1 << 20, 1 << 40)}
+    assert waiting_bytes(b, None, all_of_it // 2) > all_of_it // 2
     assert b.touched() == []
     reconcile(a)
-    assert not has_work(b)
+    assert (has_work(b), waiting_bytes(b, None, 1)) == (False, 0)
 
 
 def test_a_journal_that_cannot_be_read_is_work_so_that_it_is_reported() -> None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
+from l0gc.events import Progress, quiet
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
+from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_commit import MergeResult
-from l0gc.streamlog.level_one.reconcile import ReconcileResult
+from l0gc.streamlog.level_one.read import ROWS
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from l0gc.spark.workers import SparkWorkers
 
 pytestmark = [pytest.mark.spark, pytest.mark.weed]
 
@@ -38,6 +45,34 @@ def cluster(store: S3Store) -> Iterator[Cluster]:
         yield found
 
 
+def test_a_flow_on_spark_gives_what_it_gives_in_this_process(
+    one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig
+) -> None:
+    """Through a shuffle of several tasks, with rows that are packed on the way and slices of larger batches."""
+    numbers = pa.array(range(30), pa.int64())
+    columns = [numbers.cast(pa.string()).cast(f.type) if pa.types.is_binary(f.type) else numbers for f in ROWS]
+    batch = pa.RecordBatch.from_arrays(columns, schema=ROWS)
+
+    def cut(place: Cluster, firsts: Iterable[int]) -> Iterator[tuple[int, runs.Packable]]:
+        assert place.controller.snapshot().topics
+        for first in firsts:
+            for row in range(first, first + 10):
+                yield row % 3, runs.Packable(batch.slice(row, 1))
+
+    def added(place: Cluster, rows: Iterable[runs.Packable]) -> Iterator[tuple[int, tuple[int, int]]]:
+        values = [row.batch.column(3)[0].as_py() for row in rows]
+        yield 0, (min(values), sum(values))
+
+    def together(place: Cluster, found: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        yield sorted(found)
+
+    stages = [Stage(2, cut), Stage(3, added), Stage(1, together)]
+    here: list[Any] = LocalWorkers(cluster).flow([0, 10, 20], *stages)
+    assert here == [[(0, 135), (1, 145), (2, 155)]]
+    assert workers_of(one_spark, bucket).flow([0, 10, 20], *stages) == here
+    assert len(pickle.dumps(runs.Packable(batch.slice(3, 1)))) < len(pickle.dumps(runs.Packable(batch)))
+
+
 def upload(cluster: Cluster, count: int) -> list[str]:
     """Objects with a large record and a small one for each partition; the large ones have blocks of their own."""
     keys = []
@@ -51,10 +86,17 @@ def expected(objects: list[int]) -> list[bytes]:
     return [v for n in objects for v in [*(b"%d:%d" % (n, i) + VALUE for i in range(100)), b"%d" % n]]
 
 
-def run(spark: SparkSession, cluster: Cluster, bucket: StoreConfig, **options: Any) -> ReconcileResult:
-    from l0gc.spark import reconcile_job
+def workers_of(spark: SparkSession, bucket: StoreConfig, progress: Progress = quiet) -> SparkWorkers:
+    from l0gc.spark.handles import ClusterAddress
+    from l0gc.spark.workers import SparkWorkers
 
-    return reconcile_job.run(spark, cluster, bucket, **options)
+    return SparkWorkers(spark, ClusterAddress(bucket), progress)
+
+
+def run(
+    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, progress: Progress = quiet, **options: Any
+) -> runs.ReconcileResult:
+    return runs.reconcile(cluster, workers=workers_of(spark, bucket, progress), **options)
 
 
 def l1_objects(cluster: Cluster) -> set[str]:
@@ -65,11 +107,11 @@ def l1_objects(cluster: Cluster) -> set[str]:
 def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
     upload(cluster, 4)
     put(cluster, "other", {0: [b"o"]})
-    rounds_done: list[int] = []
-    result = run(one_spark, cluster, bucket, round_bytes=1, progress=lambda r: rounds_done.append(r.rounds))
+    said: list[str] = []
+    result = run(one_spark, cluster, bucket, lambda text, **fields: said.append(text), round_bytes=1)
     assert (result.errors, result.lost, result.partitions) == ([], 0, PARTITIONS + 1)
     assert result.records == 4 * PARTITIONS * 101 + 1
-    assert result.rounds == len(rounds_done) > 4
+    assert result.rounds == len(set(said)) > 4
     for p in range(PARTITIONS):
         assert lifted(cluster, "events", p) == expected([0, 1, 2, 3])
         assert len(files(cluster, "events", p)) == 4
@@ -117,22 +159,20 @@ def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
     one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kind of task fails at its end, the first time that it runs."""
-    from l0gc.spark import reconcile_job
-
     upload(cluster, 3)
 
     def twice(name: str) -> None:
-        task = getattr(reconcile_job._Tasks, name)
+        task = getattr(runs.Lift, name)
 
-        def failing(self, arriving):  # type: ignore[no-untyped-def]
+        def failing(self, cluster, arriving):  # type: ignore[no-untyped-def]
             from pyspark import TaskContext
 
-            yield from task(self, arriving)
+            yield from task(self, cluster, arriving)
             context = TaskContext.get()
             if context is not None and context.attemptNumber() == 0:
                 raise RuntimeError("the executor dies")
 
-        monkeypatch.setattr(reconcile_job._Tasks, name, failing)
+        monkeypatch.setattr(runs.Lift, name, failing)
 
     for name in ("hand_out", "read", "write", "commit"):
         twice(name)
@@ -147,14 +187,13 @@ def test_what_fails_in_a_task_is_reported_as_what_it_is(
     one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from l0gc.errors import AccessDeniedError
-    from l0gc.spark import reconcile_job
 
     upload(cluster, 1)
 
-    def denied(self, arriving):  # type: ignore[no-untyped-def]
+    def denied(self, cluster, arriving):  # type: ignore[no-untyped-def]
         raise AccessDeniedError("the store refused access")
 
-    monkeypatch.setattr(reconcile_job._Tasks, "write", denied)
+    monkeypatch.setattr(runs.Lift, "write", denied)
     with pytest.raises(AccessDeniedError, match="the store refused access"):
         run(one_spark, cluster, bucket)
 
@@ -170,10 +209,7 @@ def small_objects(cluster: Cluster) -> None:
 
 
 def merge_on(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> MergeResult:
-    from l0gc.spark.handles import ClusterAddress
-    from l0gc.spark.workers import SparkWorkers
-
-    return merge(cluster, workers=SparkWorkers(spark, ClusterAddress(bucket)))
+    return merge(cluster, workers=workers_of(spark, bucket))
 
 
 def test_executors_merge_what_small_objects_there_are(
@@ -194,11 +230,11 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
     one_spark: SparkSession, cluster: Cluster, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first journal's task fails after its commit, another's before it."""
-    from l0gc.streamlog.level_one import merge as runs
+    from l0gc.streamlog.level_one import merge as merges
     from l0gc.streamlog.level_one.rewrite import rewrite
 
     small_objects(cluster)
-    merge_share = runs._merge_share
+    merge_share = merges._merge_share
 
     def attempt() -> int:
         from pyspark import TaskContext
@@ -213,13 +249,13 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
         return written
 
     def failing_later(cluster, share):  # type: ignore[no-untyped-def]
-        with mock.patch.object(runs, "rewrite", failing):
+        with mock.patch.object(merges, "rewrite", failing):
             result = merge_share(cluster, share)
         if attempt() == 0:
             raise RuntimeError("the executor dies after the commit")
         return result
 
-    monkeypatch.setattr(runs, "_merge_share", failing_later)
+    monkeypatch.setattr(merges, "_merge_share", failing_later)
     result = merge_on(one_spark, cluster, bucket)
     assert result.errors == []
     for p in range(PARTITIONS):
