@@ -56,21 +56,21 @@ ROOMS = [
     {"level_one"},
     {"epoch_source", "garbage_look", "housekeep", "offset_reader"},
     {"reader", "topic_view"},
-    {"delete_records", "founding", "garbage", "set_back", "standing", "topics"},
+    {"delete_records", "founding", "garbage", "set_back", "journal_totals", "topics"},
 ]
 """The same within `streamlog`."""
 
-FRONT = ("api", "__init__")
+UPWARD = ("api", "__init__")
 """The one arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
 
-DOOR = {"publication", "scan_keys", "source"}
+SEEN_OF_WATERMARK = {"publication", "scan_keys", "source"}
 """What the stream log and the collector see of `watermark`: what it has to implement, what is published, and which scan
 snapshots are old."""
 
-HATCH = {"dropped_l1", "garbage", "scan"}
+SEEN_OF_COLLECT = {"dropped_l1", "garbage", "scan"}
 """What the stream log sees of `collect`: what it has to implement for a vacuum, and the types of that."""
 
-APART = "embedded"
+STANDALONE = "embedded"
 """Imports `errors` alone, and only the command line imports it."""
 
 HOMES: dict[str, set[str]] = {
@@ -171,8 +171,6 @@ REMOVALS = {"spark/vacuum_job.py"}
 
 SHARED_NAMES = {
     "Cluster": "the library's, and the handles that it and the commands work with",
-    "Engine": "where a round of reconcile runs: goes with the last caller of it",
-    "Place": "where the frames of verify are read: goes with the frames",
 }
 """Names of two classes, and why."""
 
@@ -240,7 +238,7 @@ def _imports(path: Path) -> set[str]:
 def _part(dotted: str) -> str:
     """`l0gc.storage.log.SharedLog` is of part `storage`; `l0gc.__version__` of the package itself."""
     name = dotted.split(".")[1] if "." in dotted else "__init__"
-    known = {p for level in LEVELS for p in level} | {APART}
+    known = {p for level in LEVELS for p in level} | {STANDALONE}
     return name if name in known else "__init__"
 
 
@@ -263,15 +261,15 @@ def _level(part: str) -> int:
 
 
 def test_every_part_has_a_level() -> None:
-    assert {_part_of_file(p) for p in _modules()} == {p for level in LEVELS for p in level} | {APART}
+    assert {_part_of_file(p) for p in _modules()} == {p for level in LEVELS for p in level} | {STANDALONE}
 
 
 def test_arrows_point_down() -> None:
     wrong = []
     for (imported, by), files in sorted(_arrows().items()):
         if (
-            APART in (imported, by)
-            or (imported, by) == FRONT
+            STANDALONE in (imported, by)
+            or (imported, by) == UPWARD
             or imported == by
             or _level(imported) < _level(by)
             or _level(by) == 0 == _level(imported)
@@ -282,7 +280,9 @@ def test_arrows_point_down() -> None:
 
 
 def test_the_lowest_modules_do_not_import_each_other_in_circles() -> None:
-    _assert_no_circle({a for a in _arrows() if a[0] != a[1] and APART not in a and _level(a[0]) == _level(a[1]) == 0})
+    _assert_no_circle(
+        {a for a in _arrows() if a[0] != a[1] and STANDALONE not in a and _level(a[0]) == _level(a[1]) == 0}
+    )
 
 
 def test_the_modules_of_a_package_do_not_import_each_other_in_circles() -> None:
@@ -313,7 +313,7 @@ def test_the_collector_knows_nothing_of_the_stream_log() -> None:
     assert knowing == []
 
 
-def test_only_the_door_of_the_watermark_is_used_by_those_on_either_side() -> None:
+def test_of_the_watermark_only_what_is_named_here_is_used_by_the_stream_log_and_the_collector() -> None:
     """Nor does the stream log know anything of the collector but what it implements, and what refuses its data."""
     used = {
         i.split(".")[2]
@@ -322,17 +322,17 @@ def test_only_the_door_of_the_watermark_is_used_by_those_on_either_side() -> Non
         for i in _imports(path)
         if i.startswith("l0gc.watermark.")
     }
-    assert used == DOOR
+    assert used == SEEN_OF_WATERMARK
 
 
-def test_only_the_hatch_of_the_collector_is_used_by_the_stream_log() -> None:
+def test_of_the_collector_only_what_is_named_here_is_used_by_the_stream_log() -> None:
     used = {
         i.split(".")[2]
         for path in (PACKAGE / "streamlog").rglob("*.py")
         for i in _imports(path)
         if i.startswith("l0gc.collect.")
     }
-    assert used == HATCH
+    assert used == SEEN_OF_COLLECT
 
 
 def test_arrows_point_down_within_the_stream_log() -> None:
@@ -351,8 +351,8 @@ def test_arrows_point_down_within_the_stream_log() -> None:
 
 def test_embedded_stands_apart() -> None:
     arrows = _arrows()
-    assert {by for imported, by in arrows if imported == APART} <= {APART, "cli"}
-    assert {imported for imported, by in arrows if by == APART} <= {APART, "errors"}
+    assert {by for imported, by in arrows if imported == STANDALONE} <= {STANDALONE, "cli"}
+    assert {imported for imported, by in arrows if by == STANDALONE} <= {STANDALONE, "errors"}
 
 
 @pytest.mark.parametrize("library", sorted(HOMES))

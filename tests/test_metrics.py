@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.cli.metrics import BY_NAME, COUNTER, GAUGE, METRICS, STEPS, Run, added_up, key_of, samples
+from l0gc.cli.metrics import BY_NAME, COUNTER, GAUGE, MEASURED, METRICS, Run, added_up, key_of, samples
 
 SWEPT: dict[str, Any] = {
     "watermark": 2, "listed": 20, "eligible": 15, "unparsable": 1, "deleted": 14, "bytes": 1400, "failed": 1,
@@ -27,7 +27,7 @@ def test_names_are_unique_and_follow_the_rules_of_prometheus() -> None:
         assert re.fullmatch(r"l0gc_[a-z0-9_]+", m.name)
         assert m.kind in {COUNTER, GAUGE}
         assert m.name.endswith("_total") == (m.kind == COUNTER)
-        assert set(m.steps) <= set(STEPS)
+        assert set(m.steps) <= set(MEASURED)
         assert m.help.endswith(".")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Producers, Runs, Topics, checked
 from l0gc.api.operations import OBJECTS_FOR_SPARK, Operations
-from l0gc.collect.attempts import LastRun
+from l0gc.collect.attempts import RecordedAttempt
 from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import UsageError
@@ -218,7 +218,7 @@ class Cluster(Operations):
         """
         from l0gc.streamlog.housekeep import housekeep
 
-        with LastRun(self.handles(), "housekeep"):
+        with RecordedAttempt(self.handles(), "housekeep"):
             result = housekeep(self._handles, barrier=barrier)
             return checked(result, result.problem)
 
@@ -240,7 +240,7 @@ class Cluster(Operations):
         from l0gc.streamlog.level_one.reconcile import reconcile, waiting_bytes
 
         handles, engine = self.handles(), Engine.of(spark)
-        with LastRun(handles, "reconcile", whole=topic is None):
+        with RecordedAttempt(handles, "reconcile", whole=topic is None):
             progress("reading the journals")
             waiting = functools.cache(lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK))
             kind, _ = engine.choose(Work(waiting, "bytes of L0 that are not in L1", 1, BYTES_FOR_SPARK))
@@ -271,7 +271,7 @@ class Cluster(Operations):
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
         rule = MergeRule(target_bytes, fan_in)
-        with LastRun(self.handles(), "merge", whole=topic is None and not dry_run):
+        with RecordedAttempt(self.handles(), "merge", whole=topic is None and not dry_run):
             with self._workers(spark) as workers:
                 result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
             return checked(result, result.problem)
@@ -308,7 +308,7 @@ class Cluster(Operations):
                 "--inventory is read instead of the listing, and --no-scan reads neither: give one of the two"
             )
         handles, config, engine = self.handles(), self._config, Engine.of(spark)
-        with LastRun(handles, "compute-watermark", whole=not dry_run):
+        with RecordedAttempt(handles, "compute-watermark", whole=not dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
             listed = None if inventory is None else inventory_at(config, inventory)
@@ -378,7 +378,7 @@ class Cluster(Operations):
             max_delete_ratio=max_delete_ratio,
             purge_versions=purge_versions,
         )
-        with LastRun(self.handles(), "sweep", whole=wanted.whole), ThreadPoolExecutor(DELETERS) as deleters:
+        with RecordedAttempt(self.handles(), "sweep", whole=wanted.whole), ThreadPoolExecutor(DELETERS) as deleters:
             sweep = LocalSweep(self._handles, wanted)
             try:
                 result = sweep.run(self._handles.parallel, deleters=deleters)
@@ -394,7 +394,7 @@ class Cluster(Operations):
         """
         from l0gc.streamlog.level_one.expire import expire
 
-        with LastRun(self.handles(), "expire", whole=topic is None and not dry_run):
+        with RecordedAttempt(self.handles(), "expire", whole=topic is None and not dry_run):
             result = expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN)
             return checked(result, result.problem)
 
@@ -460,7 +460,7 @@ class Cluster(Operations):
             max_objects=max_objects,
             max_rate=max_rate,
         )
-        with LastRun(self.handles(), "vacuum", whole=not dry_run), ThreadPoolExecutor(DELETERS) as deleters:
+        with RecordedAttempt(self.handles(), "vacuum", whole=not dry_run), ThreadPoolExecutor(DELETERS) as deleters:
             external = self._handles.identity().external_log
             run = Vacuum(self._handles, None if external else JournalGarbage(self._handles), wanted)
             try:

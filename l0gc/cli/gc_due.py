@@ -51,12 +51,12 @@ class Due:
         return "" if self._all or limited else "no topic has a retention"
 
     def no_watermark(self) -> str:
-        from l0gc.streamlog.standing import standing
+        from l0gc.streamlog.journal_totals import journal_totals
 
         if self._all:
             return ""
         self._note = read_gc_note(self._cluster.store)
-        now = standing(self._cluster)
+        now = journal_totals(self._cluster)
         self._landed = now.landed
         published = self._published()
         now_ms = self._cluster.store.now_ms()
@@ -101,7 +101,7 @@ class Due:
 
         if self._garbage is None:
             self._garbage = JournalGarbage(self._cluster)
-            self._garbage.look()
+            self._garbage.refresh()
         return self._garbage
 
     def _published(self) -> PublishedWatermark | None:

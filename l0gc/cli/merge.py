@@ -15,7 +15,7 @@ from l0gc.cli.output import Output
 from l0gc.cli.signals import telling_stop
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options, telling_tasks
 from l0gc.cli.units import Size
-from l0gc.collect.attempts import LastRun
+from l0gc.collect.attempts import RecordedAttempt
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
@@ -129,7 +129,7 @@ def run_merge(
         known = f" ({count(done.objects_before, 'L1 object')} so far)" if done.objects_before else ""
         return f"what is merged stays{known}; l0gc merge continues from there"
 
-    with telling_stop(stopped), LastRun(cluster, "merge", whole=topic is None and not dry_run):
+    with telling_stop(stopped), RecordedAttempt(cluster, "merge", whole=topic is None and not dry_run):
         with out.progress("merging") as show:
             show("reading the journals")
             workers = runs.in_process(cluster)

@@ -74,7 +74,7 @@ class Sample:
     value: float
 
 
-STEPS: Final = ("housekeep", "reconcile", "merge", "compute-watermark", "sweep", "vacuum", "upload", "status", "gc")
+MEASURED: Final = ("housekeep", "reconcile", "merge", "compute-watermark", "sweep", "vacuum", "upload", "status", "gc")
 """The commands that report metrics; those before `upload` are also steps of `gc`."""
 
 
@@ -86,7 +86,7 @@ def _gauge(name: str, steps: str, source: str, text: str) -> Metric:
     return Metric(f"l0gc_{name}", GAUGE, tuple(steps.split()), source, text)
 
 
-_ALL: Final = " ".join(STEPS)
+_ALL: Final = " ".join(MEASURED)
 
 METRICS: Final = (
     # -- of every run: what `Run` adds to its result

@@ -121,11 +121,11 @@ def open_spark(settings: Settings, app: str, master: str | None, conf: tuple[str
     settings_of = pairs(conf)
     send = {"true": True, "false": False}.get(settings_of.pop(_SEND, ""))
     say("starting Spark")
-    from l0gc.spark.session import ending
+    from l0gc.spark.session import temporary_session
     from l0gc.spark.ship import prepared
 
     with (
-        ending(app, master=master, conf=settings_of, verbose=settings.verbose > 1) as spark,
+        temporary_session(app, master=master, conf=settings_of, verbose=settings.verbose > 1) as spark,
         prepared(spark, store_config(settings), send),
     ):
         say("")

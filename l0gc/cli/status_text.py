@@ -14,7 +14,7 @@ import click
 from l0gc.cli.output import epoch, held_back
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.terminal import escaped
-from l0gc.collect.attempts import JOBS
+from l0gc.collect.gc_steps import STEPS
 from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.status import Status
@@ -150,9 +150,9 @@ def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:
 def _jobs(s: Status) -> str:
     ended = {a.command: a for a in s.attempts}
     shown = []
-    for job in JOBS:
-        a = ended.get(job)
-        shown.append(f"{job} never" if a is None else f"{job} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
+    for step in STEPS:
+        a = ended.get(step)
+        shown.append(f"{step} never" if a is None else f"{step} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
     return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
 
 

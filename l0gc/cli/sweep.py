@@ -22,7 +22,7 @@ from l0gc.cli.run_options import removal_options
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cli.sweep_text import data_of, lines_of
-from l0gc.collect.attempts import LastRun
+from l0gc.collect.attempts import RecordedAttempt
 from l0gc.collect.local import DELETERS, SCANNERS, LocalSweep, SweepResult
 from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.collect.sweeper import SweepProgress
@@ -118,7 +118,7 @@ def run_sweep(
         removal = replace(removal, run_id=run_id(cluster.now_ms(), cluster.runtime.new_id()))
         logs.set_run_id(removal.run_id)
     signals: list[int] = []
-    with LastRun(cluster, "sweep", whole=removal.whole):
+    with RecordedAttempt(cluster, "sweep", whole=removal.whole):
         if engine == "local":
             result = _local(out, cluster, removal, signals, listed)
         else:

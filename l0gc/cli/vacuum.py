@@ -16,7 +16,7 @@ from l0gc.cli.run_options import bytes_that_stay, removal_options
 from l0gc.cli.signals import stopping
 from l0gc.cli.spark_options import OpenSpark, open_spark, spark_options
 from l0gc.cli.sweep import give_memory_back
-from l0gc.collect.attempts import LastRun
+from l0gc.collect.attempts import RecordedAttempt
 from l0gc.collect.garbage import KINDS, GarbageSource
 from l0gc.collect.local import DELETERS
 from l0gc.collect.plan import SPARK_FROM, Removal, needs_one_process, run_id
@@ -82,7 +82,7 @@ def run_vacuum(
         removal = replace(removal, run_id=run_id(cluster.now_ms(), cluster.runtime.new_id()))
         logs.set_run_id(removal.run_id)
     signals: list[int] = []
-    with LastRun(cluster, "vacuum", whole=removal.whole):
+    with RecordedAttempt(cluster, "vacuum", whole=removal.whole):
         result = _run(out, cluster, store, removal, open_session, engine, None if limited else master, signals)
         out.result(data_of(result), lines_of(result))
         if signals:
@@ -137,7 +137,7 @@ def _wants_spark(engine: str, master: str | None, source: GarbageSource) -> bool
     """Whether orphans are searched for on Spark: if the user says so, or it is given a cluster and much to list."""
     if engine != "auto" or master is None or master.startswith("local"):
         return engine == "spark"
-    source.look()
+    source.refresh()
     return source.objects >= SPARK_FROM
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.gc_steps import GcNote
+from l0gc.collect.gc_steps import STEPS, GcNote
 from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import (
     L0gcError,
@@ -31,8 +31,6 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
 
-JOBS: Final = ("housekeep", "reconcile", "merge", "expire", "compute-watermark", "sweep", "vacuum")
-"""The jobs that leave a record, in the order in which `gc` does them."""
 _NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
 """Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store to write to."""
 _LONGEST: Final = 1000
@@ -77,7 +75,7 @@ def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
         except (ObjectNotFoundError, *UNDECODABLE):
             return None
 
-    return {a.command: a for a in parallel.map(read, JOBS) if a is not None}
+    return {a.command: a for a in parallel.map(read, STEPS) if a is not None}
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:
@@ -94,7 +92,7 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
         store.put(GC_NOTE, msgspec.json.encode(note))
 
 
-class LastRun:
+class RecordedAttempt:
     """Notes how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
     Args:

@@ -98,7 +98,7 @@ LookAt = Callable[[ObjectStore, ListingPart], KeyFacts]
 
 
 class GarbageSource(Protocol):
-    """The writers' side of what a vacuum deletes. Nothing is cached from before `look`."""
+    """The writers' side of what a vacuum deletes. Nothing is cached from before `refresh`."""
 
     @property
     def broken(self) -> Sequence[str]:
@@ -115,7 +115,7 @@ class GarbageSource(Protocol):
         """About how many objects the units name."""
         ...
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read all units.
 
         Raises:

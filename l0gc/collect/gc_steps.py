@@ -27,6 +27,7 @@ COMPUTE: Final = "compute-watermark"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
 STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, COMPUTE, SWEEP, VACUUM)
+"""In their order. Each leaves a record of its last run, whoever ran it."""
 
 WORST: Final = (143, 130, 4, 6, 5, 2, 1, 3)
 """Exit codes, the worst first: stopped; needs a person; cannot work; failed; partly done."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from l0gc.collect.attempts import JOBS, attempt_key
+from l0gc.collect.attempts import attempt_key
+from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.runs import old_runs, run_of
 from l0gc.collect.scan import Deletable
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
@@ -24,9 +25,9 @@ KEEP_RUNS: Final = 10_000
 def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str) -> Iterator[list[Deletable]]:
     """The records of runs that began before `before_ms`, and of all but the `keep` newest.
 
-    An attempt of a job that this l0gc does not have expires by the same age.
+    An attempt of a step that this l0gc does not have expires by the same age.
     """
-    known = {attempt_key(job) for job in JOBS}
+    known = {attempt_key(step) for step in STEPS}
     for page in store.scan(ATTEMPTS):
         yield _those(page, lambda key, modified_ms: key not in known and modified_ms < before_ms)
     runs: set[str] = set()

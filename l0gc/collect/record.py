@@ -43,7 +43,7 @@ class RecordSink(Protocol):
 
     def put(self, key: str, body: bytes) -> object: ...
 
-    def put_fast(self, key: str, body: bytes) -> None: ...
+    def put_bulk(self, key: str, body: bytes) -> None: ...
 
 
 class RecordSource(Protocol):
@@ -176,7 +176,7 @@ class RunRecord:
         try:
             with self._encoding:
                 body = segment.encode(statuses, version_ids, now_ms)
-            self._sink.put_fast(segment.key, body)
+            self._sink.put_bulk(segment.key, body)
         except StoreError as e:
             raise type(e)(
                 f"{e}; the run record is written before anything is deleted: if the store takes no more writes, keep the "

@@ -71,7 +71,7 @@ class FolderRecords:
         except OSError as e:
             raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         self.put(key, body)
 
     @staticmethod

@@ -216,7 +216,7 @@ class Vacuum:
 
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult, scanners: Parallel) -> None:
         plan = result.plan
-        source.look()
+        source.refresh()
         removal = DroppedRemoval(source, self._of_kind, self.stop, dry_run=plan.dry_run)
         removal.run(plan.started_ms, plan.l1_grace_ms, plan.cluster_epoch)
         result.amounts = source.amounts()

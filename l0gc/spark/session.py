@@ -121,7 +121,7 @@ def stop(spark: SparkSession) -> None:
 
 
 @contextmanager
-def ending(app: str, **options: Any) -> Iterator[SparkSession]:
+def temporary_session(app: str, **options: Any) -> Iterator[SparkSession]:
     """A session, see `get_session`, that ends with the block.
 
     If a signal ends the block, Java ends, too: whatever runs there is cut off, and no word more is exchanged with it.

@@ -178,7 +178,7 @@ class ObjectStore(Protocol):
         """Write, whatever is there."""
         ...
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         """As `put`, with less CPU: for what is written again and again while something else is to be done."""
         ...
 

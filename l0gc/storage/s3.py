@@ -111,7 +111,7 @@ class S3Store(Connection):
         except StoreError as e:  # the store has not said when it wrote; but it has written
             raise AmbiguousWriteError(str(e)) from e
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         if not self.bulk.put(self.full_key(key), body):
             self.put(key, body)
 

@@ -104,7 +104,7 @@ class Cluster:
         """Write an L0 object, which no journal names yet, at an epoch of at most the cluster's; its key."""
         layout, name = identity_of(self.controller.replica.state).layout, self.runtime.new_id()
         key = layout.format(layout.shard_of(name), epoch, name)
-        self.store.put_fast(key, body)
+        self.store.put_bulk(key, body)
         return key
 
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:

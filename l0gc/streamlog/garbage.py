@@ -86,7 +86,7 @@ class JournalGarbage:
     def objects(self) -> int:
         return sum(s.totals(r).l1_objects for s in self._states.values() for r in s.topics)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         self._state = self._cluster.controller.snapshot()
         self._states, self._fences, self._broken, self._damaged = {}, {}, {}, []
         self._cluster.parallel.map(self._read, range(self._state.journals))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from l0gc.cli.metrics import BY_NAME, LABELS, METRICS, STEPS
+from l0gc.cli.metrics import BY_NAME, LABELS, MEASURED, METRICS
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "examples/prometheus"
@@ -41,7 +41,7 @@ EXPRESSIONS = expressions()
 
 def test_the_document_has_the_table_of_the_code() -> None:
     rows = ROW.findall((ROOT / "docs/metrics.md").read_text())
-    assert rows == [(m.name, m.kind, ", ".join(m.steps) if m.steps != STEPS else "all", m.help) for m in METRICS]
+    assert rows == [(m.name, m.kind, ", ".join(m.steps) if m.steps != MEASURED else "all", m.help) for m in METRICS]
 
 
 def test_the_document_names_no_other_metrics() -> None:
@@ -59,7 +59,7 @@ def test_an_expression_uses_metrics_and_labels_that_there_are(name: str) -> None
     assert labels <= {*LABELS, "instance"}
     assert expr.count("(") == expr.count(")")
     for step in re.findall(r"step=\"([^\"]+)\"", expr):
-        assert step in STEPS
+        assert step in MEASURED
         assert all(step in BY_NAME[n].steps for n in NAME.findall(expr))
 
 

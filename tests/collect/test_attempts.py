@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.attempts import Attempt, LastRun, attempt_key, read_attempts
+from l0gc.collect.attempts import Attempt, RecordedAttempt, attempt_key, read_attempts
 from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,
@@ -25,7 +25,7 @@ def known(cluster: Cluster) -> MemoryStore:
 
 
 def run(cluster: Cluster, error: BaseException | None = None, *, whole: bool = True) -> None:
-    with LastRun(cluster, "reconcile", whole=whole):
+    with RecordedAttempt(cluster, "reconcile", whole=whole):
         if error is not None:
             raise error
 

@@ -125,7 +125,7 @@ class AnsweredStore:
     def put(self, key: str, body: bytes) -> Written:
         raise NotImplementedError
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         raise NotImplementedError
 
     def put_file(self, key: str, path: Path) -> None:

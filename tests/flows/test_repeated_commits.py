@@ -28,7 +28,7 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.spark import ship
 from l0gc.spark.handles import ClusterAddress
-from l0gc.spark.session import ending
+from l0gc.spark.session import temporary_session
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -338,7 +338,7 @@ def test_a_commit_that_is_done_twice_deletes_nothing_that_lives_and_counts_every
             l0gc("topic", "create", topic, "--partitions", str(PARTITIONS))
         scene = Scene(bucket, Cluster(S3Store(bucket)), chance)
         with (
-            ending("repeated commits", master=machines.url, conf=machines.conf | CONF) as spark,
+            temporary_session("repeated commits", master=machines.url, conf=machines.conf | CONF) as spark,
             ship.prepared(spark, bucket, send=True),
         ):
             stage = Stage(scene, weed, machines, spark)

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.attempts import JOBS, Attempt, write_attempt
+from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.local import LocalSweep
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.status import Status, status
@@ -74,8 +75,8 @@ def a_bucket() -> StrictStore:
         if n in {2, 4}:
             compute_watermark(process(store, 40 + n))
             sweep(process(store, 50 + n))
-    for job in JOBS:
-        write_attempt(store, Attempt(job, 0, ""))
+    for step in STEPS:
+        write_attempt(store, Attempt(step, 0, ""))
     return store
 
 

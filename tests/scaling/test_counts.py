@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.collect.attempts import LastRun
+from l0gc.collect.attempts import RecordedAttempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.streamlog.cluster import Cluster
@@ -69,13 +69,13 @@ def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PAR
 
 def run_housekeep(cluster: Cluster) -> None:
     """What `l0gc housekeep` does."""
-    with LastRun(cluster, "housekeep"):
+    with RecordedAttempt(cluster, "housekeep"):
         housekeep(cluster)
 
 
 def run_compute_watermark(cluster: Cluster) -> None:
     """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
-    with LastRun(cluster, "compute-watermark"):
+    with RecordedAttempt(cluster, "compute-watermark"):
         Pipeline(cluster, JournalSource(cluster)).run()
 
 
@@ -155,7 +155,7 @@ def test_an_idle_cluster_with_a_tick_due_takes_a_dozen_requests_for_each_journal
 
 def run_merge(cluster: Cluster) -> None:
     """What `l0gc merge` does."""
-    with LastRun(cluster, "merge"):
+    with RecordedAttempt(cluster, "merge"):
         merge(cluster)
 
 

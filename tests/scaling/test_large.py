@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.attempts import LastRun
+from l0gc.collect.attempts import RecordedAttempt
 from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import Removal, run_id
 from l0gc.storage.parallel import Inline
@@ -46,7 +46,7 @@ def a_process(store: GeneratedStore) -> Cluster:
 
 def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
-    with LastRun(cluster, "sweep", whole=not dry_run):
+    with RecordedAttempt(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
         return LocalSweep(cluster, Removal(dry_run=dry_run, run_id=name)).run(Inline())
 
@@ -89,7 +89,7 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     results: list[WatermarkResult] = []
 
     def run() -> None:
-        with LastRun(cluster, "compute-watermark"):
+        with RecordedAttempt(cluster, "compute-watermark"):
             scan = ListingScan(LocalWorkers(cluster, READERS))
             results.append(Pipeline(cluster, JournalSource(cluster), scan).run())
 

@@ -131,7 +131,7 @@ def test_what_is_written_often_is_there_whatever_its_key_looks_like(endpoint: st
     assert store.create_bucket()
     for body in (b"first", b"second"):
         for name in ("l0gc/runs/r/objects-local-00000.parquet", "a b", "ü", "a%41", "d//k"):
-            store.put_fast(name, body)
+            store.put_bulk(name, body)
             assert store.get(name).body == body
 
 
@@ -140,4 +140,4 @@ def test_a_write_that_failed_is_reported_by_its_status(deleting: Deleting, monke
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
     monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
     with pytest.raises(StoreError, match="501"):
-        deleting.store.put_fast("k", b"x")
+        deleting.store.put_bulk("k", b"x")

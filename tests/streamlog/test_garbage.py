@@ -124,7 +124,7 @@ def test_without_the_fence_in_the_log_a_look_is_refused() -> None:
     w = World()
     w.lift()
     source = JournalGarbage(w.cluster)
-    source.look()
+    source.refresh()
     epoch = w.cluster.controller.snapshot().epoch
     source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     (part,) = source.parts("level_one/data/", 1)
@@ -142,7 +142,7 @@ def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_
     w.tick()
     before = sorted(w.l1("level_one/data/"))
     source = JournalGarbage(w.cluster)
-    source.look()
+    source.refresh()
     source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     merge(memory_cluster(w.store, seed=1, bootstrap=False), None, MergeRule(fan_in=2))
     with pytest.raises(Interrupt), mock.patch.object(journal_state, "_drop", side_effect=Interrupt):
@@ -534,7 +534,7 @@ def test_parts_are_all_of_the_listing_and_a_part_elsewhere_says_the_same(count: 
     begin(w.cluster)
     w.tick()
     source = JournalGarbage(w.cluster)
-    source.look()
+    source.refresh()
     source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     parts = source.parts("level_one/data/", count)
     assert [p.start for p in parts] == ["", *(p.end for p in parts[:-1])]

@@ -58,7 +58,7 @@ class FakeGarbage:
     def objects(self) -> int:
         return len(self.named)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         self.events.append("look")
 
     def units(self) -> Sequence[int]:

@@ -123,7 +123,7 @@ class MemoryStore:
         self._leave("put", key)
         return written
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:

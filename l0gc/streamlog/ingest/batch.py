@@ -105,7 +105,7 @@ class Batch:
         return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys))
 
 
-class Filling:
+class BatchBuilder:
     """Fills batches with records, each of them up to `batch_bytes`."""
 
     def __init__(self, runs: JournalRuns, batch_bytes: int) -> None:

@@ -34,7 +34,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.batch import Batch, Filling, JournalRuns, Position
+from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_for, placeholder
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords
@@ -90,7 +90,7 @@ class _RunPart:
 
 
 @dataclass(slots=True)
-class _Sent:
+class _WrittenBatch:
     """A batch whose object is in the store. The content is kept until all of it has landed."""
 
     object: L0Object
@@ -132,7 +132,7 @@ class Uploader:
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
         self._raw = _places(_RAW)
         self._packed = _places(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
-        self._queue: deque[Future[_Sent]] = deque()
+        self._queue: deque[Future[_WrittenBatch]] = deque()
         self._pending: list[Future[None]] = []
         self._error: BaseException | None = None
         self._skipped = 0
@@ -162,14 +162,14 @@ class Uploader:
     def _run_once(self, sources: Sequence[Input]) -> None:
         """Read the inputs from their beginnings, and upload what has not landed."""
         before, self._skipped = self.result.records, 0
-        filling = Filling(self._runs, self._batch_bytes)
+        building = BatchBuilder(self._runs, self._batch_bytes)
         try:
             if self._producer is not None:
                 self._cluster.parallel.map(JournalHandle.catch_up, self.journals)
             for source in sources:
-                self._read(source, filling)
-            if filling.batch.values:
-                self._send(filling.take())
+                self._read(source, building)
+            if building.batch.values:
+                self._send(building.take())
         finally:
             for future in self._pending:
                 future.exception()
@@ -180,7 +180,7 @@ class Uploader:
 
     # -- reading, in the caller's thread --------------------------------------------------------------------------------
 
-    def _read(self, source: Input, filling: Filling) -> None:
+    def _read(self, source: Input, building: BatchBuilder) -> None:
         place = self._partitioner.start(source.name)
         position = None
         if self._producer is not None and source.input_id:
@@ -197,7 +197,7 @@ class Uploader:
                 self._skipped += len(values) - len(at)
                 values = [values[i] for i in at]  # noqa: PLW2901 - those that have not landed
                 placed = PlacedRecords(placed.partitions[new], [placed.keys[i] for i in at])
-            for batch in filling.add(values, placed, position):
+            for batch in building.add(values, placed, position):
                 self._send(batch)
             if error is not None:
                 raise error
@@ -213,7 +213,7 @@ class Uploader:
 
     # -- packing, on the packers ------------------------------------------------------------------------------------------
 
-    def _pack(self, batch: Batch) -> _Sent:
+    def _pack(self, batch: Batch) -> _WrittenBatch:
         try:
             runs, packed = pack_for(self._topic, batch.sorted())
         finally:
@@ -229,7 +229,7 @@ class Uploader:
             )
             for run, p in zip(runs, packed.parts, strict=True)
         ]
-        return _Sent(l0, packed.body, parts)
+        return _WrittenBatch(l0, packed.body, parts)
 
     def _write(self, body: bytes, at_least: int = -1) -> L0Object:
         epoch = self._cluster.controller.epoch(at_least=at_least)
@@ -239,7 +239,7 @@ class Uploader:
 
     def _commit_packed(self) -> None:
         """Commit the oldest batch, and those after it that are packed by now, if it did not go along with others."""
-        taken, group, weight = 0, list[_Sent](), 0
+        taken, group, weight = 0, list[_WrittenBatch](), 0
         try:
             try:
                 while self._queue and (not taken or (self._queue[0].done() and weight < ENTRY_BYTES)):
@@ -258,7 +258,7 @@ class Uploader:
             for _ in range(taken):
                 self._packed.put(None)
 
-    def _commit(self, group: Sequence[_Sent]) -> None:
+    def _commit(self, group: Sequence[_WrittenBatch]) -> None:
         todo: dict[int, list[_RunPart]] = {}
         for sent in group:
             self.result.objects.append(sent.object)
@@ -316,10 +316,10 @@ class Uploader:
             self.result.placeholders.add(part.extents, landed.bases)
             self._progress(part.records, part.bytes)
 
-    def _stamp_anew(self, group: Sequence[_Sent], stale: Mapping[int, int]) -> None:
+    def _stamp_anew(self, group: Sequence[_WrittenBatch], stale: Mapping[int, int]) -> None:
         """Write the objects again of which a journal has refused a part, at an epoch that it takes."""
 
-        def needed(sent: _Sent) -> int:
+        def needed(sent: _WrittenBatch) -> int:
             epochs = [stale[p.run] for p in sent.parts if not p.landed and p.run in stale]
             return max((epoch for epoch in epochs if epoch > sent.object.epoch), default=-1)
 

@@ -234,7 +234,7 @@ class Uploads:
     def flush(self) -> None:
         """Upload what waits."""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
-        self._parallel.map(lambda o: self._store.put_fast(o[0], o[1].to_pybytes()), waiting)
+        self._parallel.map(lambda o: self._store.put_bulk(o[0], o[1].to_pybytes()), waiting)
 
 
 class L1Writer:

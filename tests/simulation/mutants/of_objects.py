@@ -100,9 +100,9 @@ class _Careless(_Wrapped):
         with suppress(StoreError):
             self._store.put_file(key, path)
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         with suppress(StoreError):
-            self._store.put_fast(key, body)
+            self._store.put_bulk(key, body)
 
 
 def _named_before_stored() -> AbstractContextManager[Any]:

@@ -498,7 +498,7 @@ class Altering(MemoryStore):
         self.alter = alter
         self.altering = False
 
-    def put_fast(self, key: str, body: bytes) -> None:
+    def put_bulk(self, key: str, body: bytes) -> None:
         if self.altering and key.startswith(DATA):
             found = pq.ParquetFile(pa.BufferReader(body))
             sink = pa.BufferOutputStream()
@@ -506,7 +506,7 @@ class Altering(MemoryStore):
                 writer.write_table(self.alter(found.read()))
                 writer.add_key_value_metadata({"l0gc.key": key})
             body = sink.getvalue().to_pybytes()
-        super().put_fast(key, body)
+        super().put_bulk(key, body)
 
 
 def replaced(table: pa.Table, name: str, value: object) -> pa.Table:

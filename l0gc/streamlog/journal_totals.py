@@ -15,20 +15,20 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.summary import TopicRun, summary_of
 
 
-class Standing(NamedTuple):
+class JournalTotals(NamedTuple):
     """`lowest` is where M could be, None if a journal cannot be read. `landed` stands for all that has landed so far."""
 
     lowest: int | None
     landed: int
 
 
-def standing(cluster: Cluster) -> Standing:
+def journal_totals(cluster: Cluster) -> JournalTotals:
     """As of now: other processes, executors among them, may have appended since this one read them."""
     state = cluster.controller.snapshot()
     try:
         cluster.parallel.map(lambda journal: cluster.journal(journal).catch_up(), state.journals_in_use())
     except L0gcError:
-        return Standing(None, -1)
+        return JournalTotals(None, -1)
     epochs: list[int] = [state.epoch]
     landed: list[tuple[int, int]] = []
     for journal in state.journals_in_use():
@@ -40,4 +40,4 @@ def standing(cluster: Cluster) -> Standing:
             landed += [(r.revision, known.totals(r.revision).records) for r in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
-    return Standing(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))
+    return JournalTotals(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))

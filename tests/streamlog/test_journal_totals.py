@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from l0gc.keys import journal_log
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.standing import standing
+from l0gc.streamlog.journal_totals import journal_totals
 from tests.support.memory_store import memory_cluster
 from tests.support.merge import a_cluster, store_of
 from tests.support.reconcile import put, reconcile
@@ -18,10 +18,10 @@ def test_what_another_process_has_reconciled_no_longer_holds_m() -> None:
     for _ in range(3):
         cluster.controller.advance()
     housekeep(cluster, barrier=True)
-    before = standing(cluster)
+    before = journal_totals(cluster)
     assert before.lowest == held
     reconcile(memory_cluster(store_of(cluster), seed=9, bootstrap=False))
-    after = standing(cluster)
+    after = journal_totals(cluster)
     assert after.lowest is not None
     assert after.lowest > held
     assert after.landed == before.landed
@@ -30,12 +30,12 @@ def test_what_another_process_has_reconciled_no_longer_holds_m() -> None:
 def test_what_has_landed_shows_and_an_idle_tick_does_not() -> None:
     cluster = a_cluster()
     put(cluster, "events", {0: [b"x"]})
-    first = standing(cluster)
+    first = journal_totals(cluster)
     cluster.controller.advance()
     housekeep(cluster)
-    assert standing(cluster).landed == first.landed
+    assert journal_totals(cluster).landed == first.landed
     put(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "events", {3: [b"x"]})
-    assert standing(cluster).landed != first.landed
+    assert journal_totals(cluster).landed != first.landed
 
 
 def test_a_journal_that_cannot_be_read_leaves_it_open() -> None:
@@ -44,4 +44,4 @@ def test_a_journal_that_cannot_be_read_leaves_it_open() -> None:
     store = store_of(cluster)
     for key in [k for k in store.objects if k.startswith(f"{journal_log(0)}log/")]:
         store.put(key, b"damaged")
-    assert standing(memory_cluster(store, seed=9, bootstrap=False)).lowest is None
+    assert journal_totals(memory_cluster(store, seed=9, bootstrap=False)).lowest is None
