@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from l0gc.api.engine import Engine, Work
@@ -20,7 +20,7 @@ from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.storage.workers import LOCAL, SPARK, Workers
+from l0gc.storage.workers import LOCAL, SPARK
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
 from l0gc.streamlog.ingest.formats import AUTO
@@ -252,12 +252,13 @@ class Cluster(Operations):
 
     def merge(
         self,
-        spark: SparkSession | None = None,
+        spark: SparkSession | Engine | None = None,
         topic: str | None = None,
         *,
         dry_run: bool = False,
         target_bytes: int = 128 << 20,
         fan_in: int = 4,
+        progress: Progress = quiet,
     ) -> MergeResult:
         """Merge small consecutive L1 objects of each partition, of one topic or of all. As `l0gc merge`.
 
@@ -266,14 +267,24 @@ class Cluster(Operations):
             dry_run: only report what can be merged.
             target_bytes: the most that a merged object may have; one that has half of it is left alone.
             fan_in: a partition may keep one more small object each time that they have grown by this factor.
+            progress: called with what is done next, and how many `objects` were merged.
         """
-        from l0gc.streamlog.level_one.merge import merge
+        from l0gc.streamlog.level_one.merge import plan_merge, run_merge
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
-        rule = MergeRule(target_bytes, fan_in)
-        with RecordedAttempt(self.handles(), "merge", whole=topic is None and not dry_run):
-            with self._workers(spark) as workers:
-                result = merge(self._handles, topic, rule, dry_run=dry_run, workers=workers)
+        handles, engine = self.handles(), Engine.of(spark)
+        with RecordedAttempt(handles, "merge", whole=topic is None and not dry_run):
+            progress("reading the journals")
+            plan = plan_merge(handles, topic, MergeRule(target_bytes, fan_in))
+            result = plan.total
+            kind, _ = engine.choose(Work(lambda: result.bytes_read, "bytes of L1 to merge", 1, BYTES_FOR_SPARK))
+            if not result.objects_before:
+                kind = LOCAL  # without anything to do, Spark is not started
+            if dry_run:
+                result.engine, result.dry_run = kind, True
+            else:
+                with engine.workers(handles, self._config, kind, progress) as workers:
+                    result = run_merge(handles, plan, workers)
             return checked(result, result.problem)
 
     def compute_watermark(
@@ -336,13 +347,6 @@ class Cluster(Operations):
         """The store of another bucket, with this one's credentials."""
         c = self._config
         return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
-
-    @contextmanager
-    def _workers(self, spark: SparkSession | None) -> Iterator[Workers[Handles]]:
-        with Engine.of(spark) as engine:
-            kind = LOCAL if spark is None else SPARK
-            with engine.workers(self._handles, self.store.config, kind) as workers:
-                yield workers
 
     def sweep(
         self,

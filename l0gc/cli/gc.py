@@ -48,7 +48,6 @@ from l0gc.collect.plan import Removal, choose_engine, run_id
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
-from l0gc.storage.workers import LOCAL
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -144,7 +143,7 @@ def _steps(
     barrier: bool,
 ) -> list[_Step]:
     """The steps, in their order."""
-    cluster, store, local = whole.handles(), whole.store, engine == LOCAL
+    cluster, store = whole.handles(), whole.store
     of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # it has a separate record
     due = Due(cluster, rule, removal)
 
@@ -174,7 +173,7 @@ def _steps(
         ),
         _Step(
             MERGE,
-            lambda: run_merge(out, cluster, store.config, session, rule=rule, engine=LOCAL if local else "auto"),
+            lambda: run_merge(out, whole, chosen, rule),
             due.no_merge,
         ),
         _Step(EXPIRE, expire, due.no_expiry),

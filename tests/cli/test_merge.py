@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from unittest import mock
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from l0gc.cli import merge as command
-from l0gc.cli.merge import choose_engine, print_result, rule_options, run_merge
+from l0gc.api.engine import Engine
+from l0gc.api.groups import checked
+from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics import Run, samples
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.errors import PartialFailureError, TopicNotFoundError
 from l0gc.settings import Settings
-from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.level_one.merge import MergePlan
 from l0gc.streamlog.level_one.merge_commit import MergeResult
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.merge import a_cluster, counts, fill
+from tests.test_api import over
 
 DONE = MergeResult(1600, 8, 100_000, 3 << 20, 4 << 20, 8, seconds=1.23456)
 
 
 def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
+    """What the command prints of a run."""
+    result = dataclasses.replace(result, dry_run=dry_run)
     with taking_results() as results:
-        print_result(Output(Settings()), result, "local", dry_run=dry_run)
+        run_merge(Output(Settings()), after(result), Engine(), MergeRule())
     return results[-1]
+
+
+def after(result: MergeResult) -> Any:
+    """A cluster in which a run has this result."""
+    return SimpleNamespace(merge=lambda *args, **options: checked(result, result.problem))
 
 
 def test_the_result_counts_objects_partitions_records_and_bytes() -> None:
@@ -70,7 +77,7 @@ def test_a_merge_that_was_given_up_is_reported_and_is_no_error() -> None:
 def test_what_was_left_out_is_named_and_exits_with_3() -> None:
     result = MergeResult(errors=[f"partition events/{n}: damaged" for n in range(5)])
     with taking_results() as results, pytest.raises(PartialFailureError) as e:
-        print_result(Output(Settings()), result, "local", dry_run=False)
+        run_merge(Output(Settings()), after(result), Engine(), MergeRule())
     assert str(e.value) == (
         "not everything could be merged: partition events/0: damaged; partition events/1: damaged; "
         "partition events/2: damaged (and 2 more)"
@@ -79,41 +86,30 @@ def test_what_was_left_out_is_named_and_exits_with_3() -> None:
     assert len(results[-1].data["errors"]) == 5
 
 
-def test_spark_is_for_much() -> None:
-    little, much, nothing = (MergePlan([], MergeResult(n, bytes_read=size)) for n, size in SIZES)
-    assert [choose_engine("auto", plan) for plan in (little, much, nothing)] == ["local", "spark", "local"]
-    assert [choose_engine("local", plan) for plan in (little, much, nothing)] == ["local"] * 3
-    assert [choose_engine("spark", plan) for plan in (little, much, nothing)] == ["spark", "spark", "local"]
-
-
-SIZES = [(2, (1 << 30) - 1), (2, 1 << 30), (0, 0)]
-
-
-def no_spark(defaults: tuple[str, ...]) -> AbstractContextManager[mock.Mock]:
-    raise AssertionError("nothing needs Spark")
-
-
-def run(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False, engine: str = "auto") -> Result:
-    with taking_results() as results:
-        run_merge(Output(Settings()), cluster, StoreConfig("b"), no_spark, topic, dry_run=dry_run, engine=engine)
-    return results[-1]
-
-
 def test_spark_is_not_started_for_little_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_spark(*anything: Any) -> Any:
+        raise AssertionError("nothing needs Spark")
+
+    monkeypatch.setattr(Engine, "session", no_spark)
+    monkeypatch.setattr("l0gc.api.engine._has_java", lambda: True)
     a = a_cluster()
-    assert run(a, engine="spark").text == ["nothing to merge"]
-    with pytest.raises(TopicNotFoundError, match="'event'"):
-        run(a, "event", engine="spark")
-    fill(a, 4)
-    assert run(a, dry_run=True, engine="spark").data["merged"]["objects_before"] == 16
-    assert counts(a) == [4] * 4
-    done = run(a)
-    assert (done.data["merged"]["objects_after"], done.data["engine"]) == (4, "local")
-    assert counts(a) == [1] * 4
-    fill(a, 3, first=4)
-    monkeypatch.setattr(command, "SPARK_FROM", 1)
-    with pytest.raises(AssertionError, match="nothing needs Spark"):
-        run(a)
+    with over(a, monkeypatch) as cluster:
+        assert printed(cluster.merge(Engine("spark"))).text == ["nothing to merge"]
+        with pytest.raises(TopicNotFoundError, match="'event'"):
+            cluster.merge(Engine("spark"), "event")
+        fill(a, 4)
+        planned = cluster.merge(Engine("spark"), dry_run=True)
+        assert (planned.objects_before, planned.engine, planned.dry_run) == (16, "spark", True)
+        assert counts(a) == [4] * 4
+        done = cluster.merge(Engine())
+        assert (done.objects_after, done.engine, done.dry_run) == (4, "local", False)
+        assert counts(a) == [1] * 4
+        fill(a, 3, first=4)
+        monkeypatch.setattr("l0gc.api.cluster.BYTES_FOR_SPARK", 1)
+        with pytest.raises(AssertionError, match="nothing needs Spark"):
+            cluster.merge(Engine())
+        with pytest.raises(AssertionError, match="nothing needs Spark"):
+            cluster.merge(Engine(master="spark://host:7077"))
 
 
 def test_the_metrics_show_what_was_read_and_written() -> None:

@@ -19,12 +19,12 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.pipeline import Pipeline
 from tests.support.ingest import upload
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
+from tests.support.merge import merge
 from tests.support.reconcile import reconcile
 
 TOPIC: Final = "events"

@@ -35,11 +35,11 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.merge import merge
 from tests.crash.cases import VACUUM, only_named_is_left
 from tests.crash.checks import GONE, View, look
 from tests.support.cli import l0gc
 from tests.support.deep import deep_findings
+from tests.support.merge import merge
 from tests.support.outcomes import HoldAppend, Request
 from tests.support.processes import family, holder_of, parents
 from tests.support.proxy import Proxy

@@ -16,10 +16,10 @@ from l0gc.errors import PausedError, UsageError
 from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one, level_one_index
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.flows.test_sweep import end
 from tests.support.cli import ended_here, l0gc, start
+from tests.support.merge import merge
 from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.weed

@@ -17,7 +17,6 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.watermark.pipeline import Pipeline
 from tests.scaling import model
 from tests.scaling.counted import counted
@@ -26,6 +25,7 @@ from tests.support.generated_store import PagedStore
 from tests.support.ingest import producer_session, upload
 from tests.support.journal import key_of, of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.merge import merge
 from tests.support.reconcile import put, reconcile
 
 PARTITIONS = 200

@@ -21,7 +21,6 @@ from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.expire import expire
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import commit_round, gathered, reconcile
@@ -33,6 +32,7 @@ from tests.simulation.actors import TOPICS, Body, found_topic, new_lines, repeat
 from tests.simulation.shadow_l1 import spans_of_files
 from tests.simulation.weather import HOUR_MS
 from tests.simulation.world import Process, World
+from tests.support.merge import merge
 
 A = TypeVar("A")
 B = TypeVar("B")

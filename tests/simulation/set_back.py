@@ -28,7 +28,6 @@ from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import ProducerSession
 from l0gc.streamlog.level_one.expire import expire
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.set_back import accept_set_back
@@ -42,6 +41,7 @@ from tests.simulation.run import MAX_STEPS, Outcome, come_to_rest, found, to_the
 from tests.simulation.sinks import sink
 from tests.simulation.weather import DAY_MS, HOUR_MS, NOTHING, Faults, Weather
 from tests.simulation.world import LATEST_MS, Process, World
+from tests.support.merge import merge
 
 Command = Callable[[World, Process, Cluster], object]
 REFUSED = "commands refused because a journal was set back"

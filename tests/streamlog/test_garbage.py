@@ -22,10 +22,10 @@ from l0gc.streamlog.garbage_look import JournalPart, look_at
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal import state as journal_state
 from l0gc.streamlog.level_one.index import index_key
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.merge import merge
 from tests.support.reconcile import begin, lifted, named, put, reconcile
 
 UUID = "01234567-89ab-4cde-8f01-23456789abcd"

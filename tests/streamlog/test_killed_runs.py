@@ -15,12 +15,12 @@ from l0gc.storage.parallel import Inline
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import Record, read_topic
 from tests.streamlog.test_garbage import NOW, World
 from tests.support.deep import deep_findings
 from tests.support.memory_store import Call, memory_cluster
+from tests.support.merge import merge
 from tests.support.reconcile import named
 
 Work = Callable[[Cluster], object]

@@ -16,12 +16,12 @@ from l0gc.streamlog.journal.rows import L1_OBJECT, name_text, pack
 from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index as level_one_index_module
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.rewrite import rewrite
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with
 from tests.support.memory_store import memory_cluster
+from tests.support.merge import merge
 
 RECORDS = [(p, o) for p in range(2) for o in range(60)]
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.merge import DEFAULT_RULE, plan_merge, run_merge
+from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, read_l1
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.reconcile import files, partition_of, put, reconcile
@@ -29,6 +33,19 @@ def store_of(cluster: Cluster) -> MemoryStore:
 def another(cluster: Cluster, seed: int = 1) -> Cluster:
     """Another process of the same cluster."""
     return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
+
+
+def merge(
+    cluster: Cluster,
+    topic: str | None = None,
+    rule: MergeRule = DEFAULT_RULE,
+    *,
+    dry_run: bool = False,
+    workers: Workers[Cluster] | None = None,
+) -> MergeResult:
+    """A whole run, by default in this process."""
+    plan = plan_merge(cluster, topic, rule)
+    return plan.total if dry_run else run_merge(cluster, plan, workers or LocalWorkers(cluster))
 
 
 def fill(cluster: Cluster, times: int, first: int = 0, topic: str = "events", partitions: int = PARTITIONS) -> None:

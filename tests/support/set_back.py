@@ -24,12 +24,12 @@ from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.job import open_upload
 from l0gc.streamlog.level_one.expire import expire
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.topics import alter_defaults, alter_topic, close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.pipeline import Pipeline
 from l0gc.watermark.publication import decode_published, encode_published
 from tests.support.ingest import stored_values
 from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.merge import merge
 from tests.support.reconcile import reconcile
 
 TOPIC = "events"

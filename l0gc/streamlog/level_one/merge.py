@@ -14,14 +14,15 @@ committed before the next one, so that a long run never falls below the L1 fence
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from l0gc.errors import CorruptObjectError
+from l0gc.formatting import count
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.workers import LocalWorkers, Workers
+from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -72,35 +73,6 @@ class MergePlan:
     total: MergeResult = field(default_factory=MergeResult)
 
 
-def in_process(cluster: Cluster) -> LocalWorkers[Cluster]:
-    """Threads of this process."""
-    return LocalWorkers(cluster, LOCAL_SLOTS)
-
-
-def merge(
-    cluster: Cluster,
-    topic: str | None = None,
-    rule: MergeRule = DEFAULT_RULE,
-    *,
-    dry_run: bool = False,
-    workers: Workers[Cluster] | None = None,
-) -> MergeResult:
-    """Merge L1 objects once over, of one topic or of all.
-
-    Args:
-        dry_run: only report what can be merged.
-        workers: see `in_process`, which is the default.
-
-    Raises:
-        TopicNotFoundError: there is no such topic.
-        StoreError: the store does not answer, or does not let us. What was merged before stays merged.
-        EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
-    """
-    workers = workers or in_process(cluster)
-    plan = plan_merge(cluster, topic, rule, workers)
-    return plan.total if dry_run else run_merge(cluster, plan, workers)
-
-
 def merge_due(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> bool:
     """Whether there is anything to merge, or a journal that cannot be read. Raises `TopicNotFoundError`.
 
@@ -126,13 +98,19 @@ def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) 
     return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
 
 
-def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Workers[Cluster]) -> MergePlan:
-    """What there is to merge now; see `merge`."""
+def plan_merge(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> MergePlan:
+    """What there is to merge now, of one topic or of all.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        StoreError: the store does not answer, or does not let us.
+        EpochRegressionError: what is published is above the cluster epoch (hazard 10).
+    """
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
     shares = [s for s in shares if judged([s.window], unread)]
-    found = workers.map(_plan_share, shares)
+    found = cluster.parallel.map(functools.partial(_plan_share, cluster), shares)
     plan = MergePlan(list(zip(shares, found, strict=True)))
     plan.total.errors += unread.values()
     for result in found:
@@ -141,26 +119,19 @@ def plan_merge(cluster: Cluster, topic: str | None, rule: MergeRule, workers: Wo
     return plan
 
 
-def run_merge(
-    cluster: Cluster,
-    plan: MergePlan,
-    workers: Workers[Cluster],
-    progress: Callable[[MergeResult], None] = lambda result: None,
-) -> MergeResult:
+def run_merge(cluster: Cluster, plan: MergePlan, workers: Workers[Cluster]) -> MergeResult:
     """Merge what was planned, and is still there.
 
-    Args:
-        progress: called with what is done whenever some workers have ended.
-
     Raises:
-        StoreError: see `merge`.
+        StoreError: the store does not answer, or does not let us. What was merged before stays merged.
     """
     began = cluster.runtime.clock.monotonic()
-    result = MergeResult(errors=list(plan.total.errors))
-    slots = workers.slots
+    result = MergeResult(errors=list(plan.total.errors), engine=workers.engine)
+    slots = min(workers.slots, LOCAL_SLOTS) if workers.engine == LOCAL else workers.slots
     shares = [share for whole, planned in plan.journals for share in _cut(whole, planned, slots)]
     for at in range(0, len(shares), slots):
-        progress(result)
+        text = f"{count(result.objects_before, 'L1 object')} merged into {result.objects_after:,}"
+        workers.say(text, done=result.bytes_read, total=plan.total.bytes_read, objects=result.objects_before)
         for done in workers.map(_merge_share, shares[at : at + slots]):
             result.add(done)
     result.errors = list(dict.fromkeys(result.errors))  # what is damaged was found when it was planned, too

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartialFailureError, ProtocolError
+from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
+from l0gc.storage.workers import LOCAL
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, Merged, MergedTopic
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -30,12 +32,13 @@ from l0gc.streamlog.level_one.rewrite import Rewritten
 
 DAMAGE: Final = (CorruptObjectError, ObjectNotFoundError)
 """What is wrong with one partition, or one journal, while the rest goes on."""
+_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
 _NAMED: Final = 3
 """So many errors are in the sentence that says what went wrong; the result has them all."""
 
 
 @dataclass(slots=True)
-class MergeResult:
+class MergeResult(Outcome):
     """What a run did, or with `dry_run` would do.
 
     Attributes:
@@ -48,6 +51,7 @@ class MergeResult:
         lost: merges that were given up because another run had changed the partition's objects; what they wrote is left
             to vacuum.
         errors: what could not be merged, and why.
+        engine: LOCAL or SPARK.
     """
 
     objects_before: int = 0
@@ -58,7 +62,13 @@ class MergeResult:
     partitions: int = 0
     lost: int = 0
     errors: list[str] = field(default_factory=list)
+    engine: str = LOCAL
+    dry_run: bool = False
     seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        fields = Outcome.to_json(self)
+        return {"merged": {name: fields.pop(name) for name in _MERGED}, **fields}
 
     @property
     def problem(self) -> PartialFailureError | None:

@@ -17,13 +17,13 @@ from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClos
 from l0gc.spark.source.split import Slice
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one import commit, index
-from l0gc.streamlog.level_one.merge import in_process, merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import another_process, l0_objects, store_of, topic_in_memory
 from tests.support.memory_store import Call
+from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile
 from tests.support.spark_source import batch_reader, on, read, rows_of, table
 
@@ -99,7 +99,7 @@ def test_what_is_uploaded_after_the_plan_is_not_read_and_what_was_planned_is() -
 def collect(cluster: Cluster) -> None:
     """Another process reconciles and merges all there is, and everything that no journal names is deleted."""
     reconcile(cluster)
-    merge(cluster, None, MergeRule(fan_in=2), workers=in_process(cluster))
+    merge(cluster, None, MergeRule(fan_in=2))
     l1 = {k for k in store_of(cluster).objects if k.startswith("level_one/data/")}
     store_of(cluster).delete([*l0_objects(cluster), *(l1 - named(cluster, "events"))])
 

@@ -19,11 +19,11 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index, write
 from l0gc.streamlog.level_one import merge as merges
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule, merges_of
 from l0gc.streamlog.level_one.write import L1Writer
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.merge import merge
 from tests.support.reconcile import Begun, begin, put, reconcile
 
 OBJECTS = 100

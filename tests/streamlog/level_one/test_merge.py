@@ -18,7 +18,7 @@ from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import commit, index, rewrite, write
 from l0gc.streamlog.level_one import merge as runs
 from l0gc.streamlog.level_one.index import index_key, l1_key
-from l0gc.streamlog.level_one.merge import merge, merge_due
+from l0gc.streamlog.level_one.merge import merge_due
 from l0gc.streamlog.level_one.merge_commit import MergeResult
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
@@ -34,6 +34,7 @@ from tests.support.merge import (
     counts,
     dropped,
     fill,
+    merge,
     name_of,
     store_of,
     stored,

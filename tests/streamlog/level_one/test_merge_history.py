@@ -10,10 +10,10 @@ import pytest
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import name_text
-from l0gc.streamlog.level_one.merge import merge, merge_due
+from l0gc.streamlog.level_one.merge import merge_due
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import memory_cluster
-from tests.support.merge import counts, name_of, store_of
+from tests.support.merge import counts, merge, name_of, store_of
 from tests.support.reconcile import put, reconcile
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow]

@@ -18,9 +18,9 @@ from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.merge import merge
 from l0gc.streamlog.level_one.merge_commit import MergeResult
 from l0gc.streamlog.level_one.read import ROWS
+from tests.support.merge import merge
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
 
 if TYPE_CHECKING:
