@@ -1,4 +1,4 @@
-"""What driver and executors exchange: where the bucket is, who does what, the shape of rows, and what went wrong.
+"""What driver and executors exchange: where the bucket is, and what went wrong.
 
 The bucket is named in data source options, which hold no secret.
 Each executor resolves credentials as boto3 does: from its environment, where the driver may have put its own (see
@@ -11,18 +11,14 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from l0gc import errors
 from l0gc.decoding import json_decoder
@@ -30,16 +26,9 @@ from l0gc.spark.credentials import are_sent
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Part = TypeVar("Part")
-Row = TypeVar("Row")
-
 JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
 """What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
 _OPTION: Final = "store"
-_ROWS: Final = 10_000
 _CONFIG: Final = json_decoder(StoreConfig)
 _FULL: Final = os.strerror(errno.ENOSPC)
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
@@ -59,55 +48,6 @@ def store_from_options(options: Mapping[str, str]) -> S3Store:
 def store_at(config: StoreConfig) -> S3Store:
     """The same, where the configuration itself was sent."""
     return S3Store(replace(config, profile=None) if are_sent() else config)
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of a data source with `schema`, nullability included."""
-    import pyarrow as pa
-
-    types: dict[type[DataType], pa.DataType] = {
-        BinaryType: pa.binary(),
-        IntegerType: pa.int32(),
-        LongType: pa.int64(),
-        StringType: pa.string(),
-    }
-    return pa.schema([pa.field(f.name, types[type(f.dataType)], f.nullable) for f in schema.fields])
-
-
-def spread(
-    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType
-) -> DataFrame:
-    """What `read` gives for each part, each in its own task."""
-
-    def task(incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in incoming:
-            for number in batch.column(0).to_pylist():
-                yield from read(parts[number])
-
-    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, schema)
-
-
-def batches(rows: Iterator[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow, some thousands at a time."""
-    import pyarrow as pa
-
-    from l0gc import columns
-
-    target = arrow_schema(schema)
-    while chunk := list(islice(rows, _ROWS)):
-        arrays = []
-        for f, values in zip(target, zip(*chunk, strict=True), strict=True):
-            text = pa.types.is_string(f.type)
-            arrays.append(columns.strings(values) if text else columns.integers(values).cast(f.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-def collected(rdd: RDD[Row]) -> list[Row]:
-    """What the tasks gave, all of it; of a task that failed, see `cause_of`."""
-    try:
-        return rdd.collect()
-    except JOB_ERRORS as e:
-        raise cause_of(e) from e
 
 
 def cause_of(error: BaseException) -> errors.L0gcError:
