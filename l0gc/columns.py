@@ -35,11 +35,6 @@ def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Arra
     return pa.Array.from_buffers(kind or pa.int64(), times, [None, pa.py_buffer(np.full(times, value, np.int64))])
 
 
-def counting(first: int, times: int) -> pa.Array:
-    """`first`, `first + 1` and so on."""
-    return numbers(np.arange(first, first + times, dtype=np.int64))
-
-
 def binary(values: Sequence[bytes | None]) -> pa.Array:
     """A column of byte strings, below 2 GiB in all."""
     return _variable(pa.binary(), values)

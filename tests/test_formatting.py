@@ -5,7 +5,7 @@ from __future__ import annotations
 from l0gc.formatting import count, dollars, dollars_month, size, span
 
 
-def test_figures_for_people() -> None:
+def test_numbers_are_formatted_in_their_largest_unit() -> None:
     assert [size(n) for n in (0, 1023, 1024, 5 << 30, 3000 << 40)] == [
         "0 B", "1023 B", "1.0 KiB", "5.0 GiB", "3,000.0 TiB",
     ]  # fmt: skip

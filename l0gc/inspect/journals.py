@@ -12,10 +12,10 @@ from functools import cached_property
 
 from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.summary import JournalTask, TopicRun, summary_of, tasks_of, unreadable
+from l0gc.streamlog.journal.summary import JournalTask, summary_of, tasks_of, unreadable
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.journal.window import EpochWindow
 from l0gc.watermark.compute import Watermark, compute
@@ -65,8 +65,8 @@ class Journals:
         reading = self.readings[topic.journal_of(partition)]
         if reading.state is None:
             raise CorruptObjectError(reading.error)
-        run = TopicRun(topic.name, topic.revision, partition, 1)
-        return summary_of(reading.journal, [run], reading.state, -1).lowest[0]
+        run = JournalRun(reading.journal, partition, 1)
+        return summary_of(reading.journal, [(topic, run)], reading.state, -1).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
         """The extent that keeps a partition where it is, in the object that the holder names."""

@@ -12,7 +12,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.journal.summary import TopicRun, summary_of
+from l0gc.streamlog.journal.summary import summary_of
 
 
 class JournalTotals(NamedTuple):
@@ -32,12 +32,12 @@ def journal_totals(cluster: Cluster) -> JournalTotals:
     epochs: list[int] = [state.epoch]
     landed: list[tuple[int, int]] = []
     for journal in state.journals_in_use():
-        runs = [TopicRun(t.name, t.revision, r.first, r.count) for t, r in state.topics_of(journal)]
+        runs = state.topics_of(journal)
         handle = cluster.journal(journal)
         with handle.replica.lock:
             known = handle.state
             summary = summary_of(journal, runs, known, handle.replica.offset)
-            landed += [(r.revision, known.totals(r.revision).records) for r in runs]
+            landed += [(t.revision, known.totals(t.revision).records) for t, _ in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
     return JournalTotals(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))

@@ -1,7 +1,7 @@
 """What a topic's partitions in one journal hold as of now: their offsets, their L1 objects, and where a time begins.
 
-A view does not change: it is of the journal as it was when the view was made. An object that it names may
-be replaced meanwhile, which `ObjectNotFoundError` shows: the caller makes another view.
+A view does not change: it shows the journal as it was when the view was made. An object that it names may have been replaced
+since then, and then is not found: the caller makes another view.
 """
 
 from __future__ import annotations

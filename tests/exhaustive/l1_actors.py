@@ -226,7 +226,7 @@ class Reader(Actor):
 def _batch(base: int, rows: int) -> pa.RecordBatch:
     nothing = columns.binary([b""] * rows)
     arrays = [
-        columns.counting(base, rows),
+        columns.numbers(np.arange(base, base + rows)),
         columns.repeated(0, rows, L1_SCHEMA.field("timestamp").type),
         nothing,
         nothing,

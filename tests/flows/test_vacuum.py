@@ -21,6 +21,7 @@ from tests.flows.test_sweep import end
 from tests.support.cli import ended_here, l0gc, start
 from tests.support.merge import merge
 from tests.support.proxy import Proxy
+from tests.support.reconcile import spill_early
 
 pytestmark = pytest.mark.weed
 
@@ -92,9 +93,7 @@ def test_the_run_deletes_what_the_dry_run_says_and_the_topic_is_whole(planted: S
 
 def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty days later, by a proxy that moves the store's clock; with an index object that another one has replaced."""
-    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 1)
-    monkeypatch.setattr("l0gc.streamlog.level_one.index.STATE_ROWS", 1)
-    monkeypatch.setattr("l0gc.streamlog.level_one.index.KEPT_ROWS", 1)
+    spill_early(monkeypatch, 1, 1)
     lift(planted, 2)
     for _ in range(3):
         Cluster(planted).controller.advance()

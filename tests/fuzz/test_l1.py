@@ -44,7 +44,7 @@ def l1_file(first: int = 0) -> bytes:
     """An L1 object with the records of `chunk`, as a reconciler writes it."""
     c = chunk(first)
     arrays = {
-        "offset": columns.counting(first, RECORDS),
+        "offset": columns.numbers(np.arange(first, first + RECORDS)),
         "timestamp": columns.repeated(1_700_000_000_000 + first, RECORDS, L1_SCHEMA.field("timestamp").type),
         "key": columns.binary(c.keys),
         "value": columns.binary(c.values),

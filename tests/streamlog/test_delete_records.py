@@ -12,14 +12,12 @@ from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.journal.entries import Merged, MergedTopic
 from l0gc.streamlog.journal.rows import name_bytes, pack
-from l0gc.streamlog.level_one import commit as commits
-from l0gc.streamlog.level_one import index as level_one_index
 from l0gc.streamlog.level_one.expire import NewStart
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.journal import l1_rows
 from tests.support.memory_store import memory_cluster
-from tests.support.reconcile import files, put, reconcile
+from tests.support.reconcile import files, put, reconcile, spill_early
 from tests.support.verify import put_l1
 
 
@@ -40,7 +38,9 @@ def test_in_the_middle_of_an_l1_object_the_start_moves_and_the_object_stays() ->
     [(19, 11, 19, [20]), (20, 10, 19, [20]), (25, 5, 19, [20]), (30, 0, 29, []), (HIGH_WATERMARK, 0, 29, [])],
     ids=["below the LRO", "at the LRO", "in the unreconciled part", "at the end", "the high watermark"],
 )
-def test_around_what_is_reconciled(before: int, left: int, reconciled: int, extents: list[int]) -> None:
+def test_a_start_above_the_reconciled_records_drops_the_extents_below_it(
+    before: int, left: int, reconciled: int, extents: list[int]
+) -> None:
     cluster, topic = cluster_with(2, spare=1, partitions=1)
     delete_records(cluster, "events", before_offset=before)
     state = cluster.journal(0).state
@@ -115,9 +115,7 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
 
 
 def test_a_merge_between_the_reading_and_the_entry_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(level_one_index, "STATE_ROWS", 3)
-    monkeypatch.setattr(commits, "STATE_ROWS", 3)
-    monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)
+    spill_early(monkeypatch, 3, 1)
     cluster, topic = cluster_with(4, partitions=1)
     other = memory_cluster(cluster.store, seed=5, bootstrap=False)  # type: ignore[arg-type]
     handle = cluster.journal(0)

@@ -12,7 +12,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.summary import JournalTask, TopicRun, read_journal
+from l0gc.streamlog.journal.summary import JournalTask, read_journal
 from l0gc.watermark.pipeline import Pipeline, WatermarkResult
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED
@@ -340,7 +340,7 @@ def test_a_summary_does_not_grow_with_the_partitions() -> None:
     topic, _ = cluster.controller.create_topic("t", 100_000)
     land(cluster, topic, dict.fromkeys(range(0, 100000, 7), 1))
     slide(cluster, topic)
-    task = JournalTask(topic.journals[0], [TopicRun("t", topic.revision, 0, 100_000)], -1)
+    task = JournalTask(topic.journals[0], [(topic, topic.runs()[0])], -1)
     reading = read_journal(cluster.store, msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=JournalTask))
     assert sum(reading.summary.gc_epochs.values()) == 100_000
     assert len(reading.summary.lowest) == HELD_BACK_SHOWN

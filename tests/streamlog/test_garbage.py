@@ -7,7 +7,6 @@ from unittest import mock
 
 import pytest
 
-import l0gc.streamlog.level_one.index
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum, VacuumResult
@@ -26,7 +25,7 @@ from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.merge import merge
-from tests.support.reconcile import begin, lifted, named, put, reconcile
+from tests.support.reconcile import begin, lifted, named, put, reconcile, spill_early
 
 UUID = "01234567-89ab-4cde-8f01-23456789abcd"
 NOW = Removal(l1_grace_ms=0, orphan_age_ms=0)
@@ -246,9 +245,7 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
 
 
 def test_what_index_objects_list_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
-    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    spill_early(monkeypatch, 3, 1)
     w = World(1)
     w.lift(9)
     w.tick(2)
@@ -260,9 +257,7 @@ def test_what_index_objects_list_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_index_object_that_cannot_be_read_keeps_what_it_may_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
-    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    spill_early(monkeypatch, 3, 1)
     w = World(1)
     w.lift(6)
     w.tick(2)
@@ -330,9 +325,7 @@ def test_a_run_killed_before_its_journal_knew_is_done_again(monkeypatch: pytest.
 
 
 def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
-    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    spill_early(monkeypatch, 3, 1)
     w = World(2, journals=2)
     w.lift(6)
     w.upload()
@@ -358,9 +351,7 @@ def test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothi
     way_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hazard 40: the search for orphans and the forgetting of other topics in its journal go on."""
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "STATE_ROWS", 3)
-    monkeypatch.setattr(l0gc.streamlog.level_one.index, "KEPT_ROWS", 1)
-    monkeypatch.setattr("l0gc.streamlog.level_one.commit.STATE_ROWS", 3)
+    spill_early(monkeypatch, 3, 1)
     w = World(2)
     topics.create_topic(w.cluster, "other", 16, 16)
     w.lift(6)

@@ -33,7 +33,7 @@ MOST_MIB = 24
         ),
     ],
 )
-def test_a_scan_for_orphans(partitions: int, elsewhere: bool) -> None:
+def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, elsewhere: bool) -> None:
     cluster, store = a_cluster(partitions)
     options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=elsewhere)
     spark = SparkOrphans(cluster, LocalWorkers(cluster, slots=8)) if elsewhere else None

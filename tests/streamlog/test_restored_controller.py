@@ -35,7 +35,7 @@ def nobody_gets_anything(place: Place) -> None:
         assert place.objects() == before, name
 
 
-def test_noticed_and_recovered_as_documented(place: Place) -> None:
+def test_a_restored_controller_log_is_noticed_and_recovered_as_documented(place: Place) -> None:
     """The newer log is lost for good: `epoch advance --above E --close-unknown-topics`."""
     place.upload("second")
     create_topic(place.process(), "young", 2, 2)
@@ -70,7 +70,7 @@ def test_a_topic_that_was_deleted_since_is_deleted_again_though_m_has_passed_its
     place.loop()
 
 
-def test_unnoticed(place: Place) -> None:
+def test_a_restored_controller_log_that_nobody_notices_loses_no_record(place: Place) -> None:
     """Nothing was published since the backup, so only the runs of producers and the windows of journals show it."""
     place.upload("second")
     place.restore(CONTROLLER_LOG, place.copy)
@@ -91,7 +91,7 @@ def test_unnoticed_by_a_producer_that_is_new(place: Place) -> None:
     place.check_all_is_well()
 
 
-def test_m_above_the_epoch(place: Place) -> None:
+def test_an_m_above_the_epoch_stops_everything_until_the_newest_log_is_back(place: Place) -> None:
     """Nobody gets anything until the newest log is back, and then all goes on as before."""
     place.upload("second")
     place.loop()

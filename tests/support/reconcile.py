@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from l0gc.keys import PartitionId
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
@@ -12,6 +14,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import placeholder
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import L1File, l1_file
+from l0gc.streamlog.level_one import commit, index
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
@@ -37,6 +40,13 @@ def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | Non
     key = layout.format(layout.shard_of(name), at, name)
     cluster.store.put(key, packed.body)
     return {journal: placeholder(topic, key, at, part) for journal, part in zip(groups, packed.parts, strict=True)}
+
+
+def spill_early(monkeypatch: pytest.MonkeyPatch, state_rows: int, kept_rows: int) -> None:
+    """Partitions keep so few rows of L1 in the state before older ones go into index objects."""
+    for module in (commit, index):
+        monkeypatch.setattr(module, "STATE_ROWS", state_rows)
+    monkeypatch.setattr(index, "KEPT_ROWS", kept_rows)
 
 
 def put(cluster: Cluster, topic: str, *objects: Records) -> list[str]:

@@ -88,7 +88,7 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
     """Write an L1 object with the records that its name says; returns its size."""
     n = file.last_offset - file.base_offset + 1
     arrays = [
-        columns.counting(file.base_offset, n),
+        columns.numbers(np.arange(file.base_offset, file.base_offset + n)),
         columns.repeated(0, n, L1_SCHEMA.field("timestamp").type),
         pa.nulls(n, pa.binary()),
         columns.binary([b"record-%05d" % i for i in range(file.base_offset, file.last_offset + 1)]),

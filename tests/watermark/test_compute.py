@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
+from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import TopicRun, summary_of
@@ -100,7 +101,8 @@ class ATopic:
     runs: dict[int, tuple[int, int]]
 
     def run(self, journal: int) -> TopicRun:
-        return TopicRun(self.name, self.revision, *self.runs[journal])
+        run = JournalRun(journal, *self.runs[journal])
+        return Topic(self.name, self.revision, run.first + run.count, (journal,), ""), run
 
 
 @dataclass

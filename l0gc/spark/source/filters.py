@@ -71,32 +71,30 @@ class PushedFilters:
         return True
 
     def _take_partition(self, f: Filter) -> bool:
-        values = _values(f, int)
+        values, span = _values(f, int), _span(f, _whole)
         if values is not None:
             self.partitions = values if self.partitions is None else self.partitions & values
-            return True
-        span = _span(f, lambda value: (value, value) if type(value) is int else None)
-        if span is None:
-            return False
-        self.partition_span = _both(self.partition_span, span)
-        return True
+        elif span is not None:
+            self.partition_span = _both(self.partition_span, span)
+        return values is not None or span is not None
 
     def _take_offset(self, f: Filter) -> bool:
         values = _values(f, int)
-        if values is not None:
-            self.offsets = _both(self.offsets, (min(values), max(values)))
-            return len(values) == 1
-        span = _span(f, lambda value: (value, value) if type(value) is int else None)
+        span = _span(f, _whole) if values is None else (min(values), max(values))
         if span is None:
             return False
         self.offsets = _both(self.offsets, span)
-        return True
+        return values is None or len(values) == 1
 
     def _take_timestamp(self, f: Filter) -> bool:
         span = _span(f, _milliseconds)
         if span is not None:
             self.times = Times(*_both((self.times.first, self.times.last), span))
         return False  # by row groups only
+
+
+def _whole(value: Any) -> tuple[int, int] | None:
+    return (value, value) if type(value) is int else None
 
 
 def _milliseconds(value: Any) -> tuple[int, int] | None:

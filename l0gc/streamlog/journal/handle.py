@@ -392,7 +392,7 @@ class JournalHandle(L1Handle):
 
 
 def told(error: L0gcError, topic: str, revision: int, what: str) -> L0gcError:
-    """Why objects did not land; a deletion of the topic is told with its name, and `what` was being done."""
+    """Why objects did not land; a deletion of the topic names it, and says that `what` was being done."""
     if not isinstance(error, PartitionClosedError):
         return error
     return PartitionClosedError(f"topic {topic!r} (revision {revision}) was deleted while {what} into it")

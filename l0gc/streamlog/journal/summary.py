@@ -24,7 +24,7 @@ from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Inline, Threads
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.state import JournalState, PartitionLow
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, UnitSummary
@@ -32,14 +32,8 @@ from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILE
 READERS: Final = 8
 """Of a journal's entries, so many are best read at once."""
 
-
-class TopicRun(msgspec.Struct, frozen=True, array_like=True):
-    """The partitions of a topic that lie in one journal: `count` of them, from `first` on."""
-
-    topic: str
-    revision: int
-    first: int
-    count: int
+TopicRun = tuple[Topic, JournalRun]
+"""A topic, and those of its partitions that lie in one journal."""
 
 
 class JournalTask(msgspec.Struct, frozen=True, array_like=True):
@@ -62,9 +56,9 @@ def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
     runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
     for topic in state.topics.values():
         for run in topic.runs():
-            runs[run.journal].append(TopicRun(topic.name, topic.revision, run.first, run.count))
+            runs[run.journal].append((topic, run))
     return [
-        JournalTask(j, some, max(floor, min((prev(r.revision) for r in some), default=NO_WATERMARK)))
+        JournalTask(j, some, max(floor, min((prev(topic.revision) for topic, _ in some), default=NO_WATERMARK)))
         for j, some in runs.items()
     ]
 
@@ -98,12 +92,12 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offs
     """
     at: Counter[int] = Counter()
     low: list[Holder] = []
-    for run in (run for run in runs if not state.closed(run.revision)):
-        bounds = state.bounds(run.revision, run.first, run.count)
+    for topic, run in ((topic, run) for topic, run in runs if not state.closed(topic.revision)):
+        bounds = state.bounds(topic.revision, run.first, run.count)
         epochs, counts = np.unique(bounds, return_counts=True)
         at.update({prev(int(e)): int(n) for e, n in zip(epochs, counts, strict=True)})
-        lowest = state.lowest(run.revision, run.first, run.count, HELD_BACK_SHOWN)
-        low += [_holder(run.topic, state, p) for p in lowest]
+        lowest = state.lowest(topic.revision, run.first, run.count, HELD_BACK_SHOWN)
+        low += [_holder(topic.name, state, p) for p in lowest]
     low.sort(key=lambda h: (h.gc_epoch, h.topic, h.partition))
     revision = state.highest_revision
     highest = max(state.max_applied_epoch, revision)
@@ -119,10 +113,10 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offs
 
 def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
     """What is known of a journal that cannot be read: where it holds M, and by which topic's partitions at the latest."""
-    oldest = min(task.runs, key=lambda r: (r.revision, r.topic), default=None)
+    oldest = min(task.runs, key=lambda r: (r[0].revision, r[0].name), default=None)
     reason = f"journal {task.journal} cannot be read: {error}; restore that object from a version or a backup"
-    topic, partition = (oldest.topic, oldest.first) if oldest is not None else ("", -1)
-    partitions = sum(r.count for r in task.runs)
+    topic, partition = (oldest[0].name, oldest[1].first) if oldest is not None else ("", -1)
+    partitions = sum(run.count for _, run in task.runs)
     return UnitSummary(
         unit=f"journal {task.journal}",
         gc_epochs={task.floor: partitions} if partitions else {},

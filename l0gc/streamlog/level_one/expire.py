@@ -310,14 +310,7 @@ class _JournalRun:
         def one(row: Rows) -> tuple[IndexChange, Rows] | None:
             p, index = topic.id(int(row["partition"])), np.array([row])
             begin = int(starts[np.searchsorted(partitions, row["partition"])])
-
-            def read() -> tuple[IndexChange, Rows]:
-                if dry_run:
-                    listed = read_index(store, p, index)
-                    return IndexChange(), listed[listed["last"] < begin]
-                return cut_index(store, p, index, begin, epoch, runtime)
-
-            return self._attempt(p, read)
+            return self._attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=dry_run))
 
         done = [found for found in self._cluster.parallel.map(one, list(rows)) if found is not None]
         return joined([c for c, _ in done]), np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])

@@ -215,13 +215,14 @@ def replace_in_index(
 
 
 def cut_index(
-    store: ObjectStore, p: PartitionId, index: Rows, start: int, epoch: int, runtime: Runtime
+    store: ObjectStore, p: PartitionId, index: Rows, start: int, epoch: int, runtime: Runtime, *, dry_run: bool = False
 ) -> tuple[IndexChange, Rows]:
     """Take what lies wholly below `start` out of the index object that the start cuts, if there is anything.
 
     Args:
         index: the partition's index objects, as rows of `INDEX_ROW`.
         epoch: that of the run.
+        dry_run: write nothing.
 
     Returns:
         The change, and the rows of `L1_ROW` that are no longer listed.
@@ -232,6 +233,6 @@ def cut_index(
     cut = index[(index["base"] < start) & (index["last"] >= start)]
     rows = read_index(store, p, cut)
     below = rows["last"] < start
-    if not below.any():
-        return IndexChange(), NO_L1_ROWS
+    if dry_run or not below.any():
+        return IndexChange(), rows[below]
     return IndexChange(write_index(store, p, rows[~below], epoch, runtime), cut), rows[below]

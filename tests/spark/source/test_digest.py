@@ -66,7 +66,7 @@ def test_any_other_row_makes_another_digest(other: list[Row]) -> None:
     assert of(other) != of([(b"ab", b"k", -1), (b"cd", None, 2)])
 
 
-def test_the_topic_counts() -> None:
+def test_the_digest_covers_the_topic() -> None:
     assert of([(b"a", None, -1)], "events") != of([(b"a", None, -1)], "event")
 
 

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.spark.source.split import Slice
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.level_one import commit, index
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from l0gc.streamlog.reader import read_topic
@@ -24,7 +23,7 @@ from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import another_process, l0_objects, store_of, topic_in_memory
 from tests.support.memory_store import Call
 from tests.support.merge import merge
-from tests.support.reconcile import named, put, reconcile
+from tests.support.reconcile import named, put, reconcile, spill_early
 from tests.support.spark_source import batch_reader, on, read, rows_of, table
 
 
@@ -166,9 +165,7 @@ def test_an_l1_object_with_other_offsets_than_the_journal_says_is_not_believed()
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_l1_objects_that_only_index_objects_list_are_read_too(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "STATE_ROWS", 4)
-    monkeypatch.setattr(index, "KEPT_ROWS", 2)
-    monkeypatch.setattr(commit, "STATE_ROWS", 4)
+    spill_early(monkeypatch, 4, 2)
     cluster = topic_in_memory(2)
     for n in range(12):
         put(cluster, "events", {p: values(p, 3 * n, 3 * n + 3) for p in range(2)})

@@ -187,7 +187,7 @@ def test_a_topic_that_went_back_to_before_a_checkpoint_is_reported() -> None:
         assert lenient.latestOffset(stored(start), ReadAllAvailable()) == start
 
 
-def test_several_topics_go_on_together() -> None:
+def test_a_stream_of_several_topics_reads_all_of_them() -> None:
     cluster = topic_in_memory(3, 2)
     cluster.controller.create_topic("other", 2)
     with on(cluster):

@@ -70,7 +70,7 @@ def test_runs_are_consecutive_complete_and_even(partitions: int, journals: int, 
     assert topic.run_in(99) is None
 
 
-def test_ten_partitions_in_four_journals() -> None:
+def test_ten_partitions_are_split_over_four_journals_as_evenly_as_can_be() -> None:
     topic = state_of(FOUNDED, created("s"), created("t", 10, 4)).topic("t")
     assert topic.runs() == [JournalRun(1, 0, 2), JournalRun(2, 2, 3), JournalRun(3, 5, 2), JournalRun(0, 7, 3)]
 

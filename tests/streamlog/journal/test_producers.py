@@ -142,7 +142,7 @@ def test_a_run_may_skip_epochs_in_which_nothing_landed_here() -> None:
     assert producers[1].epoch == 7
 
 
-def test_producers_do_not_meet() -> None:
+def test_a_producer_does_not_change_the_sequences_of_another() -> None:
     producers = landed(3)
     land(producers, batch(0, producer_id=2, epoch=9))
     assert admit(producers, batch(3)) is None

@@ -23,7 +23,7 @@ from l0gc.streamlog.level_one.commit import Commit, Committed
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
-from tests.support.reconcile import Begun, begin, files, lifted, named, put, reconcile, unreconciled
+from tests.support.reconcile import Begun, begin, files, lifted, named, put, reconcile, spill_early, unreconciled
 
 JOURNAL = "l0gc/journal/0000/"
 
@@ -268,9 +268,7 @@ def test_a_commit_that_is_done_again_finds_its_own_objects_and_counts_them() -> 
 def test_also_where_they_have_gone_into_an_index_object_meanwhile(
     monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    monkeypatch.setattr(commits, "STATE_ROWS", 2)
-    monkeypatch.setattr(index, "STATE_ROWS", 2)
-    monkeypatch.setattr(index, "KEPT_ROWS", 1)
+    spill_early(monkeypatch, 2, 1)
     a, b = two_processes()
     begun = begin(a)
     begun.commit()
@@ -340,9 +338,7 @@ def test_a_commit_of_unknown_outcome_removes_nothing_and_the_other_journals_go_o
 
 
 def test_an_index_object_is_durable_before_the_entry_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "STATE_ROWS", 3)
-    monkeypatch.setattr(index, "STATE_ROWS", 3)
-    monkeypatch.setattr(index, "KEPT_ROWS", 1)
+    spill_early(monkeypatch, 3, 1)
     a, _ = two_processes()
     order: list[str] = []
 
@@ -378,9 +374,7 @@ def test_an_index_object_of_a_refused_partition_goes_with_it(monkeypatch: pytest
     reconcile(a)
     put(a, "events", records(4, "s"))
     begun = begin(a)
-    monkeypatch.setattr(commits, "STATE_ROWS", 1)
-    monkeypatch.setattr(index, "STATE_ROWS", 1)
-    monkeypatch.setattr(index, "KEPT_ROWS", 1)
+    spill_early(monkeypatch, 1, 1)
 
     class Overtaken(Commit):
         def _spilled(self, revision, rows):  # type: ignore[no-untyped-def]

@@ -21,7 +21,6 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index as level_one_index
 from l0gc.streamlog.level_one.expire import NewStart, expire, starts_by_retention
 from l0gc.streamlog.reader import read_topic
@@ -29,7 +28,7 @@ from tests.support.expire import cluster_with, log_starts, values
 from tests.support.ingest import upload, write
 from tests.support.journal import l1_row, l1_rows
 from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
-from tests.support.reconcile import files, put, reconcile
+from tests.support.reconcile import files, put, reconcile, spill_early
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 NOW = 1_000_000
@@ -80,7 +79,9 @@ KAFKA: list[tuple[str, list[tuple[int, int]], int, int, int]] = [
 
 
 @pytest.mark.parametrize(("objects", "ms", "size", "deleted"), [c[1:] for c in KAFKA], ids=[c[0] for c in KAFKA])
-def test_what_kafka_would_delete_leaves(objects: list[tuple[int, int]], ms: int, size: int, deleted: int) -> None:
+def test_retention_deletes_what_kafka_would_delete(
+    objects: list[tuple[int, int]], ms: int, size: int, deleted: int
+) -> None:
     assert starts(topic_state((0, objects)), ms, size) == ({0: 10 * deleted} if deleted else {})
     # Beside others, each partition is judged by itself.
     many = topic_state((0, [(1000, 0)]), (3, objects), (4, objects), (9, [(1, 0)]))
@@ -189,9 +190,7 @@ def test_retention_deletes_nothing_that_is_not_in_l1_and_does_not_count_it() -> 
 
 
 def test_a_dry_run_says_what_the_run_does_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(level_one_index, "STATE_ROWS", 2)
-    monkeypatch.setattr(commits, "STATE_ROWS", 2)
-    monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)
+    spill_early(monkeypatch, 2, 1)
     cluster, topic = cluster_with(6)
     retain(cluster, ms=int(3.5 * 3_600_000))
     assert isinstance(cluster.store, MemoryStore)
@@ -234,9 +233,7 @@ def cluster_with_indexes(
     monkeypatch: pytest.MonkeyPatch, objects: int = 6
 ) -> tuple[Cluster, Topic, dict[int, list[str]]]:
     """Two partitions, each with index objects; and their keys."""
-    monkeypatch.setattr(level_one_index, "STATE_ROWS", 2)
-    monkeypatch.setattr(commits, "STATE_ROWS", 2)
-    monkeypatch.setattr(level_one_index, "KEPT_ROWS", 1)
+    spill_early(monkeypatch, 2, 1)
     cluster, topic = cluster_with(objects)
     known = cluster.journal(0).state.topics[topic.revision]
     keys = {p: [level_one_index.index_key(topic.id(p), row) for row in known.index_of(p)] for p in (0, 1)}

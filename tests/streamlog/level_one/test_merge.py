@@ -15,8 +15,8 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.entries import Merged
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.topic import L1File, l1_file
-from l0gc.streamlog.level_one import commit, index, rewrite, write
 from l0gc.streamlog.level_one import merge as runs
+from l0gc.streamlog.level_one import rewrite, write
 from l0gc.streamlog.level_one.index import index_key, l1_key
 from l0gc.streamlog.level_one.merge import merge_due
 from l0gc.streamlog.level_one.merge_commit import MergeResult
@@ -39,7 +39,7 @@ from tests.support.merge import (
     store_of,
     stored,
 )
-from tests.support.reconcile import files, named, partition_of, put, reconcile
+from tests.support.reconcile import files, named, partition_of, put, reconcile, spill_early
 
 DATA = "level_one/data/"
 
@@ -192,9 +192,7 @@ def test_a_journal_is_shared_by_several_workers_and_each_partition_merged_once(m
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state names few L1 objects of a partition; index objects list the others."""
-    monkeypatch.setattr(commit, "STATE_ROWS", 8)
-    monkeypatch.setattr(index, "STATE_ROWS", 8)
-    monkeypatch.setattr(index, "KEPT_ROWS", 4)
+    spill_early(monkeypatch, 8, 4)
 
 
 @pytest.mark.usefixtures("few_rows")

@@ -49,7 +49,7 @@ def vacuum(cluster: Cluster) -> None:
     handle.purge(bytes(name) for name in names)
 
 
-def test_two_hundred_reconciles_with_merges() -> None:
+def test_two_hundred_reconciles_with_merges_keep_every_record_and_few_objects() -> None:
     chance = random.Random(1)
     cluster = memory_cluster()
     cluster.controller.create_topic("events", PARTITIONS)

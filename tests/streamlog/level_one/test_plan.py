@@ -212,7 +212,7 @@ def test_a_partition_belongs_to_one_writer_and_writers_share_them() -> None:
 # -- commits --------------------------------------------------------------------------------------------------------------
 
 
-def test_files_become_ranges() -> None:
+def test_consecutive_l1_objects_are_one_range() -> None:
     found = ranges_of(rows((0, 0, 4), (0, 5, 9), (3, 7, 7)))
     assert found.dtype == RANGE
     assert found.tolist() == [(0, 0, 9), (3, 7, 7)]

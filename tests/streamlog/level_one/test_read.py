@@ -231,7 +231,7 @@ def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.M
     assert groups == [3, 3, 3, 1]
 
 
-def test_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "BATCH_BYTES", 1000)
     cluster = uploaded(*({p: [b"x" * 50] for p in range(8)} for _ in range(20)))
     found = rows_of(cluster, reads(cluster))

@@ -92,7 +92,7 @@ def test_pieces_are_put_in_order_whatever_the_order_in_which_they_come() -> None
     assert len(store.objects) == 3
 
 
-def test_topics_are_kept_apart() -> None:
+def test_records_of_two_topics_go_into_separate_objects() -> None:
     store = MemoryStore()
     w = written(store, batch(*span(0, 0, 2)), batch(*span(0, 7, 9), revision=9))
     assert content(store, w) == {(5, 0): [0, 1], (9, 0): [7, 8]}
@@ -136,7 +136,7 @@ def test_damage_at_the_end_is_said_too() -> None:
     assert w.faults == [last, before]
 
 
-def test_nothing_makes_nothing() -> None:
+def test_no_records_write_no_object() -> None:
     store = MemoryStore()
     w = written(store, batch())
     assert (w.files, w.faults, store.objects) == ({}, [], {})
