@@ -9,8 +9,10 @@ Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final
+
+_NAMED: Final = 3
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -55,6 +57,14 @@ class PartialFailureError(L0gcError):
     """Some objects failed, the rest is done; running the command again is safe."""
 
     exit_code = 3
+
+    @classmethod
+    def of(cls, sentence: str, errors: Sequence[str]) -> PartialFailureError | None:
+        """The sentence with the first few of these errors, since the result has them all; None without any."""
+        if not errors:
+            return None
+        more = f" (and {len(errors) - _NAMED} more)" if len(errors) > _NAMED else ""
+        return cls(f"{sentence}: {'; '.join(errors[:_NAMED])}{more}")
 
 
 # -- 4: refused for safety --------------------------------------------------------------------------------------------

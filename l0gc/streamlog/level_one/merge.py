@@ -32,7 +32,7 @@ from l0gc.streamlog.level_one.index import read_index
 from l0gc.streamlog.level_one.merge_commit import DAMAGE, MergeResult, MergeRound, in_journal, in_partition, topics_of
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, is_due, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
-from l0gc.streamlog.level_one.reconcile import judged, windows_of
+from l0gc.streamlog.level_one.reconcile import few_at_once, judged, windows_of
 from l0gc.streamlog.level_one.rewrite import rewrite
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -44,8 +44,6 @@ SHARE_OBJECTS: Final = 4_096
 """A worker gets about so much of a journal, and so many objects: less is not worth another task."""
 LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
-_LOOK_AT: Final = 8
-"""So many journals are read at once, and are in memory, to see whether there is work."""
 
 DEFAULT_RULE: Final = MergeRule()
 
@@ -89,7 +87,7 @@ def merge_due(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEFA
         except CorruptObjectError:
             return True
 
-    return any(any(cluster.parallel.map(look, shares[at : at + _LOOK_AT])) for at in range(0, len(shares), _LOOK_AT))
+    return any(few_at_once(cluster, look, shares))
 
 
 def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:

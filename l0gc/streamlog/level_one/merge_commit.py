@@ -33,8 +33,6 @@ from l0gc.streamlog.level_one.rewrite import Rewritten
 DAMAGE: Final = (CorruptObjectError, ObjectNotFoundError)
 """What is wrong with one partition, or one journal, while the rest goes on."""
 _MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
-_NAMED: Final = 3
-"""So many errors are in the sentence that says what went wrong; the result has them all."""
 
 
 @dataclass(slots=True)
@@ -73,10 +71,7 @@ class MergeResult(Outcome):
     @property
     def problem(self) -> PartialFailureError | None:
         """What went wrong, in one sentence."""
-        if not self.errors:
-            return None
-        more = f" (and {len(self.errors) - _NAMED} more)" if len(self.errors) > _NAMED else ""
-        return PartialFailureError(f"not everything could be merged: {'; '.join(self.errors[:_NAMED])}{more}")
+        return PartialFailureError.of("not everything could be merged", self.errors)
 
     def add(self, other: MergeResult) -> None:
         """Count what another worker did, in other partitions."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +50,11 @@ from l0gc.streamlog.level_one.read import ROWS, StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 
+A = TypeVar("A")
+B = TypeVar("B")
+
 _LOOK_AT: Final = 8
 """So many journals are read at once, and are in memory, to see whether there is work."""
-
-_NAMED: Final = 3
-"""So many errors are in the sentence that says what went wrong; the result has them all."""
 
 
 @dataclass(slots=True)
@@ -78,10 +78,7 @@ class ReconcileResult(Outcome):
     @property
     def problem(self) -> PartialFailureError | None:
         """What went wrong, in one sentence."""
-        if not self.errors:
-            return None
-        more = f" (and {len(self.errors) - _NAMED} more)" if len(self.errors) > _NAMED else ""
-        return PartialFailureError(f"not everything could be lifted: {'; '.join(self.errors[:_NAMED])}{more}")
+        return PartialFailureError.of("not everything could be lifted", self.errors)
 
     def add(self, c: Committed) -> None:
         """Count what a round did in one journal."""
@@ -200,8 +197,13 @@ def _waiting(cluster: Cluster, topic: str | None, budget: int) -> Iterator[int]:
         plan = plan_journal(cluster.passing_journal(window.journal), window, budget)
         return sum(max(1, step.bytes) for step in plan.steps) + len(plan.errors)
 
-    for at in range(0, len(windows), _LOOK_AT):
-        yield from cluster.parallel.map(look, windows[at : at + _LOOK_AT])
+    yield from few_at_once(cluster, look, windows)
+
+
+def few_at_once(cluster: Cluster, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
+    """What `look` makes of each, as far as the caller wants to know; only a few journals are in memory at once."""
+    for at in range(0, len(journals), _LOOK_AT):
+        yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])
 
 
 # -- what workers do ------------------------------------------------------------------------------------------------------
