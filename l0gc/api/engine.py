@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from l0gc.errors import UsageError
@@ -131,9 +129,11 @@ class Engine:
 
     def choose(self, work: Work) -> tuple[str, str]:
         """LOCAL or SPARK for a piece of work, and why; see `choose`."""
+        from l0gc.spark.master import has_java, is_local
+
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
-        cluster = submitted or (self._master is not None and not self._master.startswith("local"))
-        return choose(self._wanted, cluster=cluster, java=_has_java(), work=work)
+        cluster = submitted or (self._master is not None and not is_local(self._master))
+        return choose(self._wanted, cluster=cluster, java=has_java(), work=work)
 
     @contextmanager
     def workers(
@@ -191,8 +191,3 @@ class Engine:
 
             end_java()
             self._started = None
-
-
-def _has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None

@@ -1,12 +1,15 @@
-"""Which master a session is for, and whether anyone is there.
+"""Which master a session is for, and whether anyone is there; and whether Spark could start here. Without pyspark.
 
 Spark tries a standalone master for a minute before it gives up; one connection shows the same at once.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import socket
+from pathlib import Path
 from typing import Final
 
 from l0gc.errors import L0gcError, UsageError
@@ -18,6 +21,12 @@ _CONNECT_SECONDS: Final = 5.0
 
 class MasterUnreachableError(L0gcError):
     """No standalone master is at the URL."""
+
+
+def has_java() -> bool:
+    """Whether a Java is here that Spark would take."""
+    home = os.environ.get("JAVA_HOME")
+    return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None
 
 
 def is_local(master: str) -> bool:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from l0gc.errors import StoreUnfitError, UsageError
 from l0gc.spark.gateway import end_java, start_java
 from l0gc.spark.interpreter import own_folder, without_zips
-from l0gc.spark.master import MasterUnreachableError, check_master, is_local, is_standalone
+from l0gc.spark.master import MasterUnreachableError, check_master, has_java, is_local, is_standalone
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
@@ -63,7 +63,11 @@ def get_session(
         MasterUnreachableError: no standalone master answers at that URL.
         UsageError: the session cannot be started with these settings.
     """
-    _check_java()
+    if not has_java():
+        raise JavaMissingError(
+            "Spark needs Java 17 or newer, but found none: install it (apt-get install openjdk-17-jre-headless) "
+            "or set JAVA_HOME"
+        )
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"l0gc {app}")
     settings = {
@@ -191,13 +195,3 @@ def _log4j(verbose: bool) -> str:
     path = own_folder("log4j2") / "log4j2.properties"
     path.write_text(_LOG4J.replace("= off", "= warn") if verbose else _LOG4J)
     return path.as_uri()
-
-
-def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if (home and (Path(home) / "bin" / "java").exists()) or shutil.which("java"):
-        return
-    raise JavaMissingError(
-        "Spark needs Java 17 or newer, but found none: install it (apt-get install openjdk-17-jre-headless) "
-        "or set JAVA_HOME"
-    )

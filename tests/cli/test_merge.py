@@ -91,7 +91,7 @@ def test_spark_is_not_started_for_little_or_nothing(monkeypatch: pytest.MonkeyPa
         raise AssertionError("nothing needs Spark")
 
     monkeypatch.setattr(Engine, "session", no_spark)
-    monkeypatch.setattr("l0gc.api.engine._has_java", lambda: True)
+    monkeypatch.setattr("l0gc.spark.master.has_java", lambda: True)
     a = a_cluster()
     with over(a, monkeypatch) as cluster:
         assert printed(cluster.merge(Engine("spark"))).text == ["nothing to merge"]

@@ -85,7 +85,7 @@ def test_spark_is_not_started_for_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(AssertionError, match="nothing needs Spark"):
             cluster.reconcile(on_spark)
         monkeypatch.setattr("l0gc.api.cluster.BYTES_FOR_SPARK", 1)
-        monkeypatch.setattr("l0gc.api.engine._has_java", lambda: True)
+        monkeypatch.setattr("l0gc.spark.master.has_java", lambda: True)
         with pytest.raises(AssertionError, match="nothing needs Spark"):
             cluster.reconcile(Engine())
         monkeypatch.setattr("l0gc.api.cluster.BYTES_FOR_SPARK", 1 << 20)
