@@ -9,78 +9,30 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from l0gc.api.cluster import Cluster
-from l0gc.api.engine import Engine
-from l0gc.api.groups import Producers, Runs, Topics
+from l0gc.api.cluster import Cluster as Cluster
+from l0gc.api.engine import Engine as Engine
+from l0gc.api.groups import Producers as Producers
+from l0gc.api.groups import Runs as Runs
+from l0gc.api.groups import Topics as Topics
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
-from l0gc.streamlog.controller.state import Topic
 
 if TYPE_CHECKING:
-    from l0gc.collect.local import SweepResult
-    from l0gc.collect.pause import NewPause, Pause
-    from l0gc.collect.runs import RunDetail, RunList, UndeleteResult
-    from l0gc.collect.vacuum import VacuumResult
-    from l0gc.inspect.doctor.checkup import DoctorResult
-    from l0gc.inspect.explain import Explanation
-    from l0gc.inspect.report.page import Report
-    from l0gc.inspect.status import Status
-    from l0gc.inspect.verify.findings import VerifyResult
-    from l0gc.streamlog.founding import FoundedCluster
-    from l0gc.streamlog.housekeep import HousekeepResult
-    from l0gc.streamlog.ingest.inputs import Source
-    from l0gc.streamlog.ingest.result import UploadResult
-    from l0gc.streamlog.level_one.expire import ExpireResult
-    from l0gc.streamlog.level_one.merge_commit import MergeResult
-    from l0gc.streamlog.level_one.reconcile import ReconcileResult
-    from l0gc.streamlog.producers import ProducerList, ProducerView
-    from l0gc.streamlog.reader import Record
-    from l0gc.streamlog.topics import AdvancedEpoch, TopicDescription
-    from l0gc.watermark.external_files import ExternalFiles
-    from l0gc.watermark.pipeline import WatermarkResult
-
-_HOMES: Final = {
-    "collect.local": ["SweepResult"],
-    "collect.pause": ["NewPause", "Pause"],
-    "collect.runs": ["RunDetail", "RunList", "UndeleteResult"],
-    "collect.vacuum": ["VacuumResult"],
-    "inspect.doctor.checkup": ["DoctorResult"],
-    "inspect.explain": ["Explanation"],
-    "inspect.report.page": ["Report"],
-    "inspect.status": ["Status"],
-    "inspect.verify.findings": ["VerifyResult"],
-    "streamlog.founding": ["FoundedCluster"],
-    "streamlog.housekeep": ["HousekeepResult"],
-    "streamlog.ingest.inputs": ["Source"],
-    "streamlog.ingest.result": ["UploadResult"],
-    "streamlog.level_one.expire": ["ExpireResult"],
-    "streamlog.level_one.merge_commit": ["MergeResult"],
-    "streamlog.level_one.reconcile": ["ReconcileResult"],
-    "streamlog.producers": ["ProducerList", "ProducerView"],
-    "streamlog.reader": ["Record"],
-    "streamlog.topics": ["AdvancedEpoch", "TopicDescription"],
-    "watermark.external_files": ["ExternalFiles"],
-    "watermark.pipeline": ["WatermarkResult"],
-}
-"""Where the types are defined. A module is imported at the first use of its types: a command loads only what it needs."""
-
-__all__: Final = [
-    "AdvancedEpoch", "Cluster", "DoctorResult", "Engine", "ExpireResult", "Explanation", "ExternalFiles", "FoundedCluster",
-    "HousekeepResult", "MergeResult", "NewPause", "Pause", "ProducerList", "ProducerView", "Producers",
-    "ReconcileResult", "Record", "Report", "RunDetail", "RunList", "Runs", "Source", "Status", "SweepResult", "Topic",
-    "TopicDescription", "Topics", "UndeleteResult", "UploadResult", "VacuumResult", "VerifyResult", "WatermarkResult",
-    "open",
-]  # fmt: skip
-
-if not TYPE_CHECKING:
+    from l0gc.api.results import *  # noqa: F403
+else:
 
     def __getattr__(name: str) -> object:
-        for module, names in _HOMES.items():
-            if name in names:
-                return getattr(importlib.import_module(f"l0gc.{module}"), name)
-        raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")
+        if not name[0].isupper() and name != "__all__":  # Python looks for modules here, too
+            raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")
+        results = vars(importlib.import_module("l0gc.api.results"))
+        if name == "__all__":
+            here = ["Cluster", "Engine", "Producers", "Runs", "Topics", "open"]
+            return sorted([*here, *(n for n in results if n[0].isupper())])
+        if name not in results:
+            raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")
+        return results[name]
 
 
 def open(

@@ -37,9 +37,7 @@ class Operations:
     """The part of a cluster that operators use."""
 
     store: S3Store
-
-    def handles(self) -> Handles:
-        raise NotImplementedError
+    handles: Callable[[], Handles]
 
     @property
     def epoch(self) -> int:

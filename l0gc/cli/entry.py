@@ -14,5 +14,5 @@ def main() -> None:
         from l0gc.cli.main import main as run
     except KeyboardInterrupt as e:
         sys.stderr.write("l0gc: stopped: nothing was done\n")
-        sys.exit(signals.code_of(e))
+        sys.exit(signals.exit_code_of(e))
     run()

@@ -1,22 +1,56 @@
-"""`l0gc epoch show|advance`."""
+"""`l0gc init` founds a cluster; `l0gc epoch show|advance` is about its epoch."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from l0gc.cli.options import asked, common_options, library
 from l0gc.cli.output import Output
+from l0gc.formatting import count
+from l0gc.keys import DEFAULT_TEMPLATE
 from l0gc.settings import Settings
+from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS
 from l0gc.streamlog.topics import AdvancedEpoch
+
+
+@click.command("init")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket if it is not there.")
+@click.option("--shards", type=click.IntRange(1, 1000), help="Folders that L0 keys are spread over.  [default: 1000]")
+@click.option("--key-template", metavar="TEMPLATE", help=f"The shape of L0 keys.  [default: {DEFAULT_TEMPLATE}]")
+@click.option(
+    "--journals", type=click.IntRange(1, MAX_JOURNALS),
+    help=f"Logs that topics are spread over.  [default: {DEFAULT_JOURNALS}]",
+)  # fmt: skip
+@click.option(
+    "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with its own log."
+)
+@common_options
+def init_command(settings: Settings, **options: Any) -> None:
+    """Probe the store and found a cluster; run again, it changes nothing.
+
+    \b
+    Example:
+      l0gc init --url s3://bucket/prefix --create-bucket
+    """
+    with library(settings) as cluster:
+        Output(settings).finish(
+            lambda: cluster.init(**options),
+            lambda made: [
+                f"cluster {made.cluster_id} {'founded' if made.created else 'is here already'} at {cluster.url}",
+                f"epoch {made.cluster_epoch}, {count(made.shards, 'shard')}, {count(made.journals, 'journal')}; "
+                f"the store passed: {', '.join(made.probed)}",
+            ],
+        )
+
 
 _FAR: Final = 10_000
 """A jump by more epochs is asked about: 10 weeks of ticks."""
 
 
 @click.group("epoch")
-def command() -> None:
+def epoch_command() -> None:
     """Show or advance the cluster epoch.
 
     \b
@@ -26,7 +60,7 @@ def command() -> None:
     """
 
 
-@command.command("show")
+@epoch_command.command("show")
 @common_options
 def show(settings: Settings) -> None:
     """Show the cluster epoch.
@@ -39,7 +73,7 @@ def show(settings: Settings) -> None:
         Output(settings).finish(lambda: AdvancedEpoch(cluster.epoch), _lines)
 
 
-@command.command("advance")
+@epoch_command.command("advance")
 @click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
 @click.option(
     "--above", type=click.IntRange(0), metavar="E",

@@ -17,7 +17,6 @@ from l0gc.api.cluster import Cluster as Library
 from l0gc.api.engine import Engine
 from l0gc.cli import logs
 from l0gc.cli.compute_watermark import run_compute_watermark
-from l0gc.cli.exit_codes import INTERRUPTED
 from l0gc.cli.gc_due import Due
 from l0gc.cli.housekeep import run_housekeep
 from l0gc.cli.merge import rule_options, run_merge
@@ -26,7 +25,7 @@ from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
 from l0gc.cli.run_options import removal_options
-from l0gc.cli.signals import stopping
+from l0gc.cli.signals import INTERRUPTED, stopping
 from l0gc.cli.spark_options import OneSession, engine_of, spark_options
 from l0gc.cli.sweep import eligible, run_sweep
 from l0gc.cli.vacuum import run_vacuum

@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from l0gc.cli.exit_codes import exit_code_of
+from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped, is_text, json_text
 from l0gc.errors import UsageError
 from l0gc.events import event

@@ -17,12 +17,12 @@ from click.shell_completion import CompletionItem
 
 from l0gc import __version__
 from l0gc.cli import logs, signals
-from l0gc.cli.exit_codes import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError, exit_code_of
+from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
 from l0gc.cli.terminal import escaped
 from l0gc.errors import L0gcError, OutputFailedError, suggestion
 
 COMMANDS: Final = {
-    "init": ("l0gc.cli.init", "Probe the store and found a cluster."),
+    "init": ("l0gc.cli.epoch", "Probe the store and found a cluster."),
     "topic": ("l0gc.cli.topic", "Create, alter, delete, list and describe topics."),
     "epoch": ("l0gc.cli.epoch", "Show or advance the cluster epoch."),
     "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic."),
@@ -46,11 +46,11 @@ COMMANDS: Final = {
     "verify": ("l0gc.cli.verify", "Check that the bucket holds what the journals say (Spark)."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
-    "report": ("l0gc.cli.report", "Write a page about the cluster, as one HTML file."),
-    "explain": ("l0gc.cli.explain", "Explain why an object is kept or may go."),
+    "report": ("l0gc.cli.status", "Write a page about the cluster, as one HTML file."),
+    "explain": ("l0gc.cli.status", "Explain why an object is kept or may go."),
     "log": ("l0gc.cli.log", "Show what the cluster's logs hold."),
-    "doctor": ("l0gc.cli.doctor", "Check store, credentials, machine and cluster."),
-    "config": ("l0gc.cli.config", "Show the settings that commands use."),
+    "doctor": ("l0gc.cli.status", "Check store, credentials, machine and cluster."),
+    "config": ("l0gc.cli.help", "Show the settings that commands use."),
     "completion": ("l0gc.cli.help", "Print the script that completes l0gc in a shell."),
     "server": ("l0gc.cli.server", "Run an S3 server on this machine, in the foreground, until Ctrl-C."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
@@ -139,9 +139,9 @@ def main() -> None:
         code = _fail(str(e), e.exit_code, trace=verbose)
     except L0gcError as e:
         code = _fail(str(e), e.exit_code, trace=verbose)
-    except OutputClosedError:
+    except OutputClosedError as e:
         _give_up_stdout()
-        code = OUTPUT_CLOSED
+        code = e.exit_code
     except OSError as e:
         code = _fail(_of_stdout(e) or _of_this_machine(e), 1, trace=verbose)
     except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v

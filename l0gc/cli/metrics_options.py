@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import click
 
-from l0gc.cli.exit_codes import exit_code_of
 from l0gc.cli.metrics import COUNTER, LABELS, METRICS, Key, Run, Sample, added_up, key_of, samples
 from l0gc.cli.output import Output, taking_measures
+from l0gc.cli.signals import exit_code_of
 from l0gc.runtime import SystemClock
 from l0gc.settings import Settings
 

@@ -18,8 +18,8 @@ import click
 import msgspec
 
 from l0gc.cli import logs
-from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.progress import following, noting
+from l0gc.cli.signals import OutputClosedError
 from l0gc.cli.terminal import escaped, json_bytes, json_text
 from l0gc.errors import L0gcError, OutputFailedError
 from l0gc.events import Progress, event

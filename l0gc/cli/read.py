@@ -12,11 +12,11 @@ import click
 import msgspec
 
 from l0gc.api.cluster import Cluster
+from l0gc.cli.files import whole_file
 from l0gc.cli.names import TOPIC
 from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, writing_stdout
 from l0gc.cli.signals import telling_stop
-from l0gc.cli.whole_file import whole_file
 from l0gc.formatting import count, size
 from l0gc.settings import Settings
 

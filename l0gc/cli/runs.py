@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from l0gc.cli.files import ObjectLines
 from l0gc.cli.names import RUN
-from l0gc.cli.object_lines import ObjectLines
 from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, epoch
 from l0gc.collect.record import SWEEP, VACUUM, folder

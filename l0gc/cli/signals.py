@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do to a command: the first ends it in good order, the second at once.
+"""What SIGINT, SIGTERM and SIGHUP do to a command: the first ends it in good order, the second at once; and exit codes.
 
 Each is raised as `Interrupted` where the main thread is, so that whatever is open is closed on the way out: temporary
 folders go, Java goes, and one line says what was done. Work that can end between two of its steps asks for `stopping`
@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from l0gc.errors import StoppedError
+from l0gc.errors import L0gcError, StoppedError
 
 SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+INTERRUPTED: Final = 128 + signal.SIGINT
 _AGAIN_S: Final = 0.02
 _WAITING: Final = ("join", "_wait_for_tstate_lock", "_shutdown")
 """Functions of `threading` that wait, and hold no lock."""
@@ -40,10 +41,27 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-def code_of(e: BaseException) -> int:
-    """The exit code of what was ended by `e`; 130, as for Ctrl-C, where it does not say."""
-    code = getattr(e, "exit_code", None)
-    return code if isinstance(code, int) else 128 + signal.SIGINT
+class OutputClosedError(Exception):
+    """The reader of stdout has closed it, as `head` does."""
+
+    exit_code: Final = 141
+
+
+def exit_code_of(e: BaseException | None) -> int:
+    """The exit code of a command that raised `e`; of one that raised nothing, 0."""
+    match e:
+        case None:
+            return 0
+        case KeyboardInterrupt():
+            return e.exit_code if isinstance(e, Interrupted) else INTERRUPTED
+    from click.exceptions import Abort, ClickException, Exit
+
+    match e:
+        case L0gcError() | OutputClosedError() | ClickException() | Exit():
+            return e.exit_code
+        case Abort():  # click's word for Ctrl-C, and for an answer that is not given
+            return exit_code_of(e.__cause__) if isinstance(e.__cause__, KeyboardInterrupt) else INTERRUPTED
+    return 1
 
 
 def listen() -> None:
@@ -140,7 +158,7 @@ def telling_stop(done: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as e:
-        raise StoppedError(f"stopped: {done()}", code_of(e)) from e
+        raise StoppedError(f"stopped: {done()}", exit_code_of(e)) from e
 
 
 @contextmanager

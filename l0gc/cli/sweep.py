@@ -14,8 +14,8 @@ import click
 from msgspec.structs import replace
 
 from l0gc.cli import logs
+from l0gc.cli.files import ObjectLines
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.object_lines import ObjectLines
 from l0gc.cli.options import FILE, common_options, open_cluster
 from l0gc.cli.output import Output
 from l0gc.cli.run_options import removal_options

@@ -11,7 +11,7 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import PRODUCER, TOPIC
 from l0gc.cli.options import FILE, common_options, library
 from l0gc.cli.output import Output
-from l0gc.cli.signals import code_of
+from l0gc.cli.signals import exit_code_of
 from l0gc.cli.units import Size
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, size
@@ -97,5 +97,5 @@ def _explain(out: Output, e: BaseException, *, repeatable: bool) -> None:
     again = "repeat it as it was: nothing lands twice" if repeatable else "they would land again if repeated"
     committed = f"{count(done.records, 'record')} before that are committed and stay; {again}"
     if isinstance(e, KeyboardInterrupt):
-        raise StoppedError(f"stopped: {committed}", code_of(e)) from e
+        raise StoppedError(f"stopped: {committed}", exit_code_of(e)) from e
     out.note(committed)

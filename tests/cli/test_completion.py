@@ -58,7 +58,7 @@ def test_completing_a_command_imports_no_other() -> None:
         "print(*(m for m in sys.modules if m.startswith('l0gc.cli.') or m in ('boto3', 'pyarrow', 'numpy', 'rich')))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    shared = {"exit_codes", "logs", "main", "signals", "terminal"}
+    shared = {"logs", "main", "signals", "terminal"}
     assert set(ended.stdout.split()) <= {f"l0gc.cli.{name}" for name in shared}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.cli.doctor import print_result
 from l0gc.cli.output import Output, Result, taking_results
+from l0gc.cli.status import print_result
 from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError
 from l0gc.inspect.doctor.checkup import Check, DoctorResult, failure, guarded, ok, warning
 from l0gc.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 
 from l0gc.api import cluster as library
 from l0gc.cli.demo import _Demo
-from l0gc.cli.exit_codes import OutputClosedError
 from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
+from l0gc.cli.signals import OutputClosedError
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import journal_log
 from l0gc.runtime import user_at_host

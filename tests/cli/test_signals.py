@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from l0gc.cli.signals import code_of, stopping
+from l0gc.cli.signals import exit_code_of, stopping
 
 TWICE = """
 import signal
-from l0gc.cli.signals import code_of, stopping
+from l0gc.cli.signals import exit_code_of, stopping
 heard = []
 with stopping(lambda: print("stop", flush=True), heard):
     signal.raise_signal({number})
@@ -196,5 +196,5 @@ def test_a_run_that_is_stopped_by_the_command_has_the_signals_code() -> None:
     heard: list[int] = []
     with pytest.raises(KeyboardInterrupt) as e, stopping(interrupt, heard):
         signal.raise_signal(signal.SIGTERM)
-    assert (code_of(e.value), heard) == (143, [signal.SIGTERM])
-    assert code_of(KeyboardInterrupt()) == 130
+    assert (exit_code_of(e.value), heard) == (143, [signal.SIGTERM])
+    assert exit_code_of(KeyboardInterrupt()) == 130

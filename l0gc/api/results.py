@@ -1,0 +1,40 @@
+"""The types of what the library takes and gives, which a program may name: each is public as `l0gc.api.NAME`.
+
+A module of its own, since these imports bring in most of l0gc: `l0gc.api` imports it when the first of these is used.
+"""
+
+# ruff: noqa: PLC0414 - the alias says that the name is meant to be imported from here
+
+from l0gc.collect.local import SweepResult as SweepResult
+from l0gc.collect.pause import NewPause as NewPause
+from l0gc.collect.pause import Pause as Pause
+from l0gc.collect.runs import RunDetail as RunDetail
+from l0gc.collect.runs import RunList as RunList
+from l0gc.collect.runs import UndeleteResult as UndeleteResult
+from l0gc.collect.vacuum import VacuumResult as VacuumResult
+from l0gc.inspect.doctor.checkup import DoctorResult as DoctorResult
+from l0gc.inspect.explain import Explanation as Explanation
+from l0gc.inspect.report.page import Report as Report
+from l0gc.inspect.status import Status as Status
+from l0gc.inspect.verify.findings import VerifyResult as VerifyResult
+from l0gc.streamlog.controller.state import Topic as Topic
+from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
+from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult
+from l0gc.streamlog.ingest.inputs import Source as Source
+from l0gc.streamlog.ingest.result import UploadResult as UploadResult
+from l0gc.streamlog.level_one.expire import ExpireResult as ExpireResult
+from l0gc.streamlog.level_one.merge_commit import MergeResult as MergeResult
+from l0gc.streamlog.level_one.reconcile import ReconcileResult as ReconcileResult
+from l0gc.streamlog.producers import ProducerList as ProducerList
+from l0gc.streamlog.producers import ProducerView as ProducerView
+from l0gc.streamlog.reader import Record as Record
+from l0gc.streamlog.reader import RecordLines as RecordLines
+from l0gc.streamlog.topics import AdvancedEpoch as AdvancedEpoch
+from l0gc.streamlog.topics import AlteredDefaults as AlteredDefaults
+from l0gc.streamlog.topics import AlteredTopic as AlteredTopic
+from l0gc.streamlog.topics import CreatedTopic as CreatedTopic
+from l0gc.streamlog.topics import RemovedTopic as RemovedTopic
+from l0gc.streamlog.topics import TopicDescription as TopicDescription
+from l0gc.streamlog.topics import TopicList as TopicList
+from l0gc.watermark.external_files import ExternalFiles as ExternalFiles
+from l0gc.watermark.pipeline import WatermarkResult as WatermarkResult
