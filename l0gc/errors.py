@@ -26,7 +26,8 @@ def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
 class L0gcError(Exception):
     """Base of all errors that l0gc raises on purpose.
 
-    `result` is the work that was done, if a method of `l0gc.Cluster` raises the error after it.
+    `result` is the work that was done, if a method of `l0gc.Cluster` raises the error after it. An error in the middle of
+    a run that deletes has `so_far`, what the run did until then.
     """
 
     exit_code: ClassVar[int] = 1

@@ -28,6 +28,10 @@ class Outcome:
             fields["seconds"] = round(seconds, 3)
         return fields
 
+    def measures(self) -> dict[str, Any]:
+        """Numbers for the metrics that are not in the JSON."""
+        return {}
+
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """`1 object`, `1,234 objects`."""

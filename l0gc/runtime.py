@@ -6,13 +6,18 @@ clock (hazard 16). The local clock only bounds waits and caches, where a wrong v
 
 from __future__ import annotations
 
+import ctypes
 import getpass
 import random
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
+
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
+_MMAP_BYTES: Final = 128 << 10
 
 
 class Clock(Protocol):
@@ -67,3 +72,14 @@ def user_at_host() -> str:
     except (KeyError, OSError):  # a container without a name for its user
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+def give_memory_back() -> None:
+    """Have glibc's malloc keep less than it would: an arena for each of a dozen threads, and what pages came in.
+
+    Its threshold for separate mappings grows with each large block that is freed, unless it is set.
+    """
+    with suppress(OSError, AttributeError):  # another C library has no such call
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_ARENA_MAX, 1)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

@@ -139,7 +139,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
     "collect/pause.py": (["store.delete"], "the pause flag"),
     "collect/runs.py": (["store.history.delete"], "delete markers, for undelete"),
-    "collect/uploads.py": (["store.history.abort"], "unfinished uploads, of which no object came"),
+    "collect/sweep.py": (["store.history.abort"], "unfinished uploads, of which no object came"),
     "inspect/doctor/store.py": (
         ["store.discard", "store.discard", "store.delete"],
         "what it wrote; names that nobody writes, to try permissions",
@@ -166,8 +166,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
 }
 """Every place that deletes anything in a bucket, what it calls, and why it may. Data objects go through the first alone."""
 DELETERS = {"Deleter", "Remover"}
-REMOVALS = {"spark/vacuum_job.py"}
-"""Who may use a class of `collect/` that deletes, outside of it: a vacuum's executors."""
 
 SHARED_NAMES = {
     "Cluster": "the library's, and the handles that it and the commands work with",
@@ -411,7 +409,7 @@ def test_the_collectors_deleters_are_used_by_the_collector() -> None:
         for path in _modules()
         if _part_of_file(path) != "collect" and DELETERS & {i.split(".")[-1] for i in _imports(path)}
     }
-    assert using == REMOVALS
+    assert using == set()
 
 
 def test_a_deletion_elsewhere_is_found() -> None:

@@ -7,14 +7,15 @@ from math import ceil
 from typing import Final
 
 from benchmarks.measure import Ratio, Sample, Spread
-from l0gc.collect.local import DELETERS, SCANNERS
+from l0gc.collect.run import DELETERS
+from l0gc.storage.workers import LOCAL_SLOTS
 
 PAGE: Final = 1000
 
 
 def list_bound(keys: int, garbage: int, shards: int) -> int:
     """The most LIST requests of the data prefix that a sweep may need."""
-    return min(ceil(keys / PAGE), ceil(garbage / PAGE) + shards) + SCANNERS
+    return min(ceil(keys / PAGE), ceil(garbage / PAGE) + shards) + LOCAL_SLOTS
 
 
 def delete_bound(garbage: int) -> int:

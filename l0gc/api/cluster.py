@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Producers, Runs, Topics, checked
 from l0gc.api.operations import OBJECTS_FOR_SPARK, Operations
+from l0gc.api.removals import Removals
 from l0gc.collect.attempts import RecordedAttempt
-from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
-from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
@@ -29,8 +27,6 @@ from l0gc.streamlog.topics import PARTITIONS_SHOWN
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from l0gc.collect.local import SweepResult
-    from l0gc.collect.vacuum import VacuumResult
     from l0gc.streamlog.controller.state import Topic
     from l0gc.streamlog.founding import FoundedCluster
     from l0gc.streamlog.housekeep import HousekeepResult
@@ -47,7 +43,7 @@ BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
 
 
-class Cluster(Operations):
+class Cluster(Removals, Operations):
     """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
     topics: Topics
@@ -348,48 +344,6 @@ class Cluster(Operations):
         c = self._config
         return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
 
-    def sweep(
-        self,
-        *,
-        dry_run: bool = False,
-        min_age_s: float = 0,
-        max_objects: int | None = None,
-        max_rate: float | None = None,
-        max_delete_ratio: float | None = None,
-        shards: tuple[int, int] | None = None,
-        purge_versions: bool = False,
-    ) -> SweepResult:
-        """Delete the L0 objects whose epoch is at or below the published M, in this process. As `l0gc sweep`.
-
-        Args:
-            dry_run: delete nothing; the result has the numbers that the run would have.
-            min_age_s: leave objects that are younger.
-            max_objects: delete no more than this many.
-            max_rate: delete no more than this many a second.
-            max_delete_ratio: stop before deleting more than this share of the bucket.
-            shards: the first and the last shard to sweep.
-            purge_versions: remove every version of what is deleted, for good.
-        """
-        from l0gc.collect.local import DELETERS, LocalSweep
-        from l0gc.collect.plan import Removal
-
-        wanted = Removal(
-            dry_run=dry_run,
-            min_age_ms=int(min_age_s * 1000),
-            max_objects=max_objects,
-            max_rate=max_rate,
-            shards=shards,
-            max_delete_ratio=max_delete_ratio,
-            purge_versions=purge_versions,
-        )
-        with RecordedAttempt(self.handles(), "sweep", whole=wanted.whole), ThreadPoolExecutor(DELETERS) as deleters:
-            sweep = LocalSweep(self._handles, wanted)
-            try:
-                result = sweep.run(self._handles.parallel, deleters=deleters)
-            finally:
-                sweep.stop.set()  # if an exception ended the run, its threads finish their requests
-            return checked(result, result.problem)
-
     def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:
         """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`.
 
@@ -430,45 +384,3 @@ class Cluster(Operations):
             shown=PARTITIONS_SHOWN,
         )
         return checked(result, result.problem)
-
-    def vacuum(
-        self,
-        *,
-        dry_run: bool = False,
-        l1_grace_s: float = L1_GRACE_MS / 1000,
-        orphan_age_s: float = ORPHAN_AGE_MS / 1000,
-        max_objects: int | None = None,
-        max_rate: float | None = None,
-        keep_runs_s: float = KEEP_RUNS_S,
-    ) -> VacuumResult:
-        """Delete what else is garbage, in this process: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
-
-        Args:
-            dry_run: delete nothing; the result has the numbers that the run would have.
-            l1_grace_s: how long readers may go on with L1 objects that were merged or dropped.
-            orphan_age_s: refuse what runs stamped so long ago and have not committed, and delete it.
-            max_objects: delete no more than this many.
-            max_rate: delete no more than this many a second.
-            keep_runs_s: remove the records of runs that are older than this.
-        """
-        from l0gc.collect.local import DELETERS
-        from l0gc.collect.plan import Removal
-        from l0gc.collect.vacuum import Vacuum
-        from l0gc.streamlog.garbage import JournalGarbage
-
-        wanted = Removal(
-            dry_run=dry_run,
-            l1_grace_ms=int(l1_grace_s * 1000),
-            orphan_age_ms=int(orphan_age_s * 1000),
-            keep_runs_ms=int(keep_runs_s * 1000),
-            max_objects=max_objects,
-            max_rate=max_rate,
-        )
-        with RecordedAttempt(self.handles(), "vacuum", whole=not dry_run), ThreadPoolExecutor(DELETERS) as deleters:
-            external = self._handles.identity().external_log
-            run = Vacuum(self._handles, None if external else JournalGarbage(self._handles), wanted)
-            try:
-                result = run.run(self._handles.parallel, deleters)
-            finally:
-                run.stop.set()
-            return checked(result, result.problem)

@@ -36,6 +36,7 @@ class Work:
         here: from this size on it goes to Spark on this machine's cores, if Java is there; None for never.
         unit: what is counted, for the sentence that says why: `objects eligible at the last scan`.
         limits: the options that only one process can keep, as the sentence that refuses Spark says it; empty without.
+        uncounted: the sentence for where nobody knows the size.
     """
 
     size: Callable[[], int]
@@ -43,6 +44,7 @@ class Work:
     on_cluster: int = 0
     here: int | None = None
     limits: str = ""
+    uncounted: str = ""
 
 
 def choose(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, str]:
@@ -68,7 +70,7 @@ def choose(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, 
         return SPARK, "a Spark cluster is given (--master)"
     size = work.size()
     if size < 0:
-        return LOCAL, f"nobody counted the {work.unit}"
+        return LOCAL, work.uncounted or f"nobody counted the {work.unit}"
     many = size >= least
     if many and not cluster and not java:
         why = f"{size:,} {work.unit}: Spark would be faster, but needs Java 17 or newer, which is not here"

@@ -6,12 +6,10 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from msgspec.structs import replace
 
 from l0gc.api.cluster import Cluster as Library
 from l0gc.api.engine import Engine
@@ -24,10 +22,10 @@ from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
-from l0gc.cli.run_options import removal_options
+from l0gc.cli.run_options import new_run, removal_options
 from l0gc.cli.signals import INTERRUPTED, stopping
-from l0gc.cli.spark_options import OneSession, engine_of, spark_options
-from l0gc.cli.sweep import eligible, run_sweep
+from l0gc.cli.spark_options import engine_options
+from l0gc.cli.sweep import run_sweep
 from l0gc.cli.vacuum import run_vacuum
 from l0gc.collect.attempts import read_attempts
 from l0gc.collect.gc_steps import (
@@ -43,7 +41,7 @@ from l0gc.collect.gc_steps import (
     is_left_out,
     worst,
 )
-from l0gc.collect.plan import Removal, choose_engine, run_id
+from l0gc.collect.plan import run_id
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import event
 from l0gc.settings import Settings
@@ -53,6 +51,9 @@ if TYPE_CHECKING:
     from l0gc.watermark.pipeline import WatermarkResult
 
 _log: Final = logging.getLogger(__name__)
+_OF_SWEEP: Final = ("min_age_s", "max_delete_ratio")
+_OF_VACUUM: Final = ("l1_grace_s", "orphan_age_s", "keep_runs_s")
+"""The options that only one of the two has."""
 
 
 @click.command("gc")
@@ -65,18 +66,17 @@ _log: Final = logging.getLogger(__name__)
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
 @removal_options("gc")
 @rule_options("merge-")
-@spark_options
 @common_options
+@engine_options("Where each step runs")
 @metrics_options
 def command(
     settings: Settings,
     no_reconcile: bool,
     barrier: bool,
-    removal: Removal,
-    engine: str,
+    dry_run: bool,
+    engine: Engine,
     rule: MergeRule,
-    master: str | None,
-    conf: tuple[str, ...],
+    **removal: Any,
 ) -> None:
     """Housekeep, reconcile, merge, expire, compute-watermark, sweep and vacuum, each if it is due: for cron.
 
@@ -89,29 +89,26 @@ def command(
     """
     out = Output(settings)
     began = time.monotonic()
-    with library(settings) as whole, engine_of(settings, engine, "gc", master, conf) as chosen:
+    with library(settings) as whole:
         cluster, store = whole.handles(), whole.store
         cluster.controller.snapshot()  # without a cluster, nothing begins
-        name = run_id(cluster.now_ms(), cluster.runtime.new_id())
-        logs.set_run_id(name)
-        removal = replace(removal, run_id=name)
-        session = OneSession(lambda: nullcontext(chosen.session(store.config)), conf)
-        steps = _steps(out, whole, removal, engine, chosen, rule, session, master, barrier=barrier)
+        name = new_run(cluster)
+        removal |= {"dry_run": dry_run, "run_id": name}
+        steps = _steps(out, whole, removal, engine, rule, barrier=barrier)
         if no_reconcile:
             steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
-        if removal.dry_run:
+        if dry_run:
             out.note(
                 "a dry run leaves out what comes before compute-watermark, and sweeps by the M that is published now"
             )
             steps = [s for s in steps if s.name in (COMPUTE, SWEEP, VACUUM)]
         failed_before = [a.command for a in read_attempts(store, cluster.parallel).values() if not a.ok]
         run = _Gc(out, steps, failed_before)
-        with session:
-            run.play()
+        run.play()
     data: dict[str, Any] = {step.replace("-", "_"): run.data(step) for step in STEPS}
     data["not_due"] = {step.replace("-", "_"): why for step, why in run.not_due.items()}
     data["errors"] = run.errors
-    data["dry_run"] = removal.dry_run
+    data["dry_run"] = dry_run
     data["seconds"] = round(time.monotonic() - began, 3)
     data["run_id"] = name
     width = max(map(len, STEPS)) + 2
@@ -132,19 +129,22 @@ class _Step:
 def _steps(
     out: Output,
     whole: Library,
-    removal: Removal,
-    engine: str,
-    chosen: Engine,
+    removal: dict[str, Any],
+    engine: Engine,
     rule: MergeRule,
-    session: OneSession,
-    master: str | None,
     *,
     barrier: bool,
 ) -> list[_Step]:
     """The steps, in their order."""
-    cluster, store = whole.handles(), whole.store
+    cluster = whole.handles()
     of_vacuum = run_id(cluster.now_ms(), cluster.runtime.new_id())  # it has a separate record
-    due = Due(cluster, rule, removal)
+    due = Due(
+        cluster,
+        rule,
+        dry_run=removal["dry_run"],
+        l1_grace_ms=int(removal["l1_grace_s"] * 1000),
+        orphan_age_ms=int(removal["orphan_age_s"] * 1000),
+    )
 
     def expire() -> None:
         from l0gc.cli.retention import run_expire
@@ -153,26 +153,25 @@ def _steps(
 
     def compute() -> WatermarkResult:
         with out.progress("computing M") as show:
-            return whole.compute_watermark(chosen, dry_run=removal.dry_run, progress=show)
+            return whole.compute_watermark(engine, dry_run=removal["dry_run"], progress=show)
 
     def sweep() -> None:
-        where, why = choose_engine(engine, master, lambda: eligible(cluster), limited=removal.in_one_process)
-        run_sweep(out, cluster, store, removal, session, where, why)
+        run_sweep(out, whole, engine, **{k: v for k, v in removal.items() if k not in _OF_VACUUM})
 
     def vacuum() -> None:
-        of_data = replace(removal, run_id=of_vacuum, orphans=due.orphans(), max_delete_ratio=None)
-        run_vacuum(out, cluster, store, of_data, session, engine, master)
+        options = {k: v for k, v in removal.items() if k not in _OF_SWEEP}
+        run_vacuum(out, whole, engine, **options | {"run_id": of_vacuum, "orphans": due.orphans()})
 
     return [
         _Step(HOUSEKEEP, lambda: run_housekeep(out, whole, barrier=barrier)),
         _Step(
             RECONCILE,
-            lambda: run_reconcile(out, whole, chosen),
+            lambda: run_reconcile(out, whole, engine),
             due.no_reconcile,
         ),
         _Step(
             MERGE,
-            lambda: run_merge(out, whole, chosen, rule),
+            lambda: run_merge(out, whole, engine, rule),
             due.no_merge,
         ),
         _Step(EXPIRE, expire, due.no_expiry),

@@ -12,7 +12,6 @@ import msgspec
 
 from l0gc.collect.attempts import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import SCAN_EVERY_MS, GcNote, compute_not_due, sweep_not_due
-from l0gc.collect.plan import Removal
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.watermark.publication import PublishedWatermark, read_published
@@ -25,8 +24,11 @@ if TYPE_CHECKING:
 class Due:
     """Each `no_…` says why its step is not due, or nothing if it is. In a dry run, and on an external log, all are."""
 
-    def __init__(self, cluster: Cluster, rule: MergeRule, removal: Removal) -> None:
-        self._cluster, self._rule, self._removal, self._dry_run = cluster, rule, removal, removal.dry_run
+    def __init__(
+        self, cluster: Cluster, rule: MergeRule, *, dry_run: bool, l1_grace_ms: int, orphan_age_ms: int
+    ) -> None:
+        self._cluster, self._rule, self._dry_run = cluster, rule, dry_run
+        self._l1_grace_ms, self._orphan_age_ms = l1_grace_ms, orphan_age_ms
         self._external = cluster.identity().external_log
         self._all = self._dry_run or self._external
         self._note = GcNote()
@@ -84,7 +86,7 @@ class Due:
         if self._all:
             return ""
         source = self._garbage_now()
-        dropped = source.is_due(self._cluster.store.now_ms() - self._removal.l1_grace_ms)
+        dropped = source.is_due(self._cluster.store.now_ms() - self._l1_grace_ms)
         if dropped or source.broken or self.orphans():
             return ""
         return "nothing that was dropped has had its grace, and orphans were searched for within a day"
@@ -93,7 +95,7 @@ class Due:
         """Whether it is time to look for orphans, which takes a listing."""
         if self._all:
             return True
-        before_ms = self._cluster.store.now_ms() - self._removal.orphan_age_ms - SCAN_EVERY_MS
+        before_ms = self._cluster.store.now_ms() - self._orphan_age_ms - SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
     def _garbage_now(self) -> JournalGarbage:

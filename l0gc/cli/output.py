@@ -102,22 +102,38 @@ class Output:
         """Whether progress is shown."""
 
     def finish(
-        self, work: Callable[[], R], lines: Callable[[R], Sequence[str]], *, progress: str = "", indent: int | None = 2
+        self,
+        work: Callable[[], R],
+        lines: Callable[[R], Sequence[str]],
+        *,
+        progress: str = "",
+        indent: int | None = 2,
+        aside: bool = False,
     ) -> None:
         """Do the work, and print its result as `result` does. If it was done in part, its error is raised after that.
 
         Args:
             progress: the title of the progress display around the work; none is shown without it.
+            aside: the result is a note, since stdout has something else.
         """
         error: L0gcError | None = None
         try:
             with self.progress(progress) if progress else nullcontext():
                 result = work()
-        except L0gcError as e:
-            if not isinstance(e.result, Outcome):
+        except BaseException as e:
+            if not isinstance(e, L0gcError) or not isinstance(e.result, Outcome):
+                so_far = vars(e).get("so_far")
+                if isinstance(so_far, Outcome):
+                    self.measure(so_far.to_json() | so_far.measures())
                 raise
             result, error = cast(R, e.result), e
-        self.result(result.to_json(), lines(result), indent=indent)
+        self.measure(result.measures())
+        if aside:
+            self.measure(result.to_json())
+            for line in lines(result):
+                self.note(line)
+        else:
+            self.result(result.to_json(), lines(result), indent=indent)
         error = error or getattr(result, "problem", None)
         if error is not None:
             raise error

@@ -190,3 +190,18 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stop_event() -> Iterator[threading.Event]:
+    """For a run that ends in good order once the event is set, as the first signal does; see `stopping`.
+
+    Raises:
+        StoppedError: as the run did, with the signal's exit code.
+    """
+    stop, signals = threading.Event(), list[int]()
+    with stopping(stop.set, signals):
+        try:
+            yield stop
+        except StoppedError as e:
+            raise StoppedError(str(e), 128 + signals[0] if signals else e.exit_code) from e

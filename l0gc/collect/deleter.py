@@ -68,6 +68,9 @@ class Deleter:
         keep_history: whether the bucket may keep versions, so that the ids of delete markers are of use.
     """
 
+    deletes: Final = True
+    """Whether what it was given is gone from the bucket then."""
+
     def __init__(
         self, store: ObjectStore, runtime: Runtime, pacer: Pacer, stop: threading.Event, *, keep_history: bool = False
     ) -> None:
@@ -157,6 +160,8 @@ class Deleter:
 
 class DryDeleter:
     """Deletes nothing; the outcome is that of requests that succeed."""
+
+    deletes: Final = False
 
     def delete(self, objects: Sequence[Deletable], requested: Callable[[Sequence[Deletable]], None]) -> DeleteOutcome:
         """Take all objects for deleted."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from l0gc.collect.scan import Deletable
 from l0gc.storage.objectstore import ObjectStore
 
@@ -56,7 +58,7 @@ class Fact(NamedTuple):
     unknown: bool = False
 
 
-class Amounts(NamedTuple):
+class Amounts(msgspec.Struct, frozen=True):
     """L1 and index objects and their bytes: those that are named, and those that were dropped and are still there.
 
     `oldest_dropped_ms` is when the oldest of these was dropped; None without any.

@@ -17,35 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import lt
 
-import msgspec
-
 from l0gc.collect.garbage import Fact, ListingPart, LookAt
-from l0gc.collect.scan import Deletable
+from l0gc.collect.remover import Remover
+from l0gc.collect.scan import SAMPLES, Deletable, Tally
 from l0gc.storage.objectstore import ListedPage, ObjectStore
-
-SAMPLES = 3
-
-
-class OrphanCounts(msgspec.Struct):
-    """What a listing held. `unparsable` keys are none of its objects; `samples` are a few of them.
-
-    `unknown` objects belong to topics that no log has; `unknown_folders` are a few of these topics' folders.
-    """
-
-    listed: int = 0
-    requests: int = 0
-    unparsable: int = 0
-    samples: list[str] = []
-    unknown: int = 0
-    unknown_folders: list[str] = []
-
-    def add(self, other: OrphanCounts) -> None:
-        self.listed += other.listed
-        self.requests += other.requests
-        self.unparsable += other.unparsable
-        self.samples = (self.samples + other.samples)[:SAMPLES]
-        self.unknown += other.unknown
-        self.unknown_folders = sorted({*self.unknown_folders, *other.unknown_folders})[:SAMPLES]
+from l0gc.storage.workers import Place
 
 
 def is_orphan(fact: Fact) -> bool:
@@ -58,7 +34,7 @@ class OrphanScan:
 
     def __init__(self, store: ObjectStore, part: ListingPart, look_at: LookAt) -> None:
         self._store, self._part, self._look_at = store, part, look_at
-        self.counts = OrphanCounts()
+        self.counts = Tally()
 
     def batches(self) -> Iterator[list[Deletable]]:
         """The orphans of each page; may be empty. Raises what `KeyFacts.facts` raises."""
@@ -70,9 +46,9 @@ class OrphanScan:
             for key, fact, size, modified_ms in rows:
                 if fact.epoch < 0:
                     self.counts.unparsable += 1
-                    self.counts.samples += [key] if len(self.counts.samples) < SAMPLES else []
+                    self.counts.unparsable_samples += [key] if len(self.counts.unparsable_samples) < SAMPLES else []
                 elif fact.unknown:
-                    self.counts.add(OrphanCounts(unknown=1, unknown_folders=[self._folder(key)]))
+                    self.counts.add(Tally(unknown=1, unknown_folders=[self._folder(key)]))
                 elif is_orphan(fact):
                     found.append(Deletable(key, fact.epoch, size, modified_ms))
             yield found
@@ -85,9 +61,9 @@ class OrphanScan:
         """What of the listing is of this part."""
         start, end = self._part.start, self._part.end
         last, ordered = start, True
-        self.counts.requests = 1  # for the first page, also if it is empty
+        self.counts.list_requests = 1  # for the first page, also if it is empty
         for number, page in enumerate(self._store.scan(self._part.prefix, start)):
-            self.counts.requests += number > 0
+            self.counts.list_requests += number > 0
             keys = page.keys
             ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))
             last = keys[-1]
@@ -103,3 +79,13 @@ class OrphanScan:
                 )
             if ordered:
                 return
+
+
+def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: ListingPart) -> None:
+    """Hand over the orphans of a part."""
+    scan = OrphanScan(place.store, part, look_at)
+    try:
+        remover.take_all(scan.batches())
+    finally:
+        with remover.lock:
+            remover.tally.add(scan.counts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from functools import lru_cache
 from typing import Final
 
 from l0gc.events import event
@@ -211,3 +212,9 @@ class Pacer:
         if not lately:
             return 0.0
         return sum(n for _, n in lately) / max(1.0, min(WINDOW_S, now - lately[0][0]))
+
+
+@lru_cache(maxsize=1)
+def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
+    """The pace of a process that works for a run of another one, task after task."""
+    return Pacer(Runtime(), max_rate)

@@ -8,7 +8,6 @@ the plan on, so a long run judges all objects alike. While an operator's pause i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -30,7 +29,8 @@ ORPHAN_AGE_MS: Final = 24 * 3_600_000
 """Runs that stamped an object so long ago are refused by default, if they have not committed it yet."""
 UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
-ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record need one process"
+ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record"
+"""The options that only one process can keep."""
 SPARK_FROM: Final = 1_000_000
 """Eligible objects from which `auto` takes a Spark cluster, if it is given one: below, starting Spark takes longer."""
 
@@ -218,36 +218,3 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
             "run l0gc compute-watermark without --no-scan and --inventory"
         )
     return int(published.listed_objects * ratio)
-
-
-def needs_one_process() -> UsageError:
-    """The error for a limit, or a record, that Spark cannot keep."""
-    return UsageError(f"{ONE_PROCESS}: use --engine local")
-
-
-def choose_engine(
-    wanted: str, master: str | None, eligible: Callable[[], int], *, limited: bool = False
-) -> tuple[str, str]:
-    """The engine, and why.
-
-    Args:
-        eligible: gives what the last scan saw as eligible, -1 without one.
-        limited: whether there is a limit, or a record, that only one process can keep.
-
-    Raises:
-        UsageError: Spark is wanted, which keeps no such limit.
-    """
-    if wanted == "spark" and limited:
-        raise needs_one_process()
-    if wanted != "auto":
-        return wanted, "--engine"
-    if master is None or master.startswith("local"):
-        return "local", "no Spark cluster is given (--master)"
-    if limited:
-        return "local", ONE_PROCESS
-    n = eligible()
-    if n < 0:
-        return "local", "the last compute-watermark did not count what is eligible"
-    if n < SPARK_FROM:
-        return "local", f"{n:,} objects were eligible at the last scan, fewer than {SPARK_FROM:,}"
-    return "spark", f"{n:,} objects were eligible at the last scan, at least {SPARK_FROM:,}"

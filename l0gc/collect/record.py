@@ -115,6 +115,11 @@ def folder(run_id: str) -> str:
     return f"{RUNS}{run_id}/"
 
 
+def worker_of(segment: str) -> str:
+    """Who wrote a segment, by its key."""
+    return segment.rpartition("/")[2].partition("-")[2].rpartition("-")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Objects that went on record together, and where they are on record."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,48 +22,15 @@ from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import describe, read_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordSink, RunRecord, Segment
-from l0gc.collect.scan import Deletable, ScanCounts
+from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore
-from l0gc.storage.parallel import InlineExecutor
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 
 _log: Final = logging.getLogger(__name__)
 
-FAILURES_KEPT: Final = 20
 SEGMENTS_UNDER_WAY: Final = 3
 """Enough for all deleters to be busy, `DELETERS` requests of `PAGE_SIZE` objects; each costs a MiB and a half."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was done.
-
-    `limited`: more was eligible than the run was allowed to delete; `paused` is the pause that ended it.
-    """
-
-    counts: ScanCounts = field(default_factory=ScanCounts)
-    deleted: int = 0
-    bytes: int = 0
-    failed: int = 0
-    highest_deleted_epoch: int = -1
-    delete_requests: int = 0
-    delete_errors: int = 0
-    throttled: int = 0
-    backpressure_s: float = 0.0
-    limited: bool = False
-    paused: str = ""
-    failures: list[DeleteFailure] = field(default_factory=list)
-
-    def add(self, other: Tally) -> None:
-        """Add what another worker did."""
-        self.counts.add(other.counts)
-        for name in ("deleted", "bytes", "failed", "delete_requests", "delete_errors", "throttled", "backpressure_s"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.highest_deleted_epoch = max(self.highest_deleted_epoch, other.highest_deleted_epoch)
-        self.limited = self.limited or other.limited
-        self.paused = self.paused or other.paused
-        self.failures += other.failures[: max(0, FAILURES_KEPT - len(self.failures))]
 
 
 @dataclass(slots=True)
@@ -115,15 +83,13 @@ class Remover:
         progress: Callable[[], None] = lambda: None,
         budget: Budget | None = None,
     ) -> None:
-        self._store, self._runtime, self._plan = store, runtime, plan
-        # A dry run hands over in order, since its objects may be listed.
-        self._deleters = InlineExecutor() if plan.dry_run else deleters
+        self._store, self._runtime, self.plan = store, runtime, plan
+        self._deleters = deleters
         self.stop = stop or threading.Event()
-        self._progress = progress
+        self.progress = progress
         self.gone: Callable[[Sequence[Deletable]], None] = lambda objects: None
         self._budget = budget or Budget(plan.limit)
         self.pacer = pacer or Pacer(runtime, plan.max_rate, self.stop)
-        self._throttled, self._backpressure_s = self.pacer.throttled, self.pacer.backpressure_s
         self._deleter: Deleter | DryDeleter = DryDeleter()
         if not plan.dry_run:
             self._deleter = Deleter(store, runtime, self.pacer, self.stop, keep_history=plan.keeps_history)
@@ -131,32 +97,42 @@ class Remover:
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
         self._places = threading.Semaphore(SEGMENTS_UNDER_WAY)
-        self._tally = Tally()
+        self.tally = Tally()
+        """What was done so far."""
         self._waiting: list[Deletable] = []
         self.full = False
         self.error: BaseException | None = None
         self._began = runtime.clock.monotonic()
         self.shown = self.shown_bytes = 0
 
-    @property
-    def tally(self) -> Tally:
-        """What was done so far."""
-        self._tally.throttled = self.pacer.throttled - self._throttled
-        self._tally.backpressure_s = self.pacer.backpressure_s - self._backpressure_s
-        return self._tally
-
     def begin_again(self) -> None:
         """Count anew, for a scan that begins again. What was deleted is not listed any more, so it stays in the numbers."""
-        gone, requests = self._tally.deleted, self._tally.counts.requests
-        if self._plan.dry_run:
-            self._tally = Tally(ScanCounts(requests=requests))
-            gone = self.shown = self.shown_bytes = 0
-        self._tally.counts = ScanCounts(listed=gone, eligible=gone, requests=requests)
-        self._tally.failed, self._tally.failures, self._tally.limited = 0, [], False
-        self._budget.left = None if self._plan.limit is None else self._plan.limit - gone
+        t, self.tally = self.tally, Tally(list_requests=self.tally.list_requests)
+        if self._deleter.deletes:
+            self.tally = Tally(
+                listed=t.deleted,
+                eligible=t.deleted,
+                list_requests=t.list_requests,
+                deleted=t.deleted,
+                bytes=t.bytes,
+                highest_deleted_epoch=t.highest_deleted_epoch,
+                delete_requests=t.delete_requests,
+                delete_errors=t.delete_errors,
+                paused=t.paused,
+            )
+        else:
+            self.shown = self.shown_bytes = 0
+        self._budget.left = None if self.plan.limit is None else self.plan.limit - self.tally.deleted
         self.full = False
 
     # -- handing over -------------------------------------------------------------------------------------------------
+
+    def take_all(self, batches: Iterable[list[Deletable]]) -> None:
+        """Take batches until there are no more, or no more is wanted."""
+        for batch in batches:
+            self.take(batch)
+            if self.full or self.stop.is_set():
+                return
 
     def take(self, batch: list[Deletable]) -> None:
         """Claim what the limit leaves of a batch, and send off whole segments."""
@@ -165,7 +141,7 @@ class Remover:
             with self._feeding:
                 if budget.left is not None and len(batch) > budget.left:
                     batch = batch[: budget.left]
-                    self._tally.limited = self.full = True
+                    self.tally.limited = self.full = True
                 taken, batch = batch[:SEGMENT_OBJECTS], batch[SEGMENT_OBJECTS:]
                 if budget.left is not None:
                     budget.left -= len(taken)
@@ -176,6 +152,22 @@ class Remover:
                 self._places.acquire()
                 objects, self._waiting = self._waiting[:SEGMENT_OBJECTS], self._waiting[SEGMENT_OBJECTS:]
             self._send(objects)
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Around the handing over: when it ends, all segments have. Raises what ended the run before its end."""
+        try:
+            yield
+        except Exception:
+            self.stop.set()
+            self.drain()
+            raise
+        except BaseException:
+            self.stop.set()  # the process is to die: nothing is waited for, and scanners on other threads end, too
+            raise
+        self.drain()
+        if self.error is not None:
+            raise self.error
 
     def drain(self) -> None:
         """Send off what is waiting, and wait until all segments have ended."""
@@ -213,11 +205,11 @@ class Remover:
 
     def _paused(self) -> bool:
         """Whether deletions are paused, which ends the run; it does not go on, though the pause may be gone again."""
-        pause = read_pause(self._store) if not self._plan.dry_run else None
+        pause = read_pause(self._store) if self._deleter.deletes else None
         if pause is None:
             return False
         with self.lock:
-            self._tally.paused = describe(pause)
+            self.tally.paused = describe(pause)
         self.stop.set()
         _log.info("a pause ends the run: %s", describe(pause), extra=event("pause_seen"))
         return True
@@ -248,7 +240,7 @@ class Remover:
     def _requested(self, gone: Sequence[Deletable]) -> None:
         with self.lock:
             self._show(gone)
-        self._progress()
+        self.progress()
 
     def _show(self, gone: Sequence[Deletable]) -> None:
         self.shown += len(gone)
@@ -264,14 +256,14 @@ class Remover:
         passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
         statuses, version_ids = outcomes_of(opened.objects, opened.outcomes)
         try:
-            self._record.write(opened.segment, statuses, version_ids, self._plan.started_ms + passed_ms)
+            self._record.write(opened.segment, statuses, version_ids, self.plan.started_ms + passed_ms)
         except Exception as e:  # noqa: BLE001 - the record still says `planned`, which is true
             self._fail(e)
         finally:
             self._places.release()
 
     def _add(self, outcome: DeleteOutcome) -> None:
-        t = self._tally
+        t = self.tally
         t.delete_requests += outcome.requests
         t.delete_errors += outcome.errors
         t.deleted += len(outcome.deleted)

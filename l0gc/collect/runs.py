@@ -376,17 +376,9 @@ def old_runs(runs: Iterable[str], before_ms: int, keep: int) -> set[str]:
     return {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms}
 
 
-def deleted_on_record(
-    cluster: ClusterHandle, run_id: str, wanted: Callable[[str], bool] = lambda segment: True
-) -> tuple[int, int]:
-    """How many objects a run has deleted, and their bytes, by its record alone: where some workers did not return.
-
-    Args:
-        wanted: which segments count, by their keys.
-    """
+def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[int, int]:
+    """How many objects are gone of those in the segments, each counted once, and their bytes."""
     objects = size = 0
-    keys = cluster.store.list(folder(run_id)).modified_ms
-    segments = [k for k in keys if k.endswith(".parquet") and wanted(k)]
     for rows in _settled(cluster, cluster.store, segments):
         objects += sum(r.status == DELETED for r in rows)
         size += sum(r.size for r in rows if r.status == DELETED)

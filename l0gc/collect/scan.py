@@ -9,13 +9,17 @@ next shard is live, and the scan jumps there. A store that lists out of order is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
 from l0gc.errors import StoreError
 from l0gc.keys import KeyLayout
-from l0gc.storage.objectstore import PAGE_SIZE, ListedPage, ObjectStore, VersionPage
+from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, ObjectStore, VersionPage
+
+SAMPLES: Final = 3
+FAILURES_KEPT: Final = 20
 
 
 class Deletable(msgspec.Struct, frozen=True, gc=False):
@@ -32,27 +36,55 @@ class Deletable(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class ScanCounts:
-    """What a scan has seen. `eligible` counts by epoch alone; `held_by_age` are those of them that are too young."""
+class Tally:
+    """What a worker did: what it listed, and what it deleted, or would have.
+
+    Attributes:
+        eligible: counted by epoch alone; `held_by_age` are those of them that are too young.
+        unparsable: keys that are none of the objects that were looked for; they stay, and a few are `unparsable_samples`.
+        unknown: objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
+        failures: the first objects that could not be deleted, of `failed`.
+        limited: whether more was eligible than the run may delete.
+        paused: the pause that ended the run.
+    """
 
     listed: int = 0
     eligible: int = 0
     held_by_age: int = 0
     unparsable: int = 0
-    unparsable_sample: str = ""
-    highest_epoch: int = -1
-    requests: int = 0
-    errors: int = 0
+    unparsable_samples: list[str] = field(default_factory=list)
+    unknown: int = 0
+    unknown_folders: list[str] = field(default_factory=list)
+    list_requests: int = 0
+    list_errors: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    failed: int = 0
+    failures: list[DeleteFailure] = field(default_factory=list)
+    highest_deleted_epoch: int = -1
+    delete_requests: int = 0
+    delete_errors: int = 0
+    throttled: int = 0
+    backpressure_seconds: float = 0.0
+    limited: bool = False
+    paused: str = ""
 
-    def add(self, other: ScanCounts) -> None:
-        self.listed += other.listed
-        self.eligible += other.eligible
-        self.held_by_age += other.held_by_age
-        self.unparsable += other.unparsable
-        self.unparsable_sample = self.unparsable_sample or other.unparsable_sample
-        self.highest_epoch = max(self.highest_epoch, other.highest_epoch)
-        self.requests += other.requests
-        self.errors += other.errors
+    def add(self, other: Tally) -> None:
+        """Add what another scan, or another worker, did."""
+        for name in _ADDED_UP:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.unparsable_samples = (self.unparsable_samples + other.unparsable_samples)[:SAMPLES]
+        self.unknown_folders = sorted({*self.unknown_folders, *other.unknown_folders})[:SAMPLES]
+        self.failures = (self.failures + other.failures)[:FAILURES_KEPT]
+        self.highest_deleted_epoch = max(self.highest_deleted_epoch, other.highest_deleted_epoch)
+        self.limited = self.limited or other.limited
+        self.paused = self.paused or other.paused
+
+
+_ADDED_UP: Final = (
+    "listed", "eligible", "held_by_age", "unparsable", "unknown", "list_requests", "list_errors", "deleted", "bytes",
+    "failed", "delete_requests", "delete_errors", "throttled", "backpressure_seconds",
+)  # fmt: skip
 
 
 class OutOfOrderError(Exception):
@@ -87,7 +119,7 @@ class SkipScan:
         self._end = layout.before_shard(end) if end < layout.shards else None
         self._skip = skip
         self._versions = versions
-        self.counts = ScanCounts()
+        self.counts = Tally()
         self.at = self._start
 
     def batches(self) -> Iterator[list[Deletable]]:
@@ -100,9 +132,9 @@ class SkipScan:
         while cursor is not None:
             start, cursor = cursor, None
             last = start
-            self.counts.requests += 1  # for the first page, also if it is empty
+            self.counts.list_requests += 1  # for the first page, also if it is empty
             for number, page in enumerate(self._counting_errors(self._pages(start))):
-                self.counts.requests += number > 0
+                self.counts.list_requests += number > 0
                 keys = page.keys
                 if self._skip and self._disordered(keys, last):
                     raise OutOfOrderError
@@ -133,7 +165,7 @@ class SkipScan:
         try:
             yield from pages
         except StoreError:
-            self.counts.errors += 1
+            self.counts.list_errors += 1
             raise
 
     def _jump(self, last: str) -> str | None:
@@ -157,10 +189,8 @@ class SkipScan:
             counts.listed += 1
             if epoch < 0:
                 counts.unparsable += 1
-                counts.unparsable_sample = counts.unparsable_sample or key
+                counts.unparsable_samples += [key] if len(counts.unparsable_samples) < SAMPLES else []
                 continue
-            if epoch > counts.highest_epoch:
-                counts.highest_epoch = epoch
             if epoch > watermark:
                 continue
             counts.eligible += 1

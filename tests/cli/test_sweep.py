@@ -9,14 +9,14 @@ import click
 import msgspec
 import pytest
 
+from l0gc.api.engine import Engine, choose
+from l0gc.api.removals import SPARK_FROM, sweep_work
 from l0gc.cli.main import cli
-from l0gc.cli.output import Output, taking_results
 from l0gc.cli.run_options import removal_options
-from l0gc.cli.sweep import run_sweep
-from l0gc.cli.sweep_text import lines_of
-from l0gc.collect.local import LocalSweep
+from l0gc.cli.sweep import lines_of
 from l0gc.collect.plan import Removal
-from l0gc.settings import Settings
+from l0gc.collect.sweep import Sweep
+from l0gc.errors import UsageError
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 from tests.collect.test_local import a_cluster
 
@@ -57,17 +57,17 @@ def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, A
     assert msgspec.structs.replace(unlimited, **limit).in_one_process == limited
 
 
-@pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"no_record": True}])
+@pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"record": False}])
 def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
-    def removal_of(*, removal: Removal) -> Removal:
-        return removal
-
-    removal = removal_options("gc")(removal_of)(**{"no_record": False} | elsewhere)
-    assert removal.in_one_process
-    assert (removal.record_dir, removal.record) == (
-        elsewhere.get("record_dir"),
-        "no_record" not in elsewhere,
-    )
+    assert Removal(**elsewhere).in_one_process
+    given: list[dict[str, Any]] = []
+    command = click.command()(removal_options("gc")(lambda **options: given.append(options)))
+    for name, value in elsewhere.items():
+        command.main(["--record-dir", str(value)] if name == "record_dir" else ["--no-record"], standalone_mode=False)
+    assert {name: given[0][name] for name in ("record_dir", "record")} == {
+        "record_dir": None,
+        "record": True,
+    } | elsewhere
 
 
 @pytest.mark.parametrize(
@@ -84,30 +84,64 @@ def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, A
 )
 def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: Removal, said: str) -> None:
     cluster = a_cluster()
-    result = LocalSweep(cluster, Removal(dry_run=options.dry_run)).run(cluster.parallel)
+    result = Sweep(cluster, Removal(dry_run=options.dry_run)).run()
     result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")
     (line,) = [line for line in lines_of(result) if "keeps versions" in line]
     assert said in line
     assert ("undelete" in line) == (options.record and not options.dry_run)
 
 
-def never(defaults: Any) -> Any:
-    raise AssertionError
-
-
 @pytest.mark.parametrize(
     ("versioning", "said"),
     [(OFF, ""), (ENABLED, "the bucket keeps versions"), (SUSPENDED, "what was written since is gone for good")],
 )
-def test_what_is_said_of_versions_is_true_of_the_bucket(
-    monkeypatch: pytest.MonkeyPatch, versioning: str, said: str
-) -> None:
+def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: str) -> None:
     cluster = a_cluster()
-    result = LocalSweep(cluster).run(cluster.parallel)
+    result = Sweep(cluster).run()
     result.plan = msgspec.structs.replace(result.plan, versioning=versioning)
-    monkeypatch.setattr("l0gc.cli.sweep._local", lambda *given: result)
-    with taking_results() as results:
-        run_sweep(Output(Settings()), cluster, cluster.store, Removal(), never, "local", "")  # type: ignore[arg-type]
-    lines = [line for line in results[0].text if "version" in line]
+    lines = [line for line in lines_of(result) if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line for line in lines)
+
+
+# -- which engine ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cluster", "eligible", "engine", "why"),
+    [
+        ("local", True, SPARK_FROM, "local", "--engine"),
+        ("spark", False, 0, "spark", "--engine"),
+        ("auto", False, SPARK_FROM, "local", "no Spark cluster is given"),
+        ("auto", True, SPARK_FROM - 1, "local", "999,999 objects were eligible at the last scan, fewer than 1,000,000"),
+        ("auto", True, SPARK_FROM, "spark", "1,000,000 objects were eligible at the last scan, at least 1,000,000"),
+        ("auto", True, -1, "local", "the last compute-watermark did not count what is eligible"),
+    ],
+)
+def test_the_engine_is_chosen_by_what_was_eligible(
+    wanted: str, cluster: bool, eligible: int, engine: str, why: str
+) -> None:
+    chosen, reason = choose(wanted, cluster=cluster, java=True, work=sweep_work(lambda: eligible, limited=False))
+    assert chosen == engine
+    assert why in reason
+
+
+def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
+    def never() -> int:
+        raise AssertionError
+
+    assert choose("auto", cluster=False, java=True, work=sweep_work(never, limited=False))[0] == "local"
+    assert not Engine(master="local[4]").choose(sweep_work(never, limited=False))[1].startswith("--engine")
+
+
+def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
+    """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
+    work = sweep_work(lambda: SPARK_FROM, limited=True)
+    chosen, reason = choose("auto", cluster=True, java=True, work=work)
+    assert (chosen, "one process" in reason) == ("local", True)
+
+
+def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
+    work = sweep_work(lambda: SPARK_FROM, limited=True)
+    with pytest.raises(UsageError, match="need one process: use --engine local"):
+        choose("spark", cluster=True, java=True, work=work)

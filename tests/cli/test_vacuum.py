@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from l0gc.cli.vacuum import lines_of
-from l0gc.collect.garbage import DROPPED_L1
 from l0gc.collect.plan import Removal
-from l0gc.collect.remover import Tally
+from l0gc.collect.scan import Tally
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 
@@ -19,7 +18,7 @@ from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: str, *, dry_run: bool) -> None:
     plan = Removal(run_id="RUN", watermark=3, cluster_epoch=5, started_ms=0, dry_run=dry_run, versioning=versioning)
-    result = VacuumResult(plan, tallies={DROPPED_L1: Tally(deleted=2)})
+    result = VacuumResult(plan=plan, tally=Tally(deleted=2))
     lines = [line for line in lines_of(result) if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line and ("l0gc undelete --run RUN" in line) is not dry_run for line in lines)

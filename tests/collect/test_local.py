@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 
 import l0gc.collect.remover
 import l0gc.collect.scan
-from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, RecordedObject, read_segment, read_summary
 from l0gc.collect.runs import list_runs
+from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
 from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
 from l0gc.runtime import Runtime
@@ -71,14 +72,19 @@ def expected_garbage(cluster: Cluster, watermark: int) -> set[str]:
 def sweep(
     cluster: Cluster,
     *,
-    workers: Parallel | None = None,
+    threads: Parallel | None = None,
     ranges: int = 3,
     dry_run: bool = False,
     min_age_ms: int = 0,
     max_objects: int | None = None,
 ) -> SweepResult:
     options = Removal(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
-    return LocalSweep(cluster, options).run(workers or Inline(), ranges)
+    return Sweep(by_threads(cluster, threads or Inline()), options).run(ranges)
+
+
+def by_threads(cluster: Cluster, threads: Parallel) -> Cluster:
+    """Another handle on the cluster, which works with these threads."""
+    return dataclasses.replace(cluster, parallel=threads)
 
 
 def on_record(cluster: Cluster) -> list[RecordedObject]:
@@ -90,14 +96,14 @@ def on_record(cluster: Cluster) -> list[RecordedObject]:
 def numbers(r: SweepResult) -> dict[str, object]:
     return {
         "watermark": r.watermark,
-        "listed": r.tally.counts.listed,
-        "eligible": r.tally.counts.eligible,
-        "held_by_age": r.tally.counts.held_by_age,
-        "unparsable": r.tally.counts.unparsable,
+        "listed": r.listed,
+        "eligible": r.eligible,
+        "held_by_age": r.held_by_age,
+        "unparsable": r.unparsable,
         "deleted": r.deleted,
-        "bytes": r.tally.bytes,
-        "failed": r.tally.failed,
-        "list requests": r.tally.counts.requests,
+        "bytes": r.bytes,
+        "failed": r.failed,
+        "list requests": r.tally.list_requests,
         "delete requests": r.tally.delete_requests,
     }
 
@@ -116,18 +122,18 @@ def test_exactly_the_garbage_goes(small_pages: int, ranges: int) -> None:
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
     result = sweep(cluster, ranges=ranges)
     assert level_zero(cluster) == before - garbage
-    assert result.deleted == result.tally.counts.eligible == len(garbage) == 4 * 5 * 3
-    assert result.tally.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
-    assert result.tally.failed == 0
+    assert result.deleted == result.eligible == len(garbage) == 4 * 5 * 3
+    assert result.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
+    assert result.failed == 0
     again = sweep(cluster, ranges=ranges)
-    assert (again.deleted, again.tally.counts.eligible, again.tally.delete_requests) == (0, 0, 0)
+    assert (again.deleted, again.eligible, again.tally.delete_requests) == (0, 0, 0)
 
 
 def test_threads_do_the_same_as_one_after_another(small_pages: int) -> None:
     cluster, same = a_cluster(), a_cluster()
     store_of(cluster).page_size = store_of(same).page_size = small_pages
     with Threads(4) as threads:
-        result = sweep(cluster, workers=threads, ranges=4)
+        result = sweep(cluster, threads=threads, ranges=4)
     assert numbers(result) == numbers(sweep(same, ranges=4))
     assert level_zero(cluster) == level_zero(same)
 
@@ -171,9 +177,9 @@ def test_what_was_deleted_is_recorded() -> None:
     assert {f.key for f in rows} == garbage
     assert len(rows) == len(garbage)
     assert {f.status for f in rows} == {DELETED}
-    assert sum(f.size for f in rows) == result.tally.bytes
-    summary = read_summary(cluster.store, result.plan.run_id)
-    assert (summary.outcome, summary.deleted, summary.bytes) == ("done", len(garbage), result.tally.bytes)
+    assert sum(f.size for f in rows) == result.bytes
+    summary = read_summary(cluster.store, result.run_id)
+    assert (summary.outcome, summary.deleted, summary.bytes) == ("done", len(garbage), result.bytes)
 
 
 # -- when in doubt, nothing ---------------------------------------------------------------------------------------------
@@ -265,7 +271,7 @@ def test_age_is_judged_by_the_stores_clock(local_ms: int) -> None:
     wrong = Cluster(store, Runtime(FakeClock(local_ms), random.Random(1)))
     store.clock.ms += 59_000
     held = sweep(wrong, min_age_ms=60_000)
-    assert (held.deleted, held.tally.counts.held_by_age, held.tally.counts.eligible) == (0, 60, 60)
+    assert (held.deleted, held.tally.held_by_age, held.tally.eligible) == (0, 60, 60)
     store.clock.ms += 1_000
     assert sweep(wrong, min_age_ms=60_000).deleted == 60
 
@@ -299,8 +305,8 @@ def test_what_cannot_be_deleted_is_reported_and_the_rest_goes() -> None:
     locked = {k for k in garbage if f"/{3:018}/" in k}
     result = sweep(cluster)
     assert level_zero(cluster) == before - garbage | locked
-    assert (result.deleted, result.tally.failed) == (len(garbage - locked), len(locked))
-    assert {f.key for f in result.tally.failures} == locked
+    assert (result.deleted, result.failed) == (len(garbage - locked), len(locked))
+    assert {f.key for f in result.failures} == locked
     assert sweep(cluster).tally.failed == len(locked)
 
 
@@ -376,10 +382,10 @@ def test_a_disordered_store_is_swept_slower_and_not_wrong(small_pages: int, seed
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
     result = sweep(cluster)
     assert level_zero(cluster) == before - garbage
-    assert result.deleted == result.tally.counts.eligible == len(garbage)
-    assert result.tally.bytes == 180
-    assert (result.tally.counts.listed, result.tally.counts.unparsable) == (111, 3)
-    assert result.tally.counts.requests == store_of(cluster).requests["scan"]
+    assert result.deleted == result.eligible == len(garbage)
+    assert result.bytes == 180
+    assert (result.listed, result.unparsable) == (111, 3)
+    assert result.requests["list"] == store_of(cluster).requests["scan"] + 1  # and one for unfinished uploads
 
 
 @pytest.mark.parametrize("max_objects", [None, 7, 1000])
@@ -391,8 +397,8 @@ def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(
     done = sweep(disordered(0, ordered_pages), max_objects=max_objects)
     assert dry.deleted == done.deleted
     if max_objects is None or max_objects > 60:
-        assert (done.deleted, done.tally.bytes) == (dry.deleted, dry.tally.bytes) == (60, 180)
-        assert dry.tally.counts.eligible == done.tally.counts.eligible == 60
+        assert (done.deleted, done.bytes) == (dry.deleted, dry.bytes) == (60, 180)
+        assert dry.eligible == done.eligible == 60
     else:
         assert done.deleted == max_objects
 
@@ -406,8 +412,8 @@ def test_threads_on_a_disordered_store_count_what_each_of_them_did(small_pages: 
     for seed in range(3):
         cluster = disordered(seed, 3, Slow)
         with Threads(4) as threads:
-            result = sweep(cluster, workers=threads, ranges=4)
-        assert result.deleted == result.tally.counts.eligible == 60
+            result = sweep(cluster, threads=threads, ranges=4)
+        assert result.deleted == result.eligible == 60
 
 
 # -- any bucket ---------------------------------------------------------------------------------------------------------

@@ -7,17 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.pause import Pause, clear_pause, describe, read_pause, set_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT
-from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
+from l0gc.collect.remover import SEGMENTS_UNDER_WAY
 from l0gc.collect.runs import list_runs
+from l0gc.collect.scan import Tally
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
-from l0gc.storage.parallel import Inline, Threads
-from tests.collect.test_local import a_cluster, expected_garbage, level_zero, numbers, on_record, store_of, sweep
+from l0gc.storage.parallel import Threads
+from tests.collect.test_local import (
+    a_cluster,
+    by_threads,
+    expected_garbage,
+    level_zero,
+    numbers,
+    on_record,
+    store_of,
+    sweep,
+)
 from tests.collect.test_sweeper import pages_of
 from tests.support.memory_store import Call, MemoryStore, lose_reply
 
@@ -166,9 +176,9 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     store.fault = _when_deletes(store, 3, lambda: set_pause(store, "disk audit", "ann"))
     if threads:
         with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-            result = LocalSweep(cluster).run(scanners, 4, deleters)
+            result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
     else:
-        result = LocalSweep(cluster).run(Inline(), 1)
+        result = Sweep(cluster).run(1)
     gone = before - level_zero(cluster)
     assert result.tally.paused.startswith("disk audit")
     assert result.stopped
@@ -177,7 +187,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
         assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_UNDER_WAY) < len(garbage)
     else:
         assert len(gone) == 20  # the segment in which it was set is done
-    assert result.uploads.aborted == 0
+    assert result.uploads_aborted == 0
     rows = on_record(cluster)
     assert {f.key for f in rows if f.status == DELETED} == gone
     assert {f.status for f in rows} <= {DELETED, LEFT}
@@ -185,7 +195,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     assert run.summary is not None
     assert (run.summary.outcome, run.summary.deleted) == ("stopped", len(gone))
     clear_pause(store)
-    assert result.deleted + LocalSweep(cluster).run(Inline(), 1).deleted == len(garbage)
+    assert result.deleted + Sweep(cluster).run(1).deleted == len(garbage)
 
 
 def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +210,7 @@ def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch:
             del store.objects[PAUSED]
 
     store.fault = fault
-    result = LocalSweep(cluster).run(Inline(), 1)
+    result = Sweep(cluster).run(1)
     assert read_pause(store) is None
     assert result.tally.paused
     assert result.deleted == 20
@@ -235,5 +245,5 @@ def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
 def test_a_limit_and_a_pause_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
-    result = LocalSweep(cluster, Removal(max_objects=20)).run(Inline(), 1)
+    result = Sweep(cluster, Removal(max_objects=20)).run(1)
     assert (result.deleted, result.tally.paused, result.stopped) == (20, "", False)

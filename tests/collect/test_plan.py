@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.local import LocalSweep
-from l0gc.collect.plan import SPARK_FROM, UNKNOWN, Removal, choose_engine, plan_sweep
+from l0gc.collect.plan import UNKNOWN, Removal, plan_sweep
 from l0gc.collect.runs import started_ms
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import SafetyError, StoreError, UsageError
-from l0gc.storage.parallel import Inline
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero, publish_m, store_of
 from tests.support.memory_store import Call, MemoryHistory, MemoryStore
@@ -30,7 +29,7 @@ def test_only_the_shards_that_were_requested_are_swept(shards: tuple[int, int]) 
     layout = cluster.controller.layout()
     before = level_zero(cluster)
     inside = {k for k in expected_garbage(cluster, 4) if (p := layout.parse(k)) and shards[0] <= p.shard <= shards[1]}
-    result = LocalSweep(cluster, Removal(shards=shards)).run(Inline(), 3)
+    result = Sweep(cluster, Removal(shards=shards)).run(3)
     assert before - level_zero(cluster) == inside
     assert result.deleted == len(inside)
 
@@ -75,7 +74,7 @@ def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
     late = cluster.controller.layout().format(0, 1, "0000ffff-0000-4000-8000-000000000000")
     store.put(late, b"x")
     store.objects[late].modified_ms += 999
-    assert LocalSweep(cluster).run(Inline(), 1).tally.counts.held_by_age == 0
+    assert Sweep(cluster).run(1).held_by_age == 0
     assert late not in store.objects
 
 
@@ -90,7 +89,7 @@ def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_sa
     def refuse() -> str:
         raise StoreError("501 NotImplemented")
 
-    result = LocalSweep(a_cluster(Mute())).run(Inline(), 1)
+    result = Sweep(a_cluster(Mute())).run(1)
     assert (result.plan.versioning, result.deleted) == (UNKNOWN, 60)
 
 
@@ -109,8 +108,8 @@ def test_no_more_than_the_share_goes_and_the_run_says_so(ratio: float, most: int
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_id=state.cluster_id))
     before = level_zero(cluster)
     options = Removal(max_delete_ratio=ratio)
-    dry = LocalSweep(cluster, msgspec.structs.replace(options, dry_run=True)).run(Inline(), 3)
-    result = LocalSweep(cluster, options).run(Inline(), 3)
+    dry = Sweep(cluster, msgspec.structs.replace(options, dry_run=True)).run(3)
+    result = Sweep(cluster, options).run(3)
     assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
     assert result.over_ratio == dry.over_ratio == (most < 60)
 
@@ -119,7 +118,7 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(SafetyError, match="did not count the bucket"):
-        LocalSweep(cluster, Removal(max_delete_ratio=0.5)).run(Inline())
+        Sweep(cluster, Removal(max_delete_ratio=0.5)).run()
     assert level_zero(cluster) == before
 
 
@@ -127,55 +126,14 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
     cluster = a_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
-    result = LocalSweep(cluster, Removal(max_objects=5, max_delete_ratio=0.5)).run(Inline())
+    result = Sweep(cluster, Removal(max_objects=5, max_delete_ratio=0.5)).run()
     assert (result.deleted, result.over_ratio) == (5, False)
-
-
-# -- which engine ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("requested", "master", "eligible", "engine", "why"),
-    [
-        ("local", "spark://x", SPARK_FROM, "local", "--engine"),
-        ("spark", None, 0, "spark", "--engine"),
-        ("auto", None, SPARK_FROM, "local", "no Spark cluster"),
-        ("auto", "local[4]", SPARK_FROM, "local", "no Spark cluster"),
-        ("auto", "spark://x", SPARK_FROM - 1, "local", "fewer than 1,000,000"),
-        ("auto", "spark://x", SPARK_FROM, "spark", "at least 1,000,000"),
-        ("auto", "spark://x", -1, "local", "did not count"),
-    ],
-)
-def test_the_engine_is_chosen_by_what_was_eligible(
-    requested: str, master: str | None, eligible: int, engine: str, why: str
-) -> None:
-    chosen, reason = choose_engine(requested, master, lambda: eligible)
-    assert chosen == engine
-    assert why in reason
-
-
-def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
-    def never() -> int:
-        raise AssertionError
-
-    assert choose_engine("auto", None, never)[0] == "local"
-
-
-def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
-    """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
-    chosen, reason = choose_engine("auto", "spark://x", lambda: SPARK_FROM, limited=True)
-    assert (chosen, "one process" in reason) == ("local", True)
-
-
-def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
-    with pytest.raises(UsageError, match="need one process: use --engine local"):
-        choose_engine("spark", "spark://x", lambda: SPARK_FROM, limited=True)
 
 
 def test_a_sweep_without_a_watermark_asks_for_nothing_more() -> None:
     cluster = a_cluster(watermark=None)
     calls: list[Call] = []
     store_of(cluster).fault = calls.append
-    LocalSweep(cluster).run(Inline())
+    Sweep(cluster).run()
     assert not {c.kind for c in calls} & {"scan", "delete", "put"}
     publish_m(cluster, 4)

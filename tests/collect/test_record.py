@@ -9,15 +9,14 @@ import pytest
 
 import l0gc.collect.remover
 import l0gc.collect.scan
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.old_records import KEEP_RUNS, old_run_records
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, RecordedObject, RunRecord, Segment, folder, read_segment
 from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.scan import Deletable
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from tests.collect.test_local import a_cluster, expected_garbage, level_zero, store_of
 from tests.support.memory_store import Call, MemoryStore
@@ -53,7 +52,7 @@ def killed_at(number: int, page_size: int) -> tuple[Cluster, set[str], bool]:
     store.fault = fault
     killed = False
     try:
-        LocalSweep(cluster).run(Inline(), 1)
+        Sweep(cluster).run(1)
     except Killed:
         killed = True
     store.fault = lambda call: None
@@ -86,7 +85,7 @@ def test_at_whatever_call_a_run_is_killed_its_record_is_true(small: int) -> None
             assert (runs[0].summary is None) == (
                 killed and f"{folder(runs[0].run_id)}run.json" not in cluster_keys(cluster)
             )
-        LocalSweep(cluster).run(Inline(), 1)  # the next run goes on
+        Sweep(cluster).run(1)  # the next run goes on
         assert expected_garbage(cluster, 4) == set()
         if not killed:
             assert number > 40
@@ -136,20 +135,20 @@ def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
 
     cluster = a_cluster(Silent())
     before = level_zero(cluster)
-    result = LocalSweep(cluster).run(Inline(), 1)
+    result = Sweep(cluster).run(1)
     gone = before - level_zero(cluster)
     assert result.deleted < len(gone)
-    detail = show_run(cluster, result.plan.run_id)
+    detail = show_run(cluster, result.run_id)
     assert (detail.by_status[DELETED], detail.by_status[FAILED]) == (len(gone), 12)
 
 
 def test_an_object_in_two_segments_is_reported_once(small: int) -> None:
     """As after an executor died: planned by one worker, deleted by the next."""
     cluster = a_cluster()
-    result = LocalSweep(cluster).run(Inline(), 1)
+    result = Sweep(cluster).run(1)
     gone = [Deletable(k, 1, 1) for k, s in statuses(cluster).items() if s == DELETED]
-    RunRecord(cluster.store, result.plan.run_id, "lost").plan([*gone[:7], Deletable("level_zero/data/never", 1, 1)])
-    detail = show_run(cluster, result.plan.run_id)
+    RunRecord(cluster.store, result.run_id, "lost").plan([*gone[:7], Deletable("level_zero/data/never", 1, 1)])
+    detail = show_run(cluster, result.run_id)
     assert detail.by_status == {DELETED: len(gone) + 1}  # the last one is planned, and not there: it was deleted
 
 
@@ -160,7 +159,7 @@ def test_runs_are_listed_the_newest_last_and_read_only_as_far_as_shown() -> None
     for n in range(3):
         store.clock.sleep(60)
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
-        runs.append(LocalSweep(cluster).run(Inline(), 1).plan.run_id)
+        runs.append(Sweep(cluster).run(1).plan.run_id)
     store.put(f"{RUNS}{NO_RUN}/x.parquet", b"?")
     store.requests.clear()
     shown, total = list_runs(store, 2)
@@ -181,7 +180,7 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
     for n in range(4):
         store.clock.sleep(3600)
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
-        runs.append(LocalSweep(cluster).run(Inline(), 1).plan)
+        runs.append(Sweep(cluster).run(1).plan)
     store.page_size = 3
     old = {o.key for batch in old_run_records(store, runs[2].started_ms - 1, KEEP_RUNS, "") for o in batch}
     left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign | old}
@@ -192,9 +191,9 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
 
 def test_a_run_that_has_nothing_to_delete_leaves_no_record() -> None:
     cluster = a_cluster()
-    LocalSweep(cluster).run(Inline(), 1)
+    Sweep(cluster).run(1)
     before = cluster_keys(cluster)
-    result = LocalSweep(cluster).run(Inline(), 1)
+    result = Sweep(cluster).run(1)
     assert result.deleted == 0
     assert cluster_keys(cluster) == before
 
@@ -211,7 +210,7 @@ def test_what_is_no_run_is_said_to_be_none() -> None:
 
 def test_a_damaged_segment_is_named() -> None:
     cluster = a_cluster()
-    run_id = LocalSweep(cluster).run(Inline(), 1).plan.run_id
+    run_id = Sweep(cluster).run(1).plan.run_id
     key = next(k for k in store_of(cluster).objects if k.startswith(folder(run_id)) and k.endswith(".parquet"))
     cluster.store.put(key, b"PAR1?")
     with pytest.raises(CorruptObjectError, match=key):

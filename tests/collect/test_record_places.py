@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 import l0gc.collect.remover
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, PLANNED, read_segment
 from l0gc.collect.record_places import FolderRecords
 from l0gc.collect.runs import list_runs, show_run
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, ObjectNotFoundError, StoreError, UsageError
 from l0gc.keys import RUNS
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from tests.collect.test_local import a_cluster, expected_garbage, level_zero, store_of
 from tests.support.memory_store import Call
@@ -37,31 +36,31 @@ def test_a_full_store_is_not_swept_without_a_record_and_the_error_says_the_way_o
     cluster = a_full_cluster(error)
     before = level_zero(cluster)
     with pytest.raises(error, match=r"no room left; .*--record-dir DIR.*--no-record"):
-        LocalSweep(cluster).run(Inline())
+        Sweep(cluster).run()
     assert level_zero(cluster) == before
 
 
 def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> None:
     cluster = a_full_cluster()
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
-    result = LocalSweep(cluster, Removal(record_dir=tmp_path / "deep" / "records")).run(Inline())
+    result = Sweep(cluster, Removal(record_dir=tmp_path / "deep" / "records")).run()
     assert (result.deleted, level_zero(cluster)) == (len(garbage), before - garbage)
     assert not [k for k in store_of(cluster).objects if k.startswith(RUNS)]
     records = FolderRecords(tmp_path / "deep" / "records")
     runs, total = list_runs(records, 5)
-    assert ([r.run_id for r in runs], total) == ([result.plan.run_id], 1)
+    assert ([r.run_id for r in runs], total) == ([result.run_id], 1)
     assert runs[0].summary is not None
     assert (runs[0].summary.outcome, runs[0].summary.deleted) == ("done", len(garbage))
-    shown = show_run(cluster, result.plan.run_id, records=records)
+    shown = show_run(cluster, result.run_id, records=records)
     assert shown.by_status == {DELETED: len(garbage)}
     with pytest.raises(NotFoundError):
-        show_run(cluster, result.plan.run_id)
+        show_run(cluster, result.run_id)
 
 
 def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
     cluster = a_full_cluster()
     garbage = expected_garbage(cluster, 4)
-    assert LocalSweep(cluster, Removal(record=False)).run(Inline()).deleted == len(garbage)
+    assert Sweep(cluster, Removal(record=False)).run().deleted == len(garbage)
     assert level_zero(cluster) & garbage == set()
     assert list(tmp_path.iterdir()) == []
 
@@ -84,7 +83,7 @@ def test_what_is_deleted_is_in_the_folder_before_and_the_bucket_shows_what_a_kil
 
     store_of(cluster).fault = fault
     with pytest.raises(KeyboardInterrupt):
-        LocalSweep(cluster, Removal(record_dir=tmp_path)).run(Inline(), ranges=1)
+        Sweep(cluster, Removal(record_dir=tmp_path)).run(1)
     store_of(cluster).fault = lambda call: None
     (run,), _ = list_runs(records, 5)
     assert run.summary is None
@@ -96,9 +95,9 @@ def test_a_folder_is_tried_out_before_the_sweep(tmp_path: Path) -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(UsageError, match=r"--record-dir .*file/below cannot be written to"):
-        LocalSweep(cluster, Removal(record_dir=tmp_path / "file" / "below"))
+        Sweep(cluster, Removal(record_dir=tmp_path / "file" / "below"))
     with pytest.raises(UsageError, match="give one of the two"):
-        LocalSweep(cluster, Removal(record_dir=tmp_path, record=False))
+        Sweep(cluster, Removal(record_dir=tmp_path, record=False))
     assert level_zero(cluster) == before
 
 

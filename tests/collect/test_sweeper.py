@@ -15,18 +15,22 @@ from hypothesis import strategies as st
 
 import l0gc.collect.remover
 import l0gc.collect.scan
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
-from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Tally
-from l0gc.collect.sweeper import Sweeper, SweepProgress
+from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Remover
+from l0gc.collect.scan import Tally
+from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweeper import sweep_ranges
 from l0gc.errors import StoreError
+from l0gc.events import quiet
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from tests.collect.test_local import (
     Disordered,
     a_cluster,
+    by_threads,
     expected_garbage,
     level_zero,
     name_of,
@@ -120,17 +124,17 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     stuck = {k for k in garbage if int(k.rsplit("/", 1)[1][:8], 16) in locked}
     with pytest.MonkeyPatch.context() as patch:
         pages_of(patch, page, segment)
-        dry = LocalSweep(cluster, Removal(dry_run=True)).run(Inline(), ranges)
+        dry = Sweep(cluster, Removal(dry_run=True)).run(ranges)
         assert level_zero(cluster) == before
         if threads:
             with Threads(4) as scanners, ThreadPoolExecutor(3) as deleters:
-                result = LocalSweep(cluster).run(scanners, ranges, deleters)
+                result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(ranges)
         else:
-            result = LocalSweep(cluster).run(Inline(), ranges)
+            result = Sweep(cluster).run(ranges)
     assert level_zero(cluster) == before - garbage | stuck
-    assert (result.deleted, result.tally.failed) == (len(garbage - stuck), len(stuck))
-    assert dry.deleted == result.tally.counts.eligible == len(garbage)
-    assert result.tally.bytes == sum(int(k.rsplit("/", 1)[1][:8], 16) + 1 for k in garbage - stuck)
+    assert (result.deleted, result.failed) == (len(garbage - stuck), len(stuck))
+    assert dry.deleted == result.eligible == len(garbage)
+    assert result.bytes == sum(int(k.rsplit("/", 1)[1][:8], 16) + 1 for k in garbage - stuck)
     assert {f.key for f in on_record(cluster) if f.status == DELETED} == garbage - stuck
     assert {f.key for f in on_record(cluster) if f.status == FAILED} == stuck
     assert result.tally.delete_errors == 0
@@ -164,7 +168,7 @@ def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytes
 
     store.scan, store.delete = counting_scan, slow_delete  # type: ignore[method-assign]
     with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        result = LocalSweep(cluster).run(scanners, 4, deleters)
+        result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
     assert result.deleted == 4 * 5 * 100
     # The segments under way, the one that is being filled, the one of a scanner that waits, and a page for each scanner.
     assert most[0] <= (SEGMENTS_UNDER_WAY + 2) * 10 + 4 * 2 * 5
@@ -177,7 +181,7 @@ def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPa
     store.page_size = 5
     kinds: list[str] = []
     store.fault = lambda call: kinds.append(call.kind)
-    LocalSweep(cluster).run(Inline(), 1)
+    Sweep(cluster).run(1)
     assert kinds.index("delete") < len(kinds) - 1 - kinds[::-1].index("scan")
 
 
@@ -190,18 +194,18 @@ def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
     store = store_of(cluster)
     store.page_size = 5
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
-    sweep = LocalSweep(cluster)
+    stop = threading.Event()
 
     def fault(call: Call) -> None:
         if call.kind == "delete" and call.when == "after" and store.requests["delete"] == 3:
-            sweep.stop.set()
+            stop.set()
 
     store.fault = fault
     if threads:
         with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-            result = sweep.run(scanners, 4, deleters)
+            result = Sweep(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(4)
     else:
-        result = sweep.run(Inline(), 1)
+        result = Sweep(cluster, stop=stop).run(1)
     gone = before - level_zero(cluster)
     assert result.stopped
     assert 0 < len(gone) == result.deleted < len(garbage)
@@ -209,7 +213,7 @@ def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
     assert {f.key for f in rows if f.status == DELETED} == gone
     assert {f.status for f in rows} <= {DELETED, LEFT}
     store.fault = lambda call: None
-    assert result.deleted + LocalSweep(cluster).run(Inline(), 1).deleted == len(garbage)
+    assert result.deleted + Sweep(cluster).run(1).deleted == len(garbage)
     assert expected_garbage(cluster, 4) == set()
 
 
@@ -221,14 +225,14 @@ def test_a_stop_is_heard_where_nothing_is_eligible(monkeypatch: pytest.MonkeyPat
     store.page_size = 1  # never a full page: the scan reads on
     for key in expected_garbage(cluster, 0):
         store.delete([key])
-    sweep = LocalSweep(cluster)
+    sweep = Sweep(cluster)
 
     def fault(call: Call) -> None:
         if store.requests["scan"] == 20:
             sweep.stop.set()
 
     store.fault = fault
-    assert sweep.run(Inline(), 1).stopped
+    assert sweep.run(1).stopped
     assert store.requests["scan"] < 25
 
 
@@ -246,7 +250,7 @@ def test_a_record_that_cannot_be_written_ends_the_run_before_anything_of_it_goes
 
     store.fault = fault
     with pytest.raises(StoreError, match="no space"), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        LocalSweep(cluster).run(scanners, 4, deleters)
+        Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
     assert level_zero(cluster) == before
 
 
@@ -266,7 +270,7 @@ def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.Monke
 
     store_of(cluster).fault = fault
     with pytest.raises(Panic), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        LocalSweep(cluster).run(scanners, 4, deleters)
+        Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
     assert level_zero(cluster) == before
 
 
@@ -287,7 +291,7 @@ def test_a_thread_that_cannot_be_started_ends_the_run(monkeypatch: pytest.Monkey
             return super().submit(fn, *args, **kwargs)
 
     with pytest.raises(RuntimeError, match="new thread"), Threads(4) as scanners, Crowded(2) as deleters:
-        LocalSweep(cluster).run(scanners, 4, deleters)
+        Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
     gone = before - level_zero(cluster)
     assert len(gone) <= 5 * started
     assert gone <= {f.key for f in on_record(cluster)}
@@ -300,9 +304,10 @@ def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: py
         def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
             raise KeyboardInterrupt
 
-    sweep = LocalSweep(a_cluster())
+    cluster = a_cluster()
+    sweep = Sweep(cluster, workers=LocalWorkers(by_threads(cluster, Interrupted())))
     with pytest.raises(KeyboardInterrupt):
-        sweep.run(Interrupted())
+        sweep.run()
     assert sweep.stop.is_set()
 
 
@@ -310,13 +315,18 @@ def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster()
     store_of(cluster).page_size = 5
-    progress: list[SweepProgress] = []
-    result = LocalSweep(cluster, progress=progress.append).run(Inline(), 1)
-    assert [p.deleted for p in progress] == sorted(p.deleted for p in progress)
-    assert (progress[-1].deleted, progress[-1].bytes) == (result.deleted, result.tally.bytes)
-    assert {p.shard for p in progress} >= {"000", "001", "002", "003"}
-    assert progress[0].listed == 5
-    assert (progress[-1].rate, progress[-1].throttled) == (None, 0)
+    told: list[dict[str, Any]] = []
+
+    def progress(text: str, **fields: Any) -> None:
+        told.append(fields | {"text": text})
+
+    result = Sweep(cluster, workers=LocalWorkers(cluster, progress=progress)).run(1)
+    assert [p["deleted"] for p in told] == sorted(p["deleted"] for p in told)
+    assert (told[-1]["deleted"], told[-1]["bytes"]) == (result.deleted, result.bytes)
+    assert {p["shard"] for p in told} >= {"000", "001", "002", "003"}
+    assert told[0]["listed"] == 5
+    assert told[-1]["rate"] is None
+    assert told[-1]["text"] == f"60 deleted, 180 B, shard {told[-1]['shard']}"
 
 
 def test_tallies_of_workers_add_up() -> None:
@@ -325,11 +335,13 @@ def test_tallies_of_workers_add_up() -> None:
     total = Tally()
     with ThreadPoolExecutor(2) as deleters:
         for n, span in enumerate(plan.ranges(4)):
-            sweeper = Sweeper(
+            remover = Remover(
                 cluster.store, cluster.runtime, plan, worker=f"w{n}", deleters=deleters, records=cluster.store
             )
-            total.add(sweeper.run([span], Inline()))
-    assert (total.deleted, total.counts.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
+            with remover.finishing():
+                sweep_ranges(quiet, cluster, remover, [span])
+            total.add(remover.tally)
+    assert (total.deleted, total.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
     assert total.highest_deleted_epoch == 4
 
 
@@ -362,10 +374,10 @@ def with_uploads(cluster: Cluster) -> dict[str, UnfinishedUpload]:
 def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Removal, aborted: set[str]) -> None:
     cluster = a_cluster()
     uploads = with_uploads(cluster)
-    result = LocalSweep(cluster, options).run(Inline())
+    result = Sweep(cluster, options).run()
     left = store_of(cluster).unfinished
     assert {name for name, u in uploads.items() if u not in left} == aborted
-    assert result.uploads.aborted == (2 if options.dry_run else len(aborted))
+    assert result.uploads_aborted == (2 if options.dry_run else len(aborted))
 
 
 def test_a_store_that_does_not_list_uploads_is_swept_all_the_same() -> None:
@@ -376,6 +388,6 @@ def test_a_store_that_does_not_list_uploads_is_swept_all_the_same() -> None:
             raise StoreError("501 NotImplemented")
 
     store_of(cluster).fault = fault
-    result = LocalSweep(cluster).run(Inline())
-    assert (result.deleted, result.uploads.aborted) == (60, 0)
-    assert "501 NotImplemented" in result.uploads.note
+    result = Sweep(cluster).run()
+    assert (result.deleted, result.uploads_aborted) == (60, 0)
+    assert "501 NotImplemented" in result.uploads_note

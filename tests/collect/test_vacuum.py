@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -12,18 +13,17 @@ import l0gc.collect.remover
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, DroppedBatch, Fact
 from l0gc.collect.old_records import old_run_records
-from l0gc.collect.orphans import SAMPLES, is_orphan
+from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import VACUUM, read_summary
-from l0gc.collect.remover import FAILURES_KEPT
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
-from l0gc.collect.scan import Deletable
+from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import Vacuum, VacuumResult
-from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoreError
+from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.storage.parallel import Inline
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scan_keys import KEEP_DAYS
@@ -43,7 +43,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Cluste
 
 
 def vacuum(cluster: Cluster, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
-    return Vacuum(cluster, source, options).run(Inline())
+    return Vacuum(cluster, source, options).run()
 
 
 def counts(result: VacuumResult) -> dict[str, int]:
@@ -104,7 +104,7 @@ def test_a_dry_run_says_of_every_kind_what_the_run_that_follows_deletes() -> Non
         key_of(1, "orphan-1"), key_of(9, "orphan-9"), key_of(2, "orphan", INDEX),
     }  # fmt: skip
     assert source.purged_keys == ["l1/dropped/a", "l1/dropped/b", "l1/dropped/index"]
-    assert (done.scanned.unparsable, sorted(done.scanned.samples)) == (2, [f"{DATA}foreign", f"{INDEX}foreign"])
+    assert (done.unparsable, sorted(done.unparsable_samples)) == (2, [f"{DATA}foreign", f"{INDEX}foreign"])
     assert source.fences == [10]
 
 
@@ -162,7 +162,7 @@ def test_without_a_fence_nothing_is_listed() -> None:
     put(store, key_of(0, "x"))
     source = FakeGarbage(fence_at=0)
     done = vacuum(cluster, source)
-    assert (done.fence, done.scanned.listed, source.events) == (-1, 0, ["look", "fence"])
+    assert (done.fence, done.listed, source.events) == (None, 0, ["look", "fence"])
 
 
 @given(
@@ -185,7 +185,7 @@ def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
     done = vacuum(cluster, source)
     left = {k for k in keys if k in source.named or int(k[len(DATA) :][:3]) >= 7}
     assert {k for k in store.objects if k.startswith(DATA)} == left
-    assert (done.scanned.listed, counts(done).get(ORPHANED_L1, 0)) == (len(keys), len(keys) - len(left))
+    assert (done.listed, counts(done).get(ORPHANED_L1, 0)) == (len(keys), len(keys) - len(left))
 
 
 def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
@@ -203,7 +203,7 @@ def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
     done = vacuum(cluster, Strange(fence_at=9))
     assert counts(done) == {ORPHANED_L1: 1}
     assert set(strange) <= store.objects.keys()
-    assert (done.scanned.unknown, len(done.scanned.unknown_folders)) == (5, SAMPLES)
+    assert (done.unknown, len(done.unknown_folders)) == (5, SAMPLES)
     assert isinstance(done.problem, EpochRegressionError)
 
 
@@ -318,10 +318,10 @@ def test_a_pause_that_comes_meanwhile_ends_the_run_before_the_next_segment(monke
     source = FakeGarbage()
     source.drop(0, 0, 0, DroppedBatch(DROPPED_L1, put(store, *(f"x{i}" for i in range(10)))))
 
-    def pause(kind: str, objects: int, size: int) -> None:
+    def pause(text: str, **fields: object) -> None:
         set_pause(store, "audit", "ann")
 
-    done = Vacuum(cluster, source, progress=pause).run(Inline())
+    done = Vacuum(cluster, source, workers=LocalWorkers(cluster, progress=pause)).run()
     assert (len(source.purged_keys), done.stopped, isinstance(done.problem, PausedError)) == (1, True, True)
     assert sum(k.startswith("x") for k in store.objects) == 9
 
@@ -330,8 +330,11 @@ def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
     cluster, store = a_cluster()
     source = planted(store)
-    run = Vacuum(cluster, source, progress=lambda *args: run.stop.set())
-    done = run.run(Inline())
+    stop = threading.Event()
+    done = Vacuum(
+        cluster, source, workers=LocalWorkers(cluster, progress=lambda text, **fields: stop.set()), stop=stop
+    ).run()
+    assert isinstance(done.problem, StoppedError)
     assert (done.stopped, counts(done), source.purged_keys) == (True, {DROPPED_L1: 1}, ["l1/dropped/a"])
     assert read_summary(store, done.run_id).outcome == "stopped"
 
@@ -345,10 +348,9 @@ def test_a_run_that_fails_says_on_record_what_it_did() -> None:
 
     source.purged = purged  # type: ignore[method-assign]
     run = Vacuum(cluster, source)
-    with pytest.raises(StoreError):
-        run.run(Inline())
-    assert run.result is not None
-    summary = read_summary(store, run.result.run_id)
+    with pytest.raises(StoreError) as failed:
+        run.run()
+    summary = read_summary(store, vars(failed.value)["so_far"].run_id)
     assert (summary.outcome, summary.kinds[DROPPED_L1].objects) == ("failed", 2)
 
 

@@ -26,7 +26,6 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.runtime import Runtime
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
@@ -178,7 +177,7 @@ class Vacuumer(Actor):
 
 
 def vacuum(cluster: Cluster, options: Removal) -> None:
-    done = Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
+    done = Vacuum(cluster, JournalGarbage(cluster), options).run()
     if done.problem is not None:
         raise BrokenError(str(done.problem))
 

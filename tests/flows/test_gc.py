@@ -219,10 +219,11 @@ def test_a_signal_ends_the_run_where_it_is(loaded: S3Store, monkeypatch: pytest.
 def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     signals = [signal.SIGINT]  # one alone: the second one kills
 
-    def reporter(*args: Any) -> Any:
-        return lambda progress: signal.raise_signal(signals.pop()) if signals else None
+    def report(*args: Any) -> None:
+        if signals:
+            signal.raise_signal(signals.pop())
 
-    monkeypatch.setattr("l0gc.cli.sweep._reporter", reporter)
+    monkeypatch.setattr("l0gc.collect.sweeper._Sweeper._report", report)
     done, error = failing_gc("--barrier", "--engine", "local")
     assert (error.exit_code, done["sweep"]["stopped"]) == (130, True)
     assert done["errors"] == []

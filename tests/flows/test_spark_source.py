@@ -90,7 +90,7 @@ def collecting(bucket: StoreConfig) -> Iterator[Counter[str]]:
                     done["merged"] += cluster.merge(fan_in=2).objects_before
                     cluster.compute_watermark(scan=False)
                     done["swept"] += cluster.sweep().deleted
-                    done["vacuumed"] += sum(t.deleted for t in cluster.vacuum(l1_grace_s=0).tallies.values())
+                    done["vacuumed"] += cluster.vacuum(l1_grace_s=0).objects
         except BaseException as e:
             errors.append(e)
             raise

@@ -18,7 +18,6 @@ from benchmarks.support.fake_s3 import BUCKET, FakeS3
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
 from l0gc.spark.handles import ClusterAddress
-from l0gc.spark.vacuum_job import SparkOrphans
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -61,16 +60,16 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
         cluster = Cluster(store, parallel=threads)
         options = Removal(l1_grace_ms=0, orphan_age_ms=0)
-        elsewhere = SparkOrphans(cluster, SparkWorkers(spark, ClusterAddress(store.config)))
+        workers = SparkWorkers(spark, ClusterAddress(store.config))
         gc.collect()
         tracemalloc.start()
-        done = Vacuum(cluster, JournalGarbage(cluster), options, elsewhere=elsewhere).run(threads)
+        done = Vacuum(cluster, JournalGarbage(cluster), options, workers).run()
         peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
         tracemalloc.stop()
     objects, orphans = generated.generated.count, partitions * ORPHANS
     assert (done.deleted["orphaned_l1"].objects, served.gone, served.wronged) == (orphans, orphans, 0)
-    assert done.scanned.listed == objects + partitions  # and the index objects
-    assert served.pages <= -(-objects // PAGE_SIZE) + elsewhere.slots
+    assert done.listed == objects + partitions  # and the index objects
+    assert served.pages <= -(-objects // PAGE_SIZE) + workers.slots
     return peak, workers_peak(spark)
 
 

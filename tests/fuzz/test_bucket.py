@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.gc_steps import STEPS
-from l0gc.collect.local import LocalSweep
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.status import Status, status
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
-from l0gc.storage.parallel import Inline
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
@@ -53,7 +52,7 @@ def compute_watermark(cluster: Cluster) -> WatermarkResult:
 
 
 def sweep(cluster: Cluster) -> object:
-    return LocalSweep(cluster).run(Inline(), ranges=2)
+    return Sweep(cluster).run(2)
 
 
 def a_bucket() -> StrictStore:
@@ -75,8 +74,8 @@ def a_bucket() -> StrictStore:
         if n in {2, 4}:
             compute_watermark(process(store, 40 + n))
             sweep(process(store, 50 + n))
-    for step in STEPS:
-        write_attempt(store, Attempt(step, 0, ""))
+    for job in STEPS:
+        write_attempt(store, Attempt(job, 0, ""))
     return store
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import pytest
 
 from l0gc.collect.attempts import RecordedAttempt
-from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import Removal, run_id
-from l0gc.storage.parallel import Inline
+from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
@@ -48,7 +47,7 @@ def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
     with RecordedAttempt(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
-        return LocalSweep(cluster, Removal(dry_run=dry_run, run_id=name)).run(Inline())
+        return Sweep(cluster, Removal(dry_run=dry_run, run_id=name)).run()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_a_sweep(case: SweepCase) -> None:
     results: list[SweepResult] = []
     found = counted(store, lambda: results.append(run_sweep(cluster, dry_run=case.dry_run)))
     assert results[0].deleted == case.garbage
-    lists = results[0].tally.counts.requests
+    lists = results[0].tally.list_requests
     assert lists <= model.sweep_lists_bound(case.keys, case.garbage, case.shards)
     assert lists == case.lists
     if case.dry_run:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal
+from l0gc.collect.sweep import Sweep
 from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
-from l0gc.storage.parallel import Inline
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -208,7 +207,7 @@ def vacuumer(world: World, times: int) -> Body:
 
 def vacuum(cluster: Cluster, grace_ms: int, orphan_age_ms: int) -> None:
     options = Removal(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
-    Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
+    Vacuum(cluster, JournalGarbage(cluster), options).run()
 
 
 def topic_keeper(world: World, times: int) -> Body:
@@ -284,7 +283,7 @@ def sweeper(world: World, times: int) -> Body:
 
 def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
     """How many objects went."""
-    return LocalSweep(cluster, Removal(min_age_ms=min_age_ms)).run(Inline(), ranges=2).deleted
+    return Sweep(cluster, Removal(min_age_ms=min_age_ms)).run(2).deleted
 
 
 def cron(world: World, times: int) -> Body:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import AmbiguousWriteError, L0gcError, StoreError
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.housekeep import housekeep
 from tests.simulation import actors, jobs
 from tests.simulation.actors import Body
@@ -62,7 +61,7 @@ def full(world: World) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 kept = {"record": False} if world.random.random() < 0.5 else {"record_dir": Path(folder)}
                 try:
-                    LocalSweep(world.cluster(process), Removal(**kept)).run(Inline(), ranges=2)
+                    Sweep(world.cluster(process), Removal(**kept)).run(2)
                 except StoreError as e:
                     raise world.violation(f"a full store could not be swept: {e}") from e
                 except L0gcError:

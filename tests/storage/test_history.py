@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.local import LocalSweep, SweepResult
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, PLANNED, RunRecord
 from l0gc.collect.runs import show_run, undelete
 from l0gc.collect.scan import Deletable
+from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.history import S3History
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
-from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -184,17 +184,17 @@ def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S
     before = there(any_store)
     with Threads(4) as threads:
         cluster.parallel = threads
-        result = LocalSweep(cluster).run(threads, 2)
+        result = Sweep(cluster).run(2)
         assert there(any_store) == before - garbage_of(before)
         assert result.plan.versioning == ENABLED
-        run = result.plan.run_id
+        run = result.run_id
         assert {f.status for f in show_run(cluster, run, 99).sample} == {DELETED}
         back = undelete(cluster, run)
         assert (back.restored, back.already, back.failures) == (len(garbage_of(before)), 0, [])
         assert there(any_store) == before
         again = undelete(cluster, run)
         assert (again.restored, again.already, again.gone) == (0, back.restored, 0)
-        assert LocalSweep(cluster).run(threads, 2).deleted == result.deleted
+        assert Sweep(cluster).run(2).deleted == result.deleted
 
 
 def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothing_else(any_store: S3Store) -> None:
@@ -204,31 +204,31 @@ def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothin
     before = there(any_store)
     twice = sorted(garbage_of(before))[0]
     any_store.put(twice, b"another version")
-    LocalSweep(cluster).run(Inline(), 1)
+    Sweep(cluster).run(1)
     kept = [v for v in versions(any_store) if v[0] not in garbage_of(before)]
     held = len(versions(any_store))
-    plain = LocalSweep(cluster).run(Inline(), 1)
+    plain = Sweep(cluster).run(1)
     assert plain.deleted == 0
-    dry = LocalSweep(cluster, Removal(purge_versions=True, dry_run=True)).run(Inline(), 1)
+    dry = Sweep(cluster, Removal(purge_versions=True, dry_run=True)).run(1)
     assert len(versions(any_store)) == held
-    result = LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
+    result = Sweep(cluster, Removal(purge_versions=True)).run(1)
     assert versions(any_store) == kept
-    assert result.deleted == dry.deleted == result.tally.counts.eligible == 2 * len(garbage_of(before)) + 1
+    assert result.deleted == dry.deleted == result.eligible == 2 * len(garbage_of(before)) + 1
     with pytest.raises(UsageError, match="removed versions for good"):
-        undelete(cluster, result.plan.run_id)
-    assert show_run(cluster, result.plan.run_id).by_status == {DELETED: result.deleted}
-    assert LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1).deleted == 0
+        undelete(cluster, result.run_id)
+    assert show_run(cluster, result.run_id).by_status == {DELETED: result.deleted}
+    assert Sweep(cluster, Removal(purge_versions=True)).run(1).deleted == 0
 
 
 def test_a_purge_of_a_bucket_that_keeps_no_versions_is_a_plain_sweep(any_store: S3Store) -> None:
     any_store.create_bucket()
     cluster = a_cluster(any_store)
     before = there(any_store)
-    result = LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
+    result = Sweep(cluster, Removal(purge_versions=True)).run(1)
     assert there(any_store) == before - garbage_of(before)
     assert result.deleted == len(garbage_of(before))
     with pytest.raises(UsageError, match="kept no versions"):
-        undelete(cluster, result.plan.run_id)
+        undelete(cluster, result.run_id)
 
 
 @pytest.mark.weed
@@ -243,12 +243,12 @@ def test_what_was_written_while_versioning_was_suspended_is_never_removed(store:
     cluster = a_cluster(store)
     before = there(store)
     set_versioning(store, "Suspended")
-    result = LocalSweep(cluster).run(Inline(), 1)
+    result = Sweep(cluster).run(1)
     assert result.plan.versioning == SUSPENDED
     assert there(store) == before - garbage_of(before)
     rewritten = sorted(garbage_of(before))[0]
     store.put(rewritten, b"written since")
-    back = undelete(cluster, result.plan.run_id)
+    back = undelete(cluster, result.run_id)
     assert store.get(rewritten).body == b"written since"
     assert (back.restored + back.gone, back.failures) == (len(garbage_of(before)) - 1, [])
 
@@ -294,10 +294,10 @@ def test_a_second_try_makes_a_second_marker_and_both_are_taken_back(moto_store: 
         return done
 
     history.delete = losing  # type: ignore[method-assign]
-    result = LocalSweep(cluster).run(Inline(), 1)
+    result = Sweep(cluster).run(1)
     assert result.deleted == len(garbage_of(before))
     assert sum(m for _, m, _ in versions(moto_store)) == 2 * len(garbage_of(before))
-    undelete(cluster, result.plan.run_id)
+    undelete(cluster, result.run_id)
     assert there(moto_store) == before
 
 
@@ -309,12 +309,12 @@ def test_what_is_locked_is_reported_by_key_and_stays(moto_store: S3Store) -> Non
         Bucket=moto_store.config.bucket, Key=f"a/prefix/{locked}", LegalHold={"Status": "ON"}
     )
     before = there(moto_store)
-    result = LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
-    assert [f.key for f in result.tally.failures] == [locked]
+    result = Sweep(cluster, Removal(purge_versions=True)).run(1)
+    assert [f.key for f in result.failures] == [locked]
     assert result.tally.delete_requests == 1
     assert there(moto_store) == before - garbage_of(before) | {locked}
-    assert show_run(cluster, result.plan.run_id).by_status[FAILED] == 1
-    assert PLANNED not in show_run(cluster, result.plan.run_id).by_status
+    assert show_run(cluster, result.run_id).by_status[FAILED] == 1
+    assert PLANNED not in show_run(cluster, result.run_id).by_status
 
 
 # -- unfinished uploads ---------------------------------------------------------------------------------------------------
@@ -328,10 +328,10 @@ def test_unfinished_uploads_below_m_are_aborted_and_the_others_go_on(any_store: 
             "level_zero/data/000/x", "level_one/data/x"]  # fmt: skip
     for key in keys:
         any_store.client.create_multipart_upload(Bucket=any_store.config.bucket, Key=f"{any_store.config.prefix}{key}")
-    dry = LocalSweep(cluster, Removal(dry_run=True)).run(Inline(), 1)
-    assert dry.uploads.aborted == 2
-    result = LocalSweep(cluster).run(Inline(), 1)
-    assert (result.uploads.aborted, result.uploads.note) == (2, "")
+    dry = Sweep(cluster, Removal(dry_run=True)).run(1)
+    assert dry.uploads_aborted == 2
+    result = Sweep(cluster).run(1)
+    assert (result.uploads_aborted, result.uploads_note) == (2, "")
     left = {u.key for page in any_store.history.uploads("") for u in page}
     assert left == set(keys[2:])
 
@@ -349,9 +349,9 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
     any_store.create_bucket()
     set_versioning(any_store, "Enabled")
     cluster = a_cluster(any_store)
-    swept = LocalSweep(cluster).run(Inline(), 1)
-    LocalSweep(cluster, Removal(purge_versions=True)).run(Inline(), 1)
-    back = undelete(cluster, swept.plan.run_id)
+    swept = Sweep(cluster).run(1)
+    Sweep(cluster, Removal(purge_versions=True)).run(1)
+    back = undelete(cluster, swept.run_id)
     assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])
 
 
@@ -360,28 +360,28 @@ def swept_and_taken_back(store: S3Store) -> tuple[Cluster, SweepResult]:
     store.create_bucket()
     set_versioning(store, "Enabled")
     cluster = a_cluster(store)
-    first = LocalSweep(cluster, Removal(run_id="20260101T000000Z-0123abcd")).run(Inline(), 1)
-    undelete(cluster, first.plan.run_id)
+    first = Sweep(cluster, Removal(run_id="20260101T000000Z-0123abcd")).run(1)
+    undelete(cluster, first.run_id)
     return cluster, first
 
 
 def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(any_store)
-    some = LocalSweep(cluster, Removal(max_objects=3)).run(Inline(), 1)
-    rest = LocalSweep(cluster, Removal(run_id="20990101T000000Z-0123abcd")).run(Inline(), 1)
-    back = undelete(cluster, first.plan.run_id)
+    some = Sweep(cluster, Removal(max_objects=3)).run(1)
+    rest = Sweep(cluster, Removal(run_id="20990101T000000Z-0123abcd")).run(1)
+    back = undelete(cluster, first.run_id)
     assert (back.restored, back.already, back.gone, back.failures) == (0, 0, 0, [])
-    assert back.again == {some.plan.run_id: some.deleted, rest.plan.run_id: rest.deleted}
+    assert back.again == {some.run_id: some.deleted, rest.run_id: rest.deleted}
     assert some.deleted + rest.deleted == first.deleted
-    assert undelete(cluster, some.plan.run_id).restored == some.deleted
-    assert undelete(cluster, first.plan.run_id).again == {rest.plan.run_id: rest.deleted}
+    assert undelete(cluster, some.run_id).restored == some.deleted
+    assert undelete(cluster, first.run_id).again == {rest.run_id: rest.deleted}
 
 
 def test_what_a_later_run_removed_for_good_is_gone(any_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(any_store)
-    LocalSweep(cluster).run(Inline(), 1)
-    LocalSweep(cluster, Removal(run_id="20990101T000000Z-0123abcd", purge_versions=True)).run(Inline(), 1)
-    back = undelete(cluster, first.plan.run_id)
+    Sweep(cluster).run(1)
+    Sweep(cluster, Removal(run_id="20990101T000000Z-0123abcd", purge_versions=True)).run(1)
+    back = undelete(cluster, first.run_id)
     assert (back.restored, back.gone, back.again) == (0, first.deleted, {})
 
 

@@ -13,7 +13,6 @@ from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index, parse_level_one
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.garbage import JournalGarbage
@@ -72,7 +71,7 @@ class World:
 
     def vacuum(self, options: Removal = NOW, cluster: Cluster | None = None) -> VacuumResult:
         cluster = cluster or self.cluster
-        return Vacuum(cluster, JournalGarbage(cluster), options).run(Inline())
+        return Vacuum(cluster, JournalGarbage(cluster), options).run()
 
     def whole(self) -> None:
         """Every record is there, in order."""
@@ -181,7 +180,7 @@ def test_keys_that_do_not_parse_stay_and_are_counted() -> None:
         w.store.put(key, b"x")
     done = w.vacuum()
     assert counts(done) == {ORPHANED_L1: 1, ORPHANED_INDEX: 1}
-    assert (done.scanned.unparsable, set(strange) <= w.l1()) == (len(strange), True)
+    assert (done.unparsable, set(strange) <= w.l1()) == (len(strange), True)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +460,7 @@ def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_
     assert orphan not in w.l1()
     assert strange <= w.l1()
     folders = ["level_one/data/another-0/", "level_one/data/stranger-0/", "level_one/index/stranger-0/"]
-    assert (done.scanned.unknown, done.scanned.unknown_folders) == (3, folders)
+    assert (done.unknown, done.unknown_folders) == (3, folders)
     problem = done.problem
     assert isinstance(problem, EpochRegressionError)
     assert problem.exit_code == 4
@@ -488,7 +487,7 @@ def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its
     w.tick(5)
     done = w.vacuum()
     assert there <= w.l1()
-    assert done.scanned.unknown_folders == [f"level_one/data/lost-{lost.revision}/"]
+    assert done.unknown_folders == [f"level_one/data/lost-{lost.revision}/"]
     assert isinstance(done.problem, EpochRegressionError)
 
 

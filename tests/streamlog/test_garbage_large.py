@@ -13,11 +13,9 @@ import pytest
 
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.spark.vacuum_job import SparkOrphans
 from l0gc.storage.objectstore import PAGE_SIZE
-from l0gc.storage.parallel import Inline
-from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.garbage import JournalGarbage
+from tests.support.elsewhere import Elsewhere
 from tests.support.generated_l1 import ORPHANS, a_cluster
 
 MOST_MIB = 24
@@ -36,15 +34,15 @@ MOST_MIB = 24
 def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, elsewhere: bool) -> None:
     cluster, store = a_cluster(partitions)
     options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=elsewhere)
-    spark = SparkOrphans(cluster, LocalWorkers(cluster, slots=8)) if elsewhere else None
+    workers = Elsewhere(cluster) if elsewhere else None
     store.requests.clear()
     gc.collect()
     tracemalloc.start()
-    done = Vacuum(cluster, JournalGarbage(cluster), options, elsewhere=spark).run(Inline())
+    done = Vacuum(cluster, JournalGarbage(cluster), options, workers).run()
     peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
     tracemalloc.stop()
     orphans = partitions * ORPHANS
     assert (done.deleted["orphaned_l1"].objects, store.gone, store.wronged) == (orphans, orphans, [])
-    assert done.scanned.listed == store.generated.count + partitions  # and the index objects
+    assert done.listed == store.generated.count + partitions  # and the index objects
     assert store.requests["L1 pages"] <= -(-store.generated.count // PAGE_SIZE) + 8
     assert peak < MOST_MIB, peak

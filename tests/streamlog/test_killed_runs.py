@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from l0gc.collect.vacuum import Vacuum
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.garbage import JournalGarbage
@@ -44,7 +43,7 @@ def scene() -> World:
 
 
 def vacuum(cluster: Cluster) -> object:
-    return Vacuum(cluster, JournalGarbage(cluster), NOW).run(Inline())
+    return Vacuum(cluster, JournalGarbage(cluster), NOW).run()
 
 
 def merge_twice(cluster: Cluster) -> object:

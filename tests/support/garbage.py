@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -92,6 +93,9 @@ class FakeGarbage:
         return [FakePart(prefix, start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
     def looker(self, *, remote: bool) -> LookAt:
+        if remote:
+            return functools.partial(_look_elsewhere, frozenset(self.named), self.fence_at)
+
         def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
             self.events.append("look at a part")
             return FakeLook(frozenset(self.named), self.fence_at)
@@ -104,3 +108,7 @@ class FakeGarbage:
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         self.left = left
         self.events.append("scanned")
+
+
+def _look_elsewhere(named: frozenset[str], fence: int, store: ObjectStore, part: ListingPart) -> KeyFacts:
+    return FakeLook(named, fence)

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.plan import Removal
+from l0gc.collect.sweep import Sweep
 from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
@@ -99,7 +98,7 @@ class Place:
             housekeep(self.process(), barrier=True)
             reconcile(self.process())
             self.compute()
-            LocalSweep(self.process()).run(Inline())
+            Sweep(self.process()).run()
 
     def restore(self, prefix: str, copy: Objects) -> Objects:
         """Put what a copy has below a prefix in the place of what is there, which is returned. Nobody is at work."""
@@ -130,7 +129,7 @@ class Place:
 
 
 def vacuum(cluster: Cluster) -> None:
-    Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+    Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run()
 
 
 CHANGES: dict[str, Callable[[Place], object]] = {
@@ -143,7 +142,7 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "housekeep": lambda p: housekeep(p.process()),
     "housekeep --barrier": lambda p: housekeep(p.process(), barrier=True),
     "compute-watermark": lambda p: p.compute(),
-    "sweep": lambda p: LocalSweep(p.process()).run(Inline()),
+    "sweep": lambda p: Sweep(p.process()).run(),
     "advance --close-unknown-topics": lambda p: close_unknown_topics(p.process()),
     "topic alter": lambda p: alter_topic(p.process(), TOPIC, RetentionSettings(1, 1)),
     "topic alter --defaults": lambda p: alter_defaults(p.process(), RetentionSettings(1, 1)),

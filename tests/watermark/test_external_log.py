@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l0gc.watermark
-from l0gc.collect.local import LocalSweep
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import (
     ClusterMismatchError,
     EpochRegressionError,
@@ -20,7 +20,6 @@ from l0gc.errors import (
     UsageError,
     WatermarkRegressionError,
 )
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.external_log import ExternalLog, ExternalLogSource, partitions_of, reports_of
@@ -293,8 +292,8 @@ def test_a_sweep_uses_the_epoch_that_was_reported() -> None:
     assert isinstance(cluster.store, MemoryStore)
     for epoch in (39, 40, 41):
         cluster.store.put(layout.format(1, epoch, cluster.runtime.new_id()), b"x")
-    assert LocalSweep(cluster).run(Inline()).deleted == 0
+    assert Sweep(cluster).run().deleted == 0
     l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
     assert refuse_if_behind(cluster)[0].cluster_epoch == 50
-    assert LocalSweep(cluster).run(Inline()).deleted == 2
+    assert Sweep(cluster).run().deleted == 2
     assert [layout.parse(k).epoch for k in cluster.store.objects if layout.parse(k)] == [41]  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.local import LocalSweep
+from l0gc.collect.sweep import Sweep
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -23,7 +23,6 @@ from l0gc.errors import (
 )
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
@@ -250,7 +249,7 @@ def test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was(
         lambda: cluster.controller.init_producer("p"),
         cluster.controller.advance,
         lambda: refuse_if_behind(cluster),
-        lambda: LocalSweep(cluster).run(Inline()),
+        lambda: Sweep(cluster).run(),
     ):
         with pytest.raises(EpochRegressionError, match=f"{what} .*, above the cluster epoch 1"):
             change()

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-import l0gc.collect.local
+import l0gc.collect.plan
 import l0gc.collect.record_places
 import l0gc.streamlog.ingest.inputs
 import l0gc.streamlog.ingest.job
-from l0gc.collect.local import LocalSweep
 from l0gc.collect.scan import SkipScan
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
@@ -81,13 +81,13 @@ class _LocalTime(_Wrapped):
 
 
 def _age_by_the_local_clock() -> AbstractContextManager[Any]:
-    original = LocalSweep.__init__
+    original = Sweep.__init__
 
-    def init(self: LocalSweep, cluster: Cluster, *args: Any, **options: Any) -> None:
+    def init(self: Sweep, cluster: Cluster, *args: Any, **options: Any) -> None:
         local: Any = _LocalTime(cluster.store, cluster.runtime.clock.now_ms)
         original(self, dataclasses.replace(cluster, store=local), *args, **options)
 
-    return method(LocalSweep, "__init__", init)
+    return method(Sweep, "__init__", init)
 
 
 # -- L1, and its readers --------------------------------------------------------------------------------------------------

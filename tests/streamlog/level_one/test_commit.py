@@ -10,7 +10,6 @@ import pytest
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import StoreError
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
@@ -58,7 +57,7 @@ def vacuum(cluster: Cluster) -> None:
         store_of(cluster).clock.ms += 60_000
         cluster.controller.advance()
     housekeep(cluster)
-    done = Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+    done = Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run()
     assert done.problem is None
 
 

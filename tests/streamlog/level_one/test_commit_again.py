@@ -11,7 +11,6 @@ import pytest
 
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.storage.parallel import Inline
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
@@ -62,7 +61,7 @@ class Scene:
     def vacuum(self) -> None:
         """A vacuum some epochs later, without a grace by the clock."""
         self.tick()
-        done = Vacuum(self.b, JournalGarbage(self.b), Removal(l1_grace_ms=0, orphan_age_ms=0)).run(Inline())
+        done = Vacuum(self.b, JournalGarbage(self.b), Removal(l1_grace_ms=0, orphan_age_ms=0)).run()
         assert done.problem is None
 
     def lift(self, times: int = 1) -> None:

@@ -1,0 +1,320 @@
+"""What sweeps and vacuums have in common: removers for their workers, wherever those are, and how a run ends on record.
+
+In this process all parts of a run share one remover, with one record, pace, limit and stop. Elsewhere each part has one of
+its own. A part that is done again, because its executor died, finds what is left; what the dead one
+deleted is on record, and counted from there, so that the totals say what the run deleted, whichever task did it. A run
+that is stopped is settled in the same way.
+
+`run.json` is written when a run ends. A dry run, and a run that deleted no data and met no trouble, leave none. A run that
+failed or was stopped says so. A killed process, as by a second signal, writes no end: its absence is how `runs` recognises
+a run that was killed, and the segments say what it deleted (`record.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from l0gc.collect.pacing import Pacer, pacer_of
+from l0gc.collect.pause import refusal
+from l0gc.collect.plan import ONE_PROCESS, Removal
+from l0gc.collect.record import SWEEP, RunSummary, folder, worker_of, write_summary
+from l0gc.collect.record_places import sink_of
+from l0gc.collect.remover import Budget, Remover
+from l0gc.collect.runs import deleted_on_record
+from l0gc.collect.scan import Tally
+from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
+from l0gc.formatting import Outcome
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.parallel import InlineExecutor
+from l0gc.storage.workers import LOCAL, LocalWorkers, Place, Workers
+from l0gc.watermark.source import ClusterHandle
+
+A = TypeVar("A")
+R = TypeVar("R", bound="RunResult")
+
+Find = Callable[[Place, Remover, A], None]
+"""Finds what may go in one part of the work, and hands it to the remover, whose tally it adds to."""
+
+DELETERS: Final = 6
+"""A DELETE of a thousand keys takes a store about 0.3 s, so these are 20,000 objects a second; each holds half a MiB."""
+_DELETERS_OF_A_TASK: Final = 4
+_LOOK_EVERY_S: Final = 0.2
+
+DONE: Final = "done"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+"""The outcomes: all that was to go was tried; the caller or a pause ended the run; an error did."""
+_KILLED: Final = ""
+"""Of this nothing is written."""
+_STOPPED_CODE: Final = 130
+
+
+@dataclass(kw_only=True)
+class RunResult(Outcome):
+    """What a run that deletes did, or would do. What a dry run reports as deleted is what the real run deletes.
+
+    The fields are the command's JSON, but for the first two. `stopped`: the caller or a pause ended it. `paused`: the pause
+    that is set, or that ended the run.
+    """
+
+    command: ClassVar[str] = SWEEP
+    beside: ClassVar[frozenset[str]] = frozenset({"plan", "tally"})
+    """The fields that are not in the JSON."""
+
+    plan: Removal
+    tally: Tally = field(default_factory=Tally)
+    run_id: str = ""
+    dry_run: bool = False
+    versioning: str = ""
+    engine: str = LOCAL
+    listed: int = 0
+    unparsable: int = 0
+    bytes: int = 0
+    failed: int = 0
+    failures: list[DeleteFailure] = field(default_factory=list)
+    requests: dict[str, int] = field(default_factory=lambda: {"list": 0, "delete": 0})
+    throttled: int = 0
+    backpressure_seconds: float = 0.0
+    stopped: bool = False
+    paused: str | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.run_id, self.dry_run, self.versioning = self.plan.run_id, self.plan.dry_run, self.plan.versioning
+        self.count(self.tally)
+
+    def count(self, tally: Tally) -> None:
+        """Take over what the workers counted."""
+        self.tally = tally
+        self.listed, self.unparsable = tally.listed, tally.unparsable
+        self.bytes, self.failed, self.failures = tally.bytes, tally.failed, tally.failures
+        self.requests = {"list": tally.list_requests, "delete": tally.delete_requests}
+        self.throttled, self.backpressure_seconds = tally.throttled, tally.backpressure_seconds
+        self.paused = self.plan.paused or tally.paused or None
+
+    @property
+    def left_traces(self) -> bool:
+        """Whether it deleted data, or met trouble: then a run that is done leaves a record, too."""
+        return self.tally.deleted > 0 or self.failed > 0
+
+    @property
+    def problem(self) -> L0gcError | None:
+        """What kept the run from deleting all that it was to delete."""
+        if self.tally.paused:
+            return refusal(self.tally.paused)
+        if self.stopped:
+            return StoppedError(
+                f"stopped; requests in progress are done, and another {self.command} goes on from there", _STOPPED_CODE
+            )
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as `--json` prints them."""
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.beside}
+        told["failures"] = [{"key": f.key, "code": f.code, "message": f.message} for f in self.failures]
+        told |= {name: round(told[name], 3) for name in ("seconds", "backpressure_seconds")}
+        builtins: dict[str, Any] = msgspec.to_builtins(told)
+        return builtins
+
+    def summary(self, outcome: str, ended_ms: int) -> RunSummary:
+        """What goes on record of it."""
+        said = {**msgspec.structs.asdict(self.plan), **{f.name: getattr(self, f.name) for f in fields(self)}}
+        said |= {"outcome": outcome, "ended_ms": ended_ms, "command": self.command, "seconds": round(self.seconds, 3)}
+        return RunSummary(**{name: said[name] for name in RunSummary.__struct_fields__ if name in said})
+
+
+class RemovalRun(Generic[R]):
+    """A run that deletes.
+
+    Args:
+        workers: where it runs; by default in this process.
+        stop: set it, and the run finishes its requests in flight, records them, and returns. Whatever ends it sets it, too.
+        deleters: where the DELETE requests of this process run; by default in the thread that scans.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterHandle,
+        wanted: Removal | None = None,
+        workers: Workers[Any] | None = None,
+        *,
+        stop: threading.Event | None = None,
+        deleters: Executor | None = None,
+    ) -> None:
+        self._cluster, self._wanted = cluster, wanted or Removal()
+        self._workers: Workers[Any] = workers or LocalWorkers(cluster)
+        self._deleters = deleters or InlineExecutor()
+        self._records = sink_of(cluster.store, self._wanted)
+        self.stop = stop or threading.Event()
+        self._removers: dict[str, Remover] = {}
+        self._began = cluster.runtime.clock.monotonic()
+
+    def _begin(self, plan: Removal) -> None:
+        if self._workers.engine != LOCAL and plan.in_one_process:
+            raise UsageError(f"{ONE_PROCESS} need one process: use --engine local")
+        self._plan = plan
+        self._pacer, self._budget = Pacer(self._cluster.runtime, plan.max_rate, self.stop), Budget(plan.limit)
+
+    def _remover(self, kind: str, *, record: bool = True) -> Remover:
+        """This process's remover of a kind. They share pace and limit.
+
+        Args:
+            record: whether what it removes goes on record.
+        """
+        if kind not in self._removers:
+            self._removers[kind] = Remover(
+                self._cluster.store,
+                self._cluster.runtime,
+                self._plan,
+                worker=kind,
+                deleters=self._deleters,
+                records=self._records if record else None,
+                stop=self.stop,
+                pacer=self._pacer,
+                progress=functools.partial(self._report, kind),
+                budget=self._budget,
+            )
+        return self._removers[kind]
+
+    def _report(self, kind: str) -> None:
+        """Tell the progress what of a kind is gone; called after every DELETE request of this process."""
+
+    @contextmanager
+    def _ending(self, result: R) -> Iterator[None]:
+        """Around the work of a run: its result is counted and `run.json` written when the work has ended or failed.
+
+        Raises:
+            What the work raises; its `so_far` is the result.
+            StoreError: the end cannot be written.
+        """
+        clock = self._cluster.runtime.clock
+
+        def end(outcome: str) -> None:
+            self._count(result)
+            result.seconds = clock.monotonic() - self._began
+            if self._records is not None and outcome and (outcome != DONE or result.left_traces):
+                write_summary(self._records, result.summary(outcome, self._cluster.store.now_ms()))
+
+        try:
+            yield
+        except BaseException as e:
+            self.stop.set()  # threads that scan end, too
+            vars(e)["so_far"] = result
+            with suppress(StoreError):  # the error that ended the run is the one to report
+                end(FAILED if isinstance(e, Exception) else _KILLED)
+            raise
+        result.stopped = self.stop.is_set()
+        end(STOPPED if result.stopped else DONE)
+
+    def _count(self, result: R) -> None:
+        """Tell the result what was done so far, wherever."""
+        total = Tally(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s)
+        for remover in self._removers.values():
+            total.add(remover.tally)
+        result.count(total)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nothing more is to be deleted."""
+        return self.stop.is_set() or any(r.full for r in self._removers.values())
+
+    def _spread(self, kind: str, find: Find[A], parts: Sequence[A]) -> None:
+        """Have the workers remove what `find` finds in the parts. Raises what ended the run before its end."""
+        remover = self._remover(kind)
+        if self._workers.engine == LOCAL:
+            with remover.finishing():
+                self._workers.map(lambda place, part: find(place, remover, part), parts)
+            return
+        plan, done = self._plan, []
+        if plan.max_rate is not None:
+            plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(parts))
+        try:
+            with _cancelling(self._workers, self.stop):
+                if not self.stop.is_set():
+                    done = self._workers.map(functools.partial(_elsewhere, find, plan, kind), parts)
+        except Exception as e:
+            if not self.stop.is_set() or not isinstance(e, L0gcError):
+                with suppress(StoreError):  # the error that ended the run is the one to report
+                    self._settle(kind, [])
+                raise
+        for d in done:
+            remover.tally.add(d.tally)
+        self._settle(kind, [d.worker for d in done])
+        if remover.tally.paused:
+            self.stop.set()
+
+    def _settle(self, kind: str, reported: Collection[str]) -> None:
+        """Count what workers deleted that did not report, by the record.
+
+        If there are any, all segments of the kind are counted: an object that a lost worker put on record may have been
+        deleted by the one that took its place.
+        """
+        if self._records is None:
+            return
+        segments = self._cluster.store.list(folder(self._plan.run_id)).modified_ms
+        workers = {key: worker_of(key) for key in segments if worker_of(key).startswith(f"{kind}-")}
+        if set(workers.values()) <= set(reported):
+            return
+        deleted, size = deleted_on_record(self._cluster, workers)
+        tally = self._removers[kind].tally
+        tally.listed += deleted - tally.deleted
+        tally.eligible += deleted - tally.deleted
+        tally.deleted, tally.bytes = deleted, size
+
+
+class _Done(NamedTuple):
+    """What a part elsewhere came to; `worker` is what its segments are called."""
+
+    worker: str
+    tally: Tally
+
+
+def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -> _Done:
+    """One part, on an executor."""
+    store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.max_rate)
+    throttled, waited = pacer.throttled, pacer.backpressure_s
+    worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
+    with ThreadPoolExecutor(_DELETERS_OF_A_TASK) as deleters:
+        remover = Remover(
+            store,
+            runtime,
+            msgspec.structs.replace(plan, started_ms=store.now_ms()),  # it may have waited for hours
+            worker=worker,
+            deleters=deleters,
+            records=sink_of(store, plan),
+            pacer=pacer,
+        )
+        with remover.finishing():
+            find(place, remover, part)
+    tally = remover.tally
+    tally.throttled, tally.backpressure_seconds = pacer.throttled - throttled, pacer.backpressure_s - waited
+    return _Done(worker, tally)
+
+
+@contextmanager
+def _cancelling(workers: Workers[Any], stop: threading.Event) -> Iterator[None]:
+    """While it is open, a stop cancels what the workers do."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            if stop.wait(_LOOK_EVERY_S) and not ended.is_set():
+                workers.cancel()
+                return
+
+    thread = threading.Thread(target=watch, name="l0gc-stop", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

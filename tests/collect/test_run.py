@@ -1,0 +1,191 @@
+"""Runs that delete: how they end on record, and how what workers elsewhere did is counted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from l0gc.collect.plan import Removal, run_id
+from l0gc.collect.record import Removed, read_summary
+from l0gc.collect.run import RemovalRun
+from l0gc.collect.runs import show_run
+from l0gc.collect.sweep import Sweep
+from l0gc.collect.vacuum import Vacuum
+from l0gc.errors import AccessDeniedError, ObjectNotFoundError, UsageError
+from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.parallel import InlineExecutor
+from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.collect.test_local import a_cluster as swept_cluster
+from tests.collect.test_local import level_zero, on_record, store_of
+from tests.collect.test_vacuum import a_cluster as vacuumed_cluster
+from tests.collect.test_vacuum import planted
+from tests.support.elsewhere import Elsewhere
+from tests.support.garbage import FakeGarbage, key_of
+from tests.support.memory_store import Call, MemoryStore
+
+RUN = run_id(0, "0123abcd")
+Made = tuple[MemoryStore, Callable[[], Any]]
+
+
+def a_sweep() -> Made:
+    store = MemoryStore()
+    cluster = swept_cluster(store)
+    return store, lambda: Sweep(cluster, Removal(run_id=RUN)).run()
+
+
+def a_vacuum() -> Made:
+    cluster, store = vacuumed_cluster()
+    source = planted(store)
+    return store, lambda: Vacuum(cluster, source, Removal(run_id=RUN)).run()
+
+
+def ended_by(e: BaseException, run: Made) -> MemoryStore:
+    """What a run leaves whose first DELETE request raises `e` after its effect."""
+    store, work = run
+
+    def fault(call: Call) -> None:
+        if call.kind == "delete" and call.when == "after":
+            raise e
+
+    store.fault = fault
+    with pytest.raises(type(e)):
+        work()
+    store.fault = lambda call: None
+    return store
+
+
+@pytest.mark.parametrize("make", [a_sweep, a_vacuum])
+def test_a_run_that_failed_says_so(make: Callable[[], Made]) -> None:
+    assert read_summary(ended_by(AccessDeniedError("denied"), make()), RUN).outcome == "failed"
+
+
+@pytest.mark.parametrize("make", [a_sweep, a_vacuum])
+def test_a_run_whose_process_is_killed_leaves_no_end(make: Callable[[], Made]) -> None:
+    store = ended_by(KeyboardInterrupt(), make())
+    with pytest.raises(ObjectNotFoundError):
+        read_summary(store, RUN)
+
+
+# -- elsewhere ------------------------------------------------------------------------------------------------------------
+
+
+class Losing(Elsewhere):
+    """Loses the executor of the first part in the middle of it, and has the part done again, as Spark does."""
+
+    def do(self, work: Callable[[Any, Any], Any], part: Any) -> Any:
+        if self.lost:
+            return super().do(work, part)
+        self.lost = True
+        store, deletes = self._place.store, iter(range(2))
+        delete = store.delete_once
+
+        def killed(keys: Sequence[str]) -> list[DeleteFailure]:
+            failures = delete(keys)
+            if next(deletes):
+                raise KeyboardInterrupt
+            return failures
+
+        store.delete_once = killed  # type: ignore[method-assign]
+        with suppress(KeyboardInterrupt):
+            super().do(work, part)
+        store.delete_once = delete  # type: ignore[method-assign]
+        return super().do(work, part)
+
+    lost = False
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("scan", "remover"):
+        monkeypatch.setattr(f"l0gc.collect.{module}.PAGE_SIZE", 5)
+    monkeypatch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", 10)
+    monkeypatch.setattr("l0gc.collect.run.ThreadPoolExecutor", OneAfterAnother)
+
+
+class OneAfterAnother(InlineExecutor):
+    def __init__(self, threads: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("workers", [Elsewhere, Losing])
+def test_what_a_lost_worker_deleted_is_counted_once(small_segments: None, workers: type[Elsewhere]) -> None:
+    cluster, same = swept_cluster(), swept_cluster()
+    here = Sweep(same).run()
+    result = Sweep(cluster, workers=workers(cluster)).run()
+    assert level_zero(cluster) == level_zero(same)
+    assert (result.deleted, result.bytes, result.eligible) == (here.deleted, here.bytes, here.eligible) == (60, 180, 60)
+    assert show_run(cluster, result.run_id).by_status == {"deleted": 60}
+    assert read_summary(cluster.store, result.run_id).engine == "spark"
+
+
+@pytest.mark.parametrize("workers", [Elsewhere, Losing])
+def test_what_a_vacuums_lost_worker_deleted_is_counted_once(small_segments: None, workers: type[Elsewhere]) -> None:
+    """An object may be on record of the one that was lost, and deleted by the one that took its place."""
+    cluster, store = vacuumed_cluster()
+    source = FakeGarbage(fence_at=10)
+    keys = [key_of(1, f"{n:04}") for n in range(30)]
+    for key in keys:
+        store.put(key, b"x" * 10)
+    result = Vacuum(cluster, source, workers=workers(cluster)).run()
+    assert not store.objects.keys() & set(keys)
+    assert result.deleted["orphaned_l1"] == Removed(30, 300)
+    assert (result.objects, result.bytes) == (30, 300)
+
+
+def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
+    cluster = swept_cluster()
+    store = store_of(cluster)
+    before = dict(store.objects)
+    dry = Sweep(cluster, Removal(dry_run=True), Elsewhere(cluster)).run()
+    assert store.objects == before
+    assert dry.deleted == Sweep(cluster, workers=Elsewhere(cluster)).run().deleted == 60
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_objects": 1}, {"max_delete_ratio": 0.0}, {"record": False}, {"record_dir": Path()}]
+)
+@pytest.mark.parametrize("kind", [Sweep, Vacuum])
+def test_what_one_process_must_keep_is_refused_elsewhere(kind: type[RemovalRun[Any]], limit: dict[str, Any]) -> None:
+    cluster = swept_cluster(watermark=None)
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, 4, 8, 0, 60, 60, 108))
+    before = dict(store_of(cluster).objects)
+    run = Sweep if kind is Sweep else functools.partial(Vacuum, source=None)
+    if kind is Vacuum and "max_delete_ratio" in limit:
+        return  # it has no such limit
+    with pytest.raises(UsageError, match="need one process: use --engine local"):
+        run(cluster, wanted=Removal(**limit), workers=Elsewhere(cluster)).run()
+    assert store_of(cluster).objects == before
+
+
+def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan() -> None:
+    """A task may wait for hours until an executor is free."""
+
+    class Late(Elsewhere):
+        def do(self, work: Callable[[Any, Any], Any], part: Any) -> Any:
+            store.clock.sleep(3600)
+            return super().do(work, part)
+
+    cluster = swept_cluster()
+    store = store_of(cluster)
+    Sweep(cluster, workers=Late(cluster, slots=1)).run()
+    ended = store.clock.ms
+    assert {f.deleted_ms // 60_000 for f in on_record(cluster)} == {ended // 60_000}
+
+
+def test_a_rate_is_shared_out_among_as_many_tasks_as_run_at_once() -> None:
+    rates: list[float | None] = []
+
+    class Telling(Elsewhere):
+        def do(self, work: Any, part: Any) -> Any:
+            rates.append(work.args[1].max_rate)
+            return super().do(work, part)
+
+    cluster = swept_cluster()
+    Sweep(cluster, Removal(max_rate=1e6), Telling(cluster)).run()
+    assert rates == [5e5, 5e5]

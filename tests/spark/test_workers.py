@@ -1,0 +1,104 @@
+"""What a job on Spark does beside the work: it tells which tasks have ended, hears a stop, and says what ended it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+
+import l0gc.spark.workers
+from l0gc.collect.sweep import Sweep
+from l0gc.errors import L0gcError
+from l0gc.spark.handles import ClusterAddress
+from l0gc.spark.workers import SparkWorkers
+from l0gc.storage.config import StoreConfig
+from tests.collect.test_local import a_cluster
+
+
+@pytest.fixture(autouse=True)
+def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l0gc.spark.workers, "_LOOK_EVERY_S", 0.001)
+
+
+def workers(context: SimpleNamespace, **options: Any) -> SparkWorkers:
+    context.defaultParallelism = 1
+    rdd = SimpleNamespace(map=lambda work: SimpleNamespace(collect=context.collect))
+    context.parallelize = lambda parts, slices: rdd
+    spark: Any = SimpleNamespace(sparkContext=context)
+    return SparkWorkers(spark, ClusterAddress(StoreConfig("bucket")), **options)
+
+
+def test_the_tasks_that_have_ended_are_told_until_the_job_has() -> None:
+    stages = {
+        7: SimpleNamespace(numCompletedTasks=2, numTasks=5),
+        8: None,  # of a stage that has just ended nothing is known
+    }
+    tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
+    told: list[tuple[str, object, object]] = []
+    heard = threading.Event()
+
+    def progress(text: str, *, done: object = None, total: object = None, **fields: Any) -> None:
+        told.append((text, done, total))
+        if done is not None:
+            heard.set()
+
+    def collect() -> list[Any]:
+        assert heard.wait(120)
+        return []
+
+    some = workers(SimpleNamespace(statusTracker=lambda: tracker, collect=collect), progress=progress)
+    some.say("five ranges")
+    some.map(lambda place, part: part, [1])
+    after = len(told)
+    assert set(told) == {("five ranges", None, None), ("five ranges", 2, 5)}
+    assert not any(t.name == "l0gc-tasks" for t in threading.enumerate())
+    assert len(told) == after
+
+
+def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
+    """A job that is not there yet cannot be cancelled, and would run to its end."""
+    running, cancelled, stop = threading.Event(), threading.Event(), threading.Event()
+    asked = threading.Semaphore(0)
+
+    def cancel() -> None:
+        asked.release()
+        if running.is_set():
+            cancelled.set()
+
+    def collect() -> list[Any]:
+        stop.set()
+        assert asked.acquire(timeout=120)
+        running.set()
+        if not cancelled.wait(120):
+            raise AssertionError("nobody has cancelled the job")
+        raise Py4JError("cancelled")
+
+    tracker = SimpleNamespace(getActiveStageIds=list)
+    context = SimpleNamespace(statusTracker=lambda: tracker, cancelAllJobs=cancel, collect=collect)
+    result = Sweep(a_cluster(), workers=workers(context), stop=stop).run()
+    assert (result.stopped, result.engine) == (True, "spark")
+    assert not any(t.name == "l0gc-stop" for t in threading.enumerate())
+
+
+def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's traceback would stand beside the sentence that says so."""
+    polled = threading.Semaphore(0)
+    lost: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lost.append)
+
+    def gone() -> list[int]:
+        polled.release()
+        raise Py4JError("no connection")
+
+    def collect() -> list[Any]:
+        assert polled.acquire(timeout=120)
+        polled.acquire(timeout=1)
+        raise Py4JError("no connection")
+
+    tracker = SimpleNamespace(getActiveStageIds=gone)
+    with pytest.raises(L0gcError, match="Java has gone"):
+        workers(SimpleNamespace(statusTracker=lambda: tracker, collect=collect)).map(lambda place, part: part, [1])
+    assert lost == []
