@@ -49,15 +49,15 @@ def lines_of(s: Status, url: str) -> list[Line]:
     lines += _sweeps(s)
     for number, cause in enumerate(s.causes[:_CAUSES]):
         lines.append(Line("why" if number == 0 else "and", f"{cause.cause}: {cause.detail}", "red"))
-        if cause.remedy != s.next_step:
+        if cause.remedy != s.next:
             lines.append(Line("", f"-> {cause.remedy}"))
     if len(s.causes) > _CAUSES:
         lines.append(Line("", f"and {count(len(s.causes) - _CAUSES, 'more cause')} (--json)", "red"))
     for warning in s.warnings:
         lines.append(Line("warning", f"{warning.cause}: {warning.detail}", "yellow"))
         lines.append(Line("", f"-> {warning.remedy}"))
-    idle = s.next_step.startswith(NOTHING)
-    text = f"{NOTHING} to do: M follows the epoch" if s.next_step == NOTHING else s.next_step
+    idle = s.next.startswith(NOTHING)
+    text = f"{NOTHING} to do: M follows the epoch" if s.next == NOTHING else s.next
     lines.append(Line("next", text, "green" if idle else "", bold=not idle))
     return lines
 
@@ -100,7 +100,7 @@ def _epoch_and_m(s: Status) -> Iterator[Line]:
         in_all = f"{topics}, {partitions} in {journals}" if s.topics else topics
         yield Line("epoch", f"{s.cluster_epoch}, begun {_ago(s, s.epoch_ms)}; {in_all}")
     published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "none is published"
-    now = f"; {epoch(s.computable)} if it were computed now" if s.computable is not None else ""
+    now = f"; {epoch(s.computable_watermark)} if it were computed now" if s.computable_watermark is not None else ""
     yield Line("M", published + now)
     if s.external_log:
         if s.published_ms >= 0:
@@ -158,7 +158,7 @@ def _jobs(s: Status) -> str:
 
 def _sweeps(s: Status) -> list[Line]:
     paused = "not paused"
-    if s.pause is not None:
-        paused = f"paused {_ago(s, s.pause.since_ms)} by {s.pause.by}: {s.pause.why}"
+    if s.paused is not None:
+        paused = f"paused {_ago(s, s.paused.since_ms)} by {s.paused.by}: {s.paused.why}"
     runs = [f"{r.run_id}  {run_outcome(r)}" for r in reversed(s.runs)]
-    return [Line("sweeps", paused, "yellow" if s.pause is not None else ""), *(Line("", run) for run in runs)]
+    return [Line("sweeps", paused, "yellow" if s.paused is not None else ""), *(Line("", run) for run in runs)]

@@ -74,47 +74,58 @@ class Garbage:
         return max(0, self.bytes - self.deleted_bytes)
 
 
-class Status(
-    msgspec.Struct, Outcome, rename={"computable": "computable_watermark", "pause": "paused", "next_step": "next"}
-):
-    """The cluster at `as_of_ms`. All times are the store's clock. Epochs are -1 if unknown.
+class Overview(msgspec.Struct, Outcome, kw_only=True):
+    """How a cluster stands at `as_of_ms`: what `l0gc status` and the page of `l0gc report` have in common.
+
+    All times are the store's clock. Epochs are -1 if unknown.
 
     Attributes:
         cluster_epoch: for a cluster with an external log, the one that was published with M.
-        epoch_ms: when it began; -1 if it is another system's.
-        computable: M as the journals have it; None for a cluster with an external log.
+        computable_watermark: M as the journals have it; None for a cluster with an external log.
         lag_ms: how long ago the epoch after M began: what was uploaded since cannot go yet. None if unknown.
         lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
-        held: the first few of the partitions that M stands at; `held_partitions` counts all of them.
+        held_partitions: how many partitions M stands at.
         errors: why journals cannot be read.
+        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
+        price_gb_month: dollars for a GB and month.
     """
 
     cluster_id: str
     external_log: bool
     as_of_ms: int
     cluster_epoch: int
-    epoch_ms: int
     topics: int
     partitions: int
-    journals: int
     watermark: int
-    published_ms: int
-    computable: int | None
+    computable_watermark: int | None
     lag_ms: int | None
     lag_at_least: bool
     records: int
     unreconciled_records: int
-    garbage: Garbage
-    held: list[Held]
     held_partitions: int
     errors: list[str]
-    runs: list[RunEntry]
-    attempts: list[Attempt]
-    pause: Pause | None
+    paused: Pause | None
     causes: list[Cause]
     warnings: list[Cause]
-    next_step: str
-    price_gb_month: float = STANDARD_PRICE
+    next: str
+    price_gb_month: float
+
+
+class Status(Overview, kw_only=True):
+    """The cluster as it is now.
+
+    Attributes:
+        epoch_ms: when its epoch began; -1 if it is another system's.
+        held: the first few of the partitions that M stands at.
+    """
+
+    epoch_ms: int
+    journals: int
+    published_ms: int
+    garbage: Garbage
+    held: list[Held]
+    runs: list[RunEntry]
+    attempts: list[Attempt]
 
     @property
     def dollars_month(self) -> float | None:
@@ -124,10 +135,6 @@ class Status(
     @property
     def lag_epochs(self) -> int:
         return self.cluster_epoch - self.watermark
-
-    @property
-    def computable_watermark(self) -> int | None:
-        return self.computable
 
     @property
     def held_back_by(self) -> list[Holder]:
@@ -202,32 +209,32 @@ def status(cluster: Cluster, price_gb_month: float = STANDARD_PRICE) -> Status:
     theirs = published.cluster_epoch if published is not None else -1
     lag_ms, at_least = _lag(cluster, facts, published)
     return Status(
-        state.cluster_id,
-        state.external_log,
-        now_ms,
-        theirs if state.external_log else facts.epoch,
-        -1 if state.external_log else facts.epoch_ms,
-        len(state.topics),
-        state.partition_count,
-        len(state.journals_in_use()),
-        facts.watermark,
-        published.published_at_ms if published is not None else -1,
-        facts.computable,
-        lag_ms,
-        at_least,
-        records,
-        facts.unreconciled_records,
-        garbage,
-        held,
-        facts.held_partitions,
-        journals.errors,
-        runs,
-        list(attempts.values()),
-        pause,
-        causes,
-        find_warnings(facts),
-        next_step(facts, causes),
-        price_gb_month,
+        cluster_id=state.cluster_id,
+        external_log=state.external_log,
+        as_of_ms=now_ms,
+        cluster_epoch=theirs if state.external_log else facts.epoch,
+        epoch_ms=-1 if state.external_log else facts.epoch_ms,
+        topics=len(state.topics),
+        partitions=state.partition_count,
+        journals=len(state.journals_in_use()),
+        watermark=facts.watermark,
+        published_ms=published.published_at_ms if published is not None else -1,
+        computable_watermark=facts.computable,
+        lag_ms=lag_ms,
+        lag_at_least=at_least,
+        records=records,
+        unreconciled_records=facts.unreconciled_records,
+        garbage=garbage,
+        held=held,
+        held_partitions=facts.held_partitions,
+        errors=journals.errors,
+        runs=runs,
+        attempts=list(attempts.values()),
+        paused=pause,
+        causes=causes,
+        warnings=find_warnings(facts),
+        next=next_step(facts, causes),
+        price_gb_month=price_gb_month,
     )
 
 

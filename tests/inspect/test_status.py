@@ -47,9 +47,9 @@ def scan_and_publish(cluster: Cluster) -> None:
 def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "") -> None:
     """Publish M with what a listing found."""
     s = status(cluster)
-    assert s.computable is not None
+    assert s.computable_watermark is not None
     at = cluster.store.now_ms()
-    new = PublishedWatermark(cluster_id or s.cluster_id, s.computable, s.cluster_epoch, at, objects, objects)
+    new = PublishedWatermark(cluster_id or s.cluster_id, s.computable_watermark, s.cluster_epoch, at, objects, objects)
     publish(cluster.store, cluster.runtime, new)
 
 
@@ -63,20 +63,20 @@ def causes(cluster: Cluster) -> list[str]:
 def test_the_next_step_leads_from_an_upload_to_an_empty_l0() -> None:
     cluster = new_cluster()
     publish_m(cluster)
-    assert status(cluster).next_step.startswith("nothing")
+    assert status(cluster).next.startswith("nothing")
     put(cluster, EACH)
-    assert status(cluster).next_step.startswith("l0gc reconcile")
+    assert status(cluster).next.startswith("l0gc reconcile")
     lift(cluster)
     for _ in range(3):
         cluster.controller.advance()
-    assert status(cluster).next_step.startswith("l0gc housekeep")
+    assert status(cluster).next.startswith("l0gc housekeep")
     housekeep(cluster)
     housekeep(cluster, barrier=True)
-    assert status(cluster).next_step.startswith("l0gc compute-watermark")
+    assert status(cluster).next.startswith("l0gc compute-watermark")
     publish_m(cluster)
     s = status(cluster)
-    assert s.next_step.startswith("nothing")
-    assert s.watermark == s.computable == s.cluster_epoch - 1
+    assert s.next.startswith("nothing")
+    assert s.watermark == s.computable_watermark == s.cluster_epoch - 1
 
 
 def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
@@ -86,10 +86,10 @@ def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
     lift(cluster)
     scan_and_publish(cluster)
     s = status(cluster)
-    assert s.next_step == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --barrier"
+    assert s.next == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --barrier"
     housekeep(cluster, barrier=True)
     scan_and_publish(cluster)
-    assert status(cluster).next_step == "l0gc sweep"
+    assert status(cluster).next == "l0gc sweep"
 
 
 def test_a_window_of_one_epoch_needs_two_ticks_and_says_so() -> None:
@@ -98,10 +98,10 @@ def test_a_window_of_one_epoch_needs_two_ticks_and_says_so() -> None:
     observed = []
     for _ in range(2):
         observed.append(status(cluster).held[0].holder.reason.partition("; it moves with the ")[2].partition(" (")[0])
-        before = status(cluster).computable
+        before = status(cluster).computable_watermark
         cluster.controller.advance()
         housekeep(cluster)
-        observed.append("moved" if status(cluster).computable != before else "stood")
+        observed.append("moved" if status(cluster).computable_watermark != before else "stood")
     assert observed == ["second tick from now", "stood", "next tick", "moved"]
 
 
@@ -128,7 +128,7 @@ def test_what_holds_m_is_what_m_is_computed_from() -> None:
     for _ in range(2):
         cluster.journal(0).advance(cluster.controller.advance())
     s, computed = status(cluster), Pipeline(cluster, JournalSource(cluster)).run()
-    assert (s.computable, s.partitions) == (computed.watermark, computed.partitions)
+    assert (s.computable_watermark, s.partitions) == (computed.watermark, computed.partitions)
     assert [h.holder for h in s.held] == computed.held_back_by
     assert {h.holder.kind for h in s.held} == {IDLE, UNRECONCILED}
 
@@ -137,7 +137,7 @@ def test_without_topics_m_is_the_epoch() -> None:
     cluster = memory_cluster()
     cluster.controller.advance()
     s = status(cluster)
-    assert (s.computable, s.cluster_epoch, s.held, s.held_partitions) == (1, 1, [], 0)
+    assert (s.computable_watermark, s.cluster_epoch, s.held, s.held_partitions) == (1, 1, [], 0)
 
 
 def test_a_deleted_topic_holds_nothing() -> None:
@@ -145,7 +145,7 @@ def test_a_deleted_topic_holds_nothing() -> None:
     put(cluster, EACH)
     cluster.controller.delete_topic("events")
     s = status(cluster)
-    assert (s.computable, s.records, s.held, s.errors) == (2, 0, [], [])
+    assert (s.computable_watermark, s.records, s.held, s.errors) == (2, 0, [], [])
 
 
 def test_a_topic_that_was_deleted_a_day_ago_and_is_not_closed_in_a_journal_is_a_warning() -> None:
@@ -242,7 +242,7 @@ def test_what_gc_deletes_after_its_own_scan_is_not_garbage_any_more() -> None:
     published_ms = store_of(cluster).clock.ms
     deleted_by(cluster, published_ms - 40_000, published_ms, 17)
     s = status(cluster)
-    assert (s.garbage.deleted_objects, s.garbage.left_bytes, s.next_step) == (17, 0, "nothing")
+    assert (s.garbage.deleted_objects, s.garbage.left_bytes, s.next) == (17, 0, "nothing")
 
 
 # -- what is broken -----------------------------------------------------------------------------------------------------
@@ -256,10 +256,10 @@ def test_a_damaged_journal_comes_first_and_holds_m_at_its_topics_revision() -> N
     store_of(cluster).objects[key].body = b"not an entry"
     s = status(another_process(cluster))
     assert [key in e for e in s.errors] == [True]
-    assert (s.computable, [h.holder.kind for h in s.held]) == (0, [UNREADABLE])
+    assert (s.computable_watermark, [h.holder.kind for h in s.held]) == (0, [UNREADABLE])
     assert [c.cause for c in s.causes] == ["damaged_journal"]
     assert s.causes[0].detail.startswith("journal 0 cannot be read: ")
-    assert "restore" in s.next_step
+    assert "restore" in s.next
 
 
 def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> None:
@@ -275,7 +275,7 @@ def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> No
     s = status(another_process(cluster))
     assert (s.records, s.errors) == (4, ["journal 1 cannot be read: not yours"])
     assert s.causes[0].cause == "unreadable_journal"
-    assert "restore" not in s.next_step
+    assert "restore" not in s.next
 
 
 def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back() -> None:
@@ -307,7 +307,7 @@ def test_another_clusters_watermark_is_a_cause() -> None:
     publish_counts(cluster, cluster_id="somebody else's")
     s = status(cluster)
     assert [c.cause for c in s.causes] == ["foreign_watermark"]
-    assert (s.watermark, s.computable) == (-1, 0)
+    assert (s.watermark, s.computable_watermark) == (-1, 0)
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "changed"])
@@ -354,15 +354,15 @@ def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_publish
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
     s = status(cluster)
-    assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.computable, s.lag_ms) == (-1, -1, 0, None, None)
+    assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.computable_watermark, s.lag_ms) == (-1, -1, 0, None, None)
     publish(cluster.store, cluster.runtime, PublishedWatermark(s.cluster_id, 7, 12, s.as_of_ms))
     store_of(cluster).clock.sleep(86_400)
     s = status(cluster)
     assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.lag_ms) == (12, 7, 5, None)
-    assert (s.causes, s.next_step) == ([], "l0gc compute-watermark --reports PATH --partitions PATH")
+    assert (s.causes, s.next) == ([], "l0gc compute-watermark --reports PATH --partitions PATH")
     set_pause(cluster.store, "disk audit", "ann")
     s = status(cluster)
-    assert ([c.cause for c in s.causes], s.next_step) == (
+    assert ([c.cause for c in s.causes], s.next) == (
         ["paused"],
         "wait until its reason is gone, then l0gc resume",
     )

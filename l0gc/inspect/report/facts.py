@@ -12,13 +12,11 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.pause import Pause
 from l0gc.collect.record import RunSummary
 from l0gc.collect.runs import RunEntry, list_runs
 from l0gc.decoding import UNDECODABLE, json_decoder
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
-from l0gc.formatting import STANDARD_PRICE, Outcome, dollars_month
-from l0gc.inspect.causes import Cause
+from l0gc.formatting import STANDARD_PRICE, dollars_month
 from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.report.series import (
     DeletedBar,
@@ -35,7 +33,7 @@ from l0gc.inspect.report.series import (
 )
 from l0gc.inspect.report.topics import PartitionLag, TopicFacts, by_topic, lags
 from l0gc.inspect.report.verdict import Verdict, verdict
-from l0gc.inspect.status import Held, Status, deleted_since, status
+from l0gc.inspect.status import Held, Overview, Status, deleted_since, status
 from l0gc.inspect.verify.findings import Finding
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.scan_keys import list_scans
@@ -111,18 +109,14 @@ class Findings(msgspec.Struct, frozen=True):
     cluster_epoch: int
 
 
-class ReportFacts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
-    """A cluster at `as_of_ms`, by the store's clock, as all times are.
+class ReportFacts(Overview, kw_only=True):
+    """How a cluster stands, and what else the page shows.
 
     Attributes:
         verdict: how the cluster stands, in a sentence.
-        cluster_epoch: with an external log, the one that was published with M, or -1.
-        watermark: the published M, -1 for none; `published_ms` is when.
-        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
-        lag_ms: how long ago the epoch after M began; None if unknown. `lag_at_least`: it is longer than that.
-        computable_watermark: M as the journals have it now; None with an external log.
+        published_ms: when M was published; None for none.
         lag_epochs: None without an M or an epoch to compare it with.
-        held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all of them.
+        held_back_by: the first few of the partitions that M stands at.
         behind: the partitions with the most lag; `others_behind` counts the rest, none of which lags by more than
             `others_lag`.
         by_topic: the topics with the most unreconciled records; `topics` counts all of them.
@@ -134,37 +128,18 @@ class ReportFacts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
         forecast: what becomes garbage; None if too little is known.
         runs: the newest last; `runs_total` are on record.
         deleted: what runs deleted, as bars.
-        errors: why journals cannot be read.
         notes: what else could not be read, and what is therefore missing.
     """
 
     verdict: Verdict = Verdict()
-    cluster_id: str
     url: str
-    as_of_ms: int
-    external_log: bool
-    cluster_epoch: int
-    topics: int
-    partitions: int
-    watermark: int
     published_ms: int | None
-    computable_watermark: int | None
     lag_epochs: int | None
-    lag_ms: int | None
-    lag_at_least: bool
-    causes: list[Cause]
-    warnings: list[Cause]
-    next: str
-    paused: Pause | None
-    records: int
-    unreconciled_records: int
     held_back_by: list[HeldBack]
-    held_partitions: int
     behind: list[PartitionLag]
     others_behind: int
     others_lag: int
     by_topic: list[TopicFacts]
-    price_gb_month: float
     garbage: GarbageFigures | None
     epochs: list[EpochBar]
     trend: list[ScanTotals]
@@ -175,7 +150,6 @@ class ReportFacts(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     runs_total: int
     deleted: list[DeletedBar]
     findings: Findings | None
-    errors: list[str]
     notes: list[str]
 
 
@@ -212,7 +186,7 @@ def gather(
         CorruptObjectError: the controller's log cannot be read.
     """
     store, notes = cluster.store, list[str]()
-    known = status(cluster)
+    known = status(cluster, price_gb_month)
     state = cluster.controller.snapshot()
     epoch, watermark = known.cluster_epoch, known.watermark
     journals = Journals(state) if state.external_log else read_journals(cluster, state, watermark)
@@ -222,32 +196,16 @@ def gather(
     garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
     behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
     facts = ReportFacts(
-        cluster_id=state.cluster_id,
-        url=url,
-        as_of_ms=store.now_ms(),
-        external_log=state.external_log,
-        cluster_epoch=epoch,
-        topics=known.topics,
-        partitions=known.partitions,
-        watermark=watermark,
-        published_ms=known.published_ms if known.published_ms >= 0 else None,
-        computable_watermark=known.computable,
-        lag_epochs=max(0, known.lag_epochs) if known.published_ms >= 0 and epoch >= 0 else None,
+        **{name: getattr(known, name) for name in Overview.__struct_fields__ if name != "lag_ms"},
         lag_ms=lag_of(known, garbage),
-        lag_at_least=known.lag_at_least,
-        causes=known.causes,
-        warnings=known.warnings,
-        next=known.next_step,
-        paused=known.pause,
-        records=known.records,
-        unreconciled_records=known.unreconciled_records,
+        url=url,
+        published_ms=known.published_ms if known.published_ms >= 0 else None,
+        lag_epochs=max(0, known.lag_epochs) if known.published_ms >= 0 and epoch >= 0 else None,
         held_back_by=_held_in_scan(scan, watermark) if state.external_log else _held_back(known.held),
-        held_partitions=known.held_partitions,
         behind=behind,
         others_behind=others,
         others_lag=others_lag,
         by_topic=[] if state.external_log else by_topic(epoch, journals),
-        price_gb_month=price_gb_month,
         garbage=garbage,
         epochs=epoch_bars(scan.rows, watermark) if scan is not None else [],
         trend=thinned(trend.scans),
@@ -258,7 +216,6 @@ def gather(
         runs_total=runs_total,
         deleted=deleted_bars(runs),
         findings=None if findings is None else _fewer(findings),
-        errors=known.errors,
         notes=notes + _trend_notes(trend.skipped),
     )
     return msgspec.structs.replace(facts, verdict=_verdict(facts))
