@@ -43,11 +43,11 @@ def main(way: str, batches: int) -> dict[str, Any]:
             result = cluster.merge()
             merged, rewritten = merged + result.bytes, rewritten + result.records
             _vacuum(cluster, journal, topic.name)
-            most = max(most, journal.state.totals(topic.revision).l1_objects)
+            most = max(most, journal.state.topic(topic.revision).totals().l1_objects)
             checkpoints.append(len(JournalMachine(0).encode(journal.state)))
         if way == "once":
             lifted = cluster.reconcile().bytes
-        objects = journal.catch_up().totals(topic.revision).l1_objects
+        objects = journal.catch_up().topic(topic.revision).totals().l1_objects
     return {
         "records": batches * BATCH,
         "objects": objects,

@@ -72,7 +72,7 @@ class Journals:
         """The extent that keeps a partition where it is, in the object that the holder names."""
         topic = self.snapshot.topics[holder.topic]
         state = self.state_of(topic, holder.partition)
-        found = state.extents(topic.revision, holder.partition) if state is not None and holder.key else []
+        found = state.topic(topic.revision).extents(holder.partition) if state is not None and holder.key else []
         return next((e for e in found if e.key == holder.key), None)
 
     def at(self, gc_epoch: int) -> int:
@@ -119,7 +119,7 @@ class Journals:
     def records(self) -> tuple[int, int]:
         """How many records were ever uploaded into the topics there are, and how many of them are not in L1."""
         totals = [
-            r.state.totals(topic.revision)
+            r.state.topic(topic.revision).totals()
             for r in self.readings
             if r.state is not None
             for topic, _ in self.snapshot.topics_of(r.journal)

@@ -393,4 +393,4 @@ class _Objects:
         """Whether the journal refers to it still: it may have been reconciled and swept since."""
         topic = self._journals.snapshot.topics[holder.topic]
         state = self._cluster.journal(topic.journal_of(holder.partition)).catch_up()
-        return extent in state.extents(topic.revision, holder.partition)
+        return extent in state.topic(topic.revision).extents(holder.partition)

@@ -84,7 +84,7 @@ class JournalGarbage:
 
     @property
     def objects(self) -> int:
-        return sum(s.totals(r).l1_objects for s in self._states.values() for r in s.topics)
+        return sum(s.topic(r).totals().l1_objects for s in self._states.values() for r in s.topics)
 
     def refresh(self) -> None:
         self._state = self._cluster.controller.snapshot()
@@ -228,7 +228,7 @@ class JournalGarbage:
     def parts(self, prefix: str, count: int) -> list[JournalPart]:
         """See `GarbageSource.parts`. Cut between partitions, so that each part has about as many objects that are named."""
         topics = sorted(self._topics(), key=lambda t: f"{t.name}-{t.revision}/")
-        named = (sum(s.totals(t.revision).l1_objects for s in self._states.values()) for t in topics)
+        named = (sum(s.topic(t.revision).totals().l1_objects for s in self._states.values()) for t in topics)
         weights = np.cumsum([1 + objects for objects in named], dtype=np.float64)
         cuts = []
         for i in range(1, count if topics else 1):

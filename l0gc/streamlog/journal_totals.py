@@ -37,7 +37,7 @@ def journal_totals(cluster: Cluster) -> JournalTotals:
         with handle.replica.lock:
             known = handle.state
             summary = summary_of(journal, runs, known, handle.replica.offset)
-            landed += [(t.revision, known.totals(t.revision).records) for t, _ in runs]
+            landed += [(t.revision, known.topic(t.revision).totals().records) for t, _ in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
     return JournalTotals(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))

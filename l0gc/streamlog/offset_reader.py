@@ -64,7 +64,7 @@ def look(journal: JournalHandle, topic: Topic) -> TopicState:
         state = journal.state
         if state.closed(topic.revision):
             raise _deleted(topic)
-        known = state.topics.get(topic.revision, TopicState(topic.revision, ""))
+        known = state.topic(topic.revision)
         return replace(
             known,
             next_offsets=known.next_offsets.copy(),

@@ -173,12 +173,12 @@ def describe_topic(
     topic = state.topic(name)
     shown = range(min(limit, topic.partitions)) if partition is None else [topic.id(partition).partition]
 
-    from l0gc.streamlog.journal.topic import TopicState, TopicTotals  # with numpy, which the other commands do without
+    from l0gc.streamlog.journal.topic import TopicTotals  # with numpy, which the other commands do without
 
     def look(run: JournalRun) -> tuple[TopicTotals, list[PartitionOffsets]]:
         handle = cluster.journal(run.journal)
         with handle.replica.lock:
-            known = handle.catch_up().topics.get(topic.revision, TopicState(topic.revision, topic.topic_id))
+            known = handle.catch_up().topic(topic.revision)
             mine = [p for p in shown if run.first <= p < run.first + run.count]
             return known.totals(), [_offsets(known, run.journal, p) for p in mine]
 

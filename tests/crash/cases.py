@@ -75,7 +75,8 @@ def _uploaded(view: View, scene: Scene) -> None:
 
 
 def _reconciled(view: View, scene: Scene) -> None:
-    left = {str(p): len(extents) for p, j in view.partitions.items() if (extents := j.extents(p.revision, p.partition))}
+    extents = {str(p): j.topic(p.revision).extents(p.partition) for p, j in view.partitions.items()}
+    left = {p: len(some) for p, some in extents.items() if some}
     _want(not left, f"unreconciled are {left}")
 
 
@@ -144,7 +145,7 @@ def _merged_and_nothing_deleted(view: View, scene: Scene) -> None:
 
 def _expired(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
-        got = j.partition(p.revision, p.partition)
+        got = j.topic(p.revision).view(p.partition)
         wanted = got.last_reconciled_offset + 1 if p.topic == TOPIC else 0
         _want(got.log_start_offset == wanted, f"{p} begins at {got.log_start_offset}, not at {wanted}")
         _want(got.next_offset > wanted, f"{p} has lost what is not in L1")
@@ -152,7 +153,7 @@ def _expired(view: View, scene: Scene) -> None:
 
 def _records_deleted(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
-        got = j.partition(p.revision, p.partition).log_start_offset
+        got = j.topic(p.revision).view(p.partition).log_start_offset
         wanted = BEFORE if p.topic == TOPIC else 0
         _want(got == wanted, f"{p} begins at {got}, not at {wanted}")
 

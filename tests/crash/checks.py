@@ -49,7 +49,7 @@ def look(cluster: Cluster) -> View:
     records: Records = {}
     for topic in state.topics.values():
         starts = [
-            cluster.journal(topic.journal_of(p)).catch_up().partition(topic.revision, p).log_start_offset
+            cluster.journal(topic.journal_of(p)).catch_up().topic(topic.revision).view(p).log_start_offset
             for p in range(topic.partitions)
         ]
         values: list[list[bytes]] = [[GONE] * start for start in starts]
@@ -60,7 +60,7 @@ def look(cluster: Cluster) -> View:
         records[topic.name] = values
         for p, there in enumerate(values):
             journal = partitions[topic.id(p)] = cluster.journal(topic.journal_of(p)).catch_up()
-            if journal.partition(topic.revision, p).next_offset != len(there):
+            if journal.topic(topic.revision).view(p).next_offset != len(there):
                 raise BrokenError(f"{topic.name}/{p} has {len(there)} records, and its journal says another number")
     keys = {k for page in store.scan("") for k in page.keys}
     return View(cluster, state, watermark_of(published), partitions, records, keys)
@@ -89,13 +89,13 @@ def check(
         gc_epoch = gc_epoch_of(journal, p.revision, p.partition)
         if gc_epoch < view.watermark:
             raise BrokenError(f"{p} may still need epoch {gc_epoch + 1}, and M is {view.watermark}")
-        for e in journal.extents(p.revision, p.partition):
+        for e in journal.topic(p.revision).extents(p.partition):
             if e.key not in view.keys:
                 raise BrokenError(f"{p} needs {e.key}, which is gone")
             if e.epoch <= view.watermark:
                 raise BrokenError(f"{p} needs {e.key}, which M = {view.watermark} lets go")
-        start = journal.partition(p.revision, p.partition).log_start_offset
-        last = journal.partition(p.revision, p.partition).last_reconciled_offset
+        start = journal.topic(p.revision).view(p.partition).log_start_offset
+        last = journal.topic(p.revision).view(p.partition).last_reconciled_offset
         files = list(files_of(view.cluster.store, p, journal))
         at = min(start, files[0].base_offset) if files else last + 1
         if files and files[0].last_offset < start:

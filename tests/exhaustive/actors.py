@@ -177,7 +177,7 @@ def _commit_of(state: JournalState, log_offset: int, partitions: tuple[int, ...]
     """The commit of all that is unreconciled in these partitions, an L1 object each."""
     ranges, files = [], []
     for p in partitions:
-        extents = state.extents(REVISION, p)
+        extents = state.topic(REVISION).extents(p)
         if extents:
             ends = (p, extents[0].base_offset, extents[-1].last_offset)
             ranges.append(ends)

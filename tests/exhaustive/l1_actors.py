@@ -110,7 +110,7 @@ class Reconciler(Actor):
     def act(self, cluster: Cluster, local: Local) -> Local:
         if local.step == "begin":
             epoch = cluster.controller.snapshot().epoch
-            extents = cluster.journal(0).catch_up().extents(TOPIC.revision, 0)
+            extents = cluster.journal(0).catch_up().topic(TOPIC.revision).extents(0)
             rows = [_row(cluster, e.base_offset, e.last_offset, 1, epoch) for e in extents]
             plan = (epoch, extents[-1].log_offset, np.concatenate(rows).tobytes()) if extents else ()
             return Local("commit" if extents else "", plan=plan)
@@ -190,7 +190,7 @@ class Reader(Actor):
         following = -1
         try:
             for _, base, batch in read_slices(cluster, TOPIC):
-                start = replica.peek().partition(TOPIC.revision, 0).log_start_offset
+                start = replica.peek().topic(TOPIC.revision).view(0).log_start_offset
                 if (
                     following not in (-1, base)
                     or base < self._first(replica)
@@ -199,7 +199,7 @@ class Reader(Actor):
                     raise BrokenError(f"record {base} came where {following} was next; the log starts at {start}")
                 following = base + batch.num_rows
         except OffsetOutOfRangeError:
-            if replica.peek().partition(TOPIC.revision, 0).log_start_offset <= max(following, 0):
+            if replica.peek().topic(TOPIC.revision).view(0).log_start_offset <= max(following, 0):
                 raise BrokenError("records that are there were called deleted") from None
             return Local("")
         except PartitionClosedError:
@@ -207,7 +207,7 @@ class Reader(Actor):
         except CorruptObjectError as e:
             raise BrokenError(f"a reader reports a loss: {e}") from e
         end = replica.peek() if following < 0 else cast(Any, replica)._view.logs.state(replica.first)
-        wanted = end.partition(TOPIC.revision, 0).next_offset
+        wanted = end.topic(TOPIC.revision).view(0).next_offset
         if following >= 0 and following != wanted:
             raise BrokenError(f"it was read up to {following}, and had {wanted} records")
         return Local("")
@@ -215,7 +215,7 @@ class Reader(Actor):
     @staticmethod
     def _first(replica: Replica) -> int:
         state = cast(Any, replica)._view.logs.state(replica.first)
-        return cast(int, state.partition(TOPIC.revision, 0).log_start_offset)
+        return cast(int, state.topic(TOPIC.revision).view(0).log_start_offset)
 
 
 # -- in place of Parquet ------------------------------------------------------------------------------------------------

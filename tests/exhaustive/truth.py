@@ -148,9 +148,9 @@ class Truth:
         if self.window != (state.previous_applied_epoch, state.max_applied_epoch):
             wrong = wrong or f"the state has window {state.window}, not {self.window}"
         for p, part in self.parts:
-            m, view = gc_epoch_of(state, REVISION, p), state.partition(REVISION, p)
+            m, view = gc_epoch_of(state, REVISION, p), state.topic(REVISION).view(p)
             lowest = min((x.epoch for x in part.live), default=None)
-            extents = [(x.epoch, x.base_offset, x.records, x.log_offset) for x in state.extents(REVISION, p)]
+            extents = [(x.epoch, x.base_offset, x.records, x.log_offset) for x in state.topic(REVISION).extents(p)]
             if wrong:
                 break
             if m < part.gc_epoch:

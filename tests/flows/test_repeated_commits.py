@@ -143,7 +143,7 @@ class Scene:
         l0gc("topic", "alter", "expiring", "--retention-bytes", "-1")
         revision, state = self.state("expiring")
         for p in range(PARTITIONS):
-            start = state.partition(revision, p).log_start_offset
+            start = state.topic(revision).view(p).log_start_offset
             assert start <= len(self.values["expiring"][p]) - 3, "retention deletes no partition's newest L1 object"
             self.starts["expiring", p] = start
 

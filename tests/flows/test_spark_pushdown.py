@@ -152,7 +152,7 @@ def test_one_partition_of_1024(spark: SparkSession, cluster: Cluster, bucket: St
         if n == 0:
             reconcile(cluster)
     state = cluster.journal(topic.journals[0]).catch_up()
-    needed = sum(e.block.length for e in state.extents(topic.revision, 517))
+    needed = sum(e.block.length for e in state.topic(topic.revision).extents(517))
     needed += needed_of_l1(cluster, 517, datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC), *ALL)
     expected = values(517, 6, 500) + values(518, 6, 500)
     ways = ({"topic": "events", "pushFilters": "true"}, "partition = 517"), ({"assign": '{"events":[517]}'}, "true")

@@ -184,7 +184,7 @@ def needed(store: MemoryStore) -> set[str]:
     for partition in range(topic.partitions):
         state = cluster.journal(topic.journal_of(partition)).catch_up()
         p = topic.id(partition)
-        found |= {e.key for e in state.extents(p.revision, partition)} | {
+        found |= {e.key for e in state.topic(p.revision).extents(partition)} | {
             l1_key(p, f) for f in files_of(store, p, state)
         }
     return found
@@ -329,7 +329,7 @@ def one_journal_stops(key: str, body: bytes) -> None:
     others = [p for p in range(PARTITIONS) if topic.journal_of(p) != journal]
     assert list(read_topic(cluster, topic, others)) == [r for r in the_records() if r.partition in others]
     assert all(
-        cluster.journal(topic.journal_of(p)).catch_up().partition(topic.revision, p).unreconciled_records == 0
+        cluster.journal(topic.journal_of(p)).catch_up().topic(topic.revision).view(p).unreconciled_records == 0
         for p in others
     )
 

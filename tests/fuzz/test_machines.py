@@ -138,9 +138,10 @@ def use(state: JournalState) -> None:
     for revision in (REVISION, OTHER, *state.topics):
         low = state.lowest(revision, 0, PARTITIONS, 2)
         assert [x.gc_epoch for x in low] == sorted(x.gc_epoch for x in low)
-        assert state.totals(revision).unreconciled_records >= 0
+        assert state.topic(revision).totals().unreconciled_records >= 0
         for p in range(PARTITIONS):
-            view, extents, files = state.partition(revision, p), state.extents(revision, p), state.files(revision, p)
+            topic = state.topic(revision)
+            view, extents, files = topic.view(p), topic.extents(p), topic.files(p)
             assert all(e.epoch > gc_epoch_of(state, revision, p) for e in extents)
             assert all(a.last_offset < b.base_offset for a, b in pairwise(extents))
             assert all(e.last_offset < view.next_offset for e in extents)
@@ -265,7 +266,7 @@ def test_numbers_at_their_ends_make_no_state_that_is_wrong() -> None:
     most = 2**31 - 1
     machine.apply(state, landed(0, Objects([extents_of(most, {most: most})])))
     machine.apply(state, landed(1, Objects([extents_of(most, {0: 1, most: most - 1})])))
-    assert state.partition(REVISION, most).next_offset == 2 * most - 1
+    assert state.topic(REVISION).view(most).next_offset == 2 * most - 1
     assert state.lowest(REVISION, most, 1, 1)[0].partition == most
     assert machine.encode(machine.decode(machine.encode(state), "x")) == machine.encode(state)
     with pytest.raises(CorruptObjectError):

@@ -344,7 +344,7 @@ def test_an_object_that_was_swept_since_the_reading_is_not_called_missing() -> N
     store.fault = gone
     assert "damaged_object" not in causes(cluster)
     assert key not in store.objects
-    assert not handle_of(cluster).catch_up().extents(topic_of(cluster).revision, 0)
+    assert not handle_of(cluster).catch_up().topic(topic_of(cluster).revision).extents(0)
 
 
 # -- another system's log -------------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def expirer(world: World, times: int) -> Body:
         topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
         partition = world.random.randrange(topic.partitions)
         following = (
-            cluster.journal(topic.journal_of(partition)).catch_up().partition(topic.revision, partition).next_offset
+            cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision).view(partition).next_offset
         )
         before = world.random.choice(
             [HIGH_WATERMARK, world.random.randint(0, following), world.random.randint(0, following)]

@@ -330,11 +330,11 @@ class Shadow:
             raise Wrong(f"has a state with window {s.window}, not [{self.previous}, {self.newest}]")
         for topic in self.topics.values():
             for p, part in topic.parts.items():
-                view = s.partition(topic.revision, p)
+                view = s.topic(topic.revision).view(p)
                 numbers = (view.next_offset, view.last_reconciled_offset, view.log_start_offset)
                 if numbers != (part.next_offset, part.reconciled, part.start):
                     raise Wrong(f"has a state with {view} for partition {p} of revision {topic.revision}, not {part}")
-                extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.extents(topic.revision, p)]
+                extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.topic(topic.revision).extents(p)]
                 if extents != [(x.key, x.epoch, x.base, x.records) for x in part.live]:
                     raise Wrong(f"has a state with other extents in partition {p} of revision {topic.revision}")
                 done = gc_epoch_of(s, topic.revision, p)

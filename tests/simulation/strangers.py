@@ -160,7 +160,7 @@ def commit_too_little(world: World, cluster: Cluster, topic: Topic, partition: i
     """Commit all that there is of a partition as reconciled, with an L1 object that holds the first record alone."""
     handle = cluster.journal(topic.journal_of(partition))
     state = handle.catch_up()
-    extents = state.extents(topic.revision, partition)
+    extents = state.topic(topic.revision).extents(partition)
     if not extents or extents[-1].last_offset == extents[0].base_offset:
         return
     first, last = extents[0].base_offset, extents[-1].last_offset

@@ -26,5 +26,5 @@ def test_every_reader_assigns_the_same_offsets(late_ms: int) -> None:
     store.clock.ms += late_ms
     reader = Cluster(store, Runtime(store.clock, random.Random(5))).journal(handle.journal)
     assert JournalMachine(0).encode(reader.catch_up()) == JournalMachine(0).encode(handle.state)
-    landed = [(e.key, e.base_offset) for e in reader.state.extents(topic.revision, 0)]
+    landed = [(e.key, e.base_offset) for e in reader.state.topic(topic.revision).extents(0)]
     assert landed == [(f"object-{n}-{i}", 6 * n + i * (i + 1) // 2) for n in range(4) for i in range(3)]

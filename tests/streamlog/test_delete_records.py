@@ -44,9 +44,9 @@ def test_a_start_above_the_reconciled_records_drops_the_extents_below_it(
     cluster, topic = cluster_with(2, spare=1, partitions=1)
     delete_records(cluster, "events", before_offset=before)
     state = cluster.journal(0).state
-    view = state.partition(topic.revision, 0)
+    view = state.topic(topic.revision).view(0)
     assert (view.last_reconciled_offset, view.next_offset) == (reconciled, 30)
-    assert [e.base_offset for e in state.extents(topic.revision, 0)] == extents
+    assert [e.base_offset for e in state.topic(topic.revision).extents(0)] == extents
     assert values(cluster, topic, 0) == list(range(30 - left, 30))
     put(cluster, "events", {0: [b"0:30"]})
     reconcile(cluster)

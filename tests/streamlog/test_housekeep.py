@@ -62,7 +62,7 @@ def put(cluster: Cluster, epoch: int | None = None) -> None:
 
 def reconcile(cluster: Cluster) -> None:
     handle, revision = cluster.journal(0), events(cluster).revision
-    last = handle.catch_up().partition(revision, 0).next_offset - 1
+    last = handle.catch_up().topic(revision).view(0).next_offset - 1
     assert handle.commit_reconciled(reconciled(handle.state, {0: last}, handle.replica.offset, revision=revision)) == {}
 
 
@@ -177,8 +177,8 @@ def test_what_is_truncated_is_in_a_checkpoint() -> None:
         pass_interval(cluster)
         result = housekeep(another_process(cluster, n))
         truth = cluster.journal(0).catch_up()  # it has followed the log from its beginning, and reads no checkpoint
-        assert another_process(cluster, 20 + n).journal(0).catch_up().totals(1) == truth.totals(1)
-    assert truth.totals(1).records == 16
+        assert another_process(cluster, 20 + n).journal(0).catch_up().topic(1).totals() == truth.topic(1).totals()
+    assert truth.topic(1).totals().records == 16
     assert result.truncated_entries > 0
     for folder in (CONTROLLER_LOG, journal_log(0), journal_log(1)):
         assert len([k for k in store_of(cluster).objects if k.startswith(f"{folder}log/")]) < 10
@@ -418,7 +418,7 @@ def test_what_never_landed_is_in_no_checkpoint(lose: Callable[[JournalHandle, Ob
     cluster.journal(0).replica.write_checkpoint()
     truth = another_process(cluster).journal(0).catch_up()  # through that checkpoint
     assert truth.window == EpochWindow(0, 2)
-    assert truth.totals(1) == without_checkpoints(cluster).journal(0).catch_up().totals(1)
+    assert truth.topic(1).totals() == without_checkpoints(cluster).journal(0).catch_up().topic(1).totals()
 
 
 def without_checkpoints(cluster: Cluster) -> Cluster:

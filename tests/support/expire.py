@@ -27,6 +27,6 @@ def values(cluster: Cluster, topic: Topic, partition: int) -> list[int]:
 
 def log_starts(cluster: Cluster, topic: Topic) -> list[int]:
     return [
-        cluster.journal(topic.journal_of(p)).catch_up().partition(topic.revision, p).log_start_offset
+        cluster.journal(topic.journal_of(p)).catch_up().topic(topic.revision).view(p).log_start_offset
         for p in range(topic.partitions)
     ]

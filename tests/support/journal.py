@@ -126,7 +126,7 @@ def reconciled(
     """A commit of the records of partitions from their last reconciled offset up to the offsets given."""
     ranges, files = [], []
     for partition, last in sorted(upto.items()):
-        base = state.partition(revision, partition).last_reconciled_offset + 1
+        base = state.topic(revision).view(partition).last_reconciled_offset + 1
         ranges.append((partition, base, last))
         files.append(l1_row(partition, base, last, epoch=epoch))
     topic = ReconciledTopic(revision, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))

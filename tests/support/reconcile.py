@@ -148,4 +148,4 @@ def unreconciled(cluster: Cluster, topic: str, partition: int) -> int:
     """How many of a partition's records are not in L1."""
     t = cluster.controller.snapshot().topic(topic)
     state = cluster.journal(t.journal_of(partition)).catch_up()
-    return state.partition(t.revision, partition).unreconciled_records
+    return state.topic(t.revision).view(partition).unreconciled_records

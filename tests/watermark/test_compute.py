@@ -183,7 +183,7 @@ class Model:
         journal = self.journals[j]
         ends = {}
         for p in range(topic.runs[j][0], sum(topic.runs[j])):
-            extents = journal.state.extents(topic.revision, p)
+            extents = journal.state.topic(topic.revision).extents(p)
             if extents:
                 ends[p] = self.rng.choice(extents).last_offset
         if ends:

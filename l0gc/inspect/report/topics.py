@@ -64,7 +64,7 @@ def by_topic(cluster_epoch: int, journals: Journals) -> list[TopicFacts]:
     found = []
     for topic in journals.snapshot.topics.values():
         read = [(run, s) for run in topic.runs() if (s := journals.readings[run.journal].state) is not None]
-        totals = [s.totals(topic.revision) for _, s in read]
+        totals = [s.topic(topic.revision).totals() for _, s in read]
         low = [s.lowest(topic.revision, run.first, run.count, 1)[0].gc_epoch for run, s in read]
         gc_epoch = min(low, default=-1)
         found.append(

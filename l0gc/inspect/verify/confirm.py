@@ -231,6 +231,6 @@ class _Reader:
         topic = copy.state.topics.get(s.revision)
         if topic is None or not len(index := topic.index_of(s.partition)):
             return None
-        log_start = copy.state.partition(s.revision, s.partition).log_start_offset
+        log_start = copy.state.topic(s.revision).view(s.partition).log_start_offset
         fault = indexed_rows(self._store, _partition(s), index, log_start)
         return _with(s, fault) if isinstance(fault, str) else None

@@ -277,7 +277,7 @@ def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, Unrec
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
     """What is known of an L1 object that no journal names."""
-    reconciled = state.partition(p.revision, p.partition).last_reconciled_offset
+    reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset
     if last <= reconciled:
         return f"no journal names it; its records {base} to {last} are in other L1 objects"
     return f"no journal names it; it holds records {base} to {last}, and {reconciled} is the last reconciled"

@@ -111,7 +111,7 @@ class L1Handle:
                 done |= {
                     (t.revision, p)
                     for p, start in zip(partitions.tolist(), starts.tolist(), strict=True)
-                    if (t.revision, p) in refused and state.partition(t.revision, p).log_start_offset >= start
+                    if (t.revision, p) in refused and state.topic(t.revision).view(p).log_start_offset >= start
                 }
         return {at: why for at, why in refused.items() if at not in done}
 

@@ -56,7 +56,7 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.l1 import NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, index_rows
 from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
-from l0gc.streamlog.journal.topic import Extent, L1File, PartitionView, TopicState, TopicTotals
+from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.journal.window import EpochWindow
 
 _EXPIRY_STEP_MS: Final = 3_600_000
@@ -109,11 +109,7 @@ class JournalState:
 
     def bounds(self, revision: int, first: int, count: int) -> Rows:
         """For each of the topic's partitions `first` to `first + count - 1` the lowest epoch that it may still need."""
-        topic = self.topics.get(revision)
-        if topic is None:
-            epochs = np.full(count, self.previous_applied_epoch, np.int64)
-        else:
-            epochs = topic.lowest_epochs(first, count, self.previous_applied_epoch)
+        epochs = self.topic(revision).lowest_epochs(first, count, self.previous_applied_epoch)
         bounds: Rows = np.maximum(epochs, revision)
         return bounds
 
@@ -123,39 +119,23 @@ class JournalState:
         Args:
             limit: at most how many.
         """
-        topic = self.topics.get(revision)
+        topic = self.topic(revision)
         bounds = self.bounds(revision, first, count)
         order = np.argsort(bounds, kind="stable")[:limit]
-        oldest = {} if topic is None else topic.oldest_objects(np.sort(order + first))
+        oldest = topic.oldest_objects(np.sort(order + first))
         low = []
         for i in order:
             partition, o = first + int(i), oldest.get(first + int(i))
-            records = 0 if topic is None else topic.view(partition).unreconciled_records
+            records = topic.view(partition).unreconciled_records
             where = (o.epoch, o.key) if o is not None else (None, "")
             low.append(PartitionLow(partition, prev(int(bounds[i])), records, *where))
         return low
 
     # -- views ----------------------------------------------------------------------------------------------------------
 
-    def partition(self, revision: int, partition: int) -> PartitionView:
-        """A partition's offsets; those of an empty one if nothing has landed in it."""
-        topic = self.topics.get(revision)
-        return PartitionView() if topic is None else topic.view(partition)
-
-    def totals(self, revision: int) -> TopicTotals:
-        """Sums over the topic's partitions here."""
-        topic = self.topics.get(revision)
-        return TopicTotals() if topic is None else topic.totals()
-
-    def extents(self, revision: int, partition: int) -> list[Extent]:
-        """The unreconciled extents of a partition, in order of offset."""
-        topic = self.topics.get(revision)
-        return [] if topic is None else topic.extents(partition)
-
-    def files(self, revision: int, partition: int) -> list[L1File]:
-        """The newest L1 objects of a partition, in order of offset."""
-        topic = self.topics.get(revision)
-        return [] if topic is None else topic.files(partition)
+    def topic(self, revision: int) -> TopicState:
+        """What the journal keeps of a topic; an empty state of its own if nothing has landed in it."""
+        return self.topics.get(revision) or TopicState(revision, "")
 
     def closed(self, revision: int) -> bool:
         """Whether this journal has recorded the topic's deletion."""
@@ -188,19 +168,17 @@ class JournalState:
 
         What index objects list is not among them: see `indexes_over`.
         """
-        topic = self.topics.get(revision)
-        live = [] if topic is None else [topic.l1, topic.index]
-        return {bytes(name) for rows in (self.dropped_of(revision), *live) for name in rows["name"]}
+        topic = self.topic(revision)
+        return {bytes(name) for rows in (self.dropped_of(revision), topic.l1, topic.index) for name in rows["name"]}
 
     def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
         """The index objects, named or dropped with all that they list, that may list an L1 object of these records.
 
         They are rows of `INDEX_ROW`.
         """
-        topic = self.topics.get(revision)
         trees = self.dropped_of(revision)
         trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
-        rows = np.concatenate([index_rows(trees), *([] if topic is None else [topic.index_of(partition)])])
+        rows = np.concatenate([index_rows(trees), self.topic(revision).index_of(partition)])
         found: Rows = rows[(rows["base"] <= base) & (rows["last"] >= last)]
         return found
 

@@ -92,9 +92,7 @@ def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int
         CorruptObjectError: an index object does not hold what it should.
         ObjectNotFoundError: one is gone.
     """
-    topic = state.topics.get(p.revision)
-    if topic is None:
-        return iter(())
+    topic = state.topic(p.revision)
     return chain(_older(store, p, topic.index_of(p.partition), start), topic.files(p.partition))
 
 

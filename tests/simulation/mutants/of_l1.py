@@ -91,7 +91,7 @@ def _losers_removed() -> AbstractContextManager[Any]:
             p, mine = self._partition(revision, partition), [l1_file(row) for row in of_partition(rows, partition)]
             if names.issuperset(name_bytes(f.name) for f in mine):
                 continue
-            if state.partition(revision, partition).last_reconciled_offset >= mine[-1].last_offset:
+            if state.topic(revision).view(partition).last_reconciled_offset >= mine[-1].last_offset:
                 with suppress(CorruptObjectError, ObjectNotFoundError):
                     if {f.name for f in mine} <= {f.name for f in files_of(self._store, p, state, mine[0].base_offset)}:
                         continue

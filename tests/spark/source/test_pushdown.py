@@ -56,8 +56,8 @@ def test_one_partition_of_1024_fetches_its_l1_objects_and_its_l0_blocks(options:
             reconcile(cluster)
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journals[0]).catch_up()
-    needed = sum(f.bytes for f in state.files(topic.revision, 517))
-    needed += sum(e.block.length for e in state.extents(topic.revision, 517))
+    needed = sum(f.bytes for f in state.topic(topic.revision).files(517))
+    needed += sum(e.block.length for e in state.topic(topic.revision).extents(517))
     store.given = 0
     filters: list[Filter] = [] if "assign" in options else [EqualTo(("partition",), 517)]
     assert len(read(cluster, filters, **options)) == 12

@@ -45,7 +45,7 @@ def test_each_journal_counts_an_inputs_records_and_the_objects_of_a_run_by_itsel
         state = cluster.journal(run.journal).catch_up()
         (producer,) = state.producers.values()
         (progress,) = producer.inputs.values()
-        assert progress.landed == state.totals(topic.revision).records
+        assert progress.landed == state.topic(topic.revision).totals().records
         assert producer.next_sequence == len(state.topics[topic.revision].objects) == session.sequences[run.journal]
     assert sum(map(len, stored_values(cluster, "events"))) == 60
 

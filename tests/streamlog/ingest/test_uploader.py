@@ -74,7 +74,7 @@ def test_what_is_reported_is_what_the_journal_holds(tmp_path: Path) -> None:
     logged = [
         Landing("events", p, e.base_offset, e.last_offset, e.epoch, e.key)
         for p in range(PARTITIONS)
-        for e in state.extents(topic.revision, p)
+        for e in state.topic(topic.revision).extents(p)
     ]
     reported = list(result.placeholders)
     assert sorted(reported, key=lambda x: (x.partition, x.base_offset)) == logged
@@ -193,7 +193,7 @@ def test_a_stale_batch_is_stamped_anew_and_order_holds(tmp_path: Path, with_prod
     bodies = store_of(cluster).objects
     assert bodies[stale.key].body == bodies[again.key].body  # nothing is encoded twice
     assert stale.key not in {p.key for p in result.placeholders}
-    for e in journal_of(cluster).catch_up().extents(cluster.controller.snapshot().topic("events").revision, 0):
+    for e in journal_of(cluster).catch_up().topic(cluster.controller.snapshot().topic("events").revision).extents(0):
         key = cluster.controller.layout().parse(e.key)
         assert key is not None
         assert key.epoch == e.epoch  # whatever landed lies in an object of the very epoch that it was admitted at

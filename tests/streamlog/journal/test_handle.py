@@ -86,7 +86,7 @@ def handle_of(cluster: Cluster) -> JournalHandle:
 
 
 def next_offset(handle: JournalHandle) -> int:
-    return handle.catch_up().partition(REVISION, 0).next_offset
+    return handle.catch_up().topic(REVISION).view(0).next_offset
 
 
 def same(a: JournalState, b: JournalState) -> bool:
@@ -470,7 +470,7 @@ def test_processes_that_interleave_agree_and_nothing_lands_below(seed: int) -> N
     states = [h.catch_up() for h in handles]
     assert same(states[0], states[1])
     assert same(states[1], states[2])
-    stored = {e.base_offset: e.key for e in states[0].extents(REVISION, 0)}
+    stored = {e.base_offset: e.key for e in states[0].topic(REVISION).extents(0)}
     assert {k: v for k, v in stored.items() if "disturb" not in v} == expected
 
 

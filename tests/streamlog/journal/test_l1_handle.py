@@ -55,8 +55,8 @@ def test_of_two_merges_at_once_the_first_lands_and_the_other_loses_that_partitio
     first, second = merge_of(topic, handle, 0), merge_of(topic, other, 0, 1, name=2000)
     assert handle.commit_merged(first) == {}
     assert list(other.commit_merged(second)) == [(topic.revision, 0)]
-    assert [f.name for f in other.state.files(topic.revision, 0)] == [name_of(1000), name_of(29)]
-    assert [f.name for f in other.state.files(topic.revision, 1)] == [name_of(2001), name_of(29)]
+    assert [f.name for f in other.state.topic(topic.revision).files(0)] == [name_of(1000), name_of(29)]
+    assert [f.name for f in other.state.topic(topic.revision).files(1)] == [name_of(2001), name_of(29)]
     assert len(handle.catch_up().dropped) == 4
     offset = handle.replica.offset
     assert len(handle.commit_merged(second)) == 2
@@ -78,7 +78,7 @@ def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_re
     assert handle.replica.offset == offset
     (why,) = handle.expire(expiry(topic, {0: 31, 1: 12})).values()
     assert "the next one will be 30" in why
-    views = [handle.state.partition(topic.revision, p).log_start_offset for p in (0, 1)]
+    views = [handle.state.topic(topic.revision).view(p).log_start_offset for p in (0, 1)]
     assert views == [15, 12]
     with pytest.raises(EpochRegressionError):
         handle.expire(expiry(topic, {0: 20}, "another topic"))

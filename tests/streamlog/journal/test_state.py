@@ -135,7 +135,7 @@ def test_a_journal_with_one_partition_answers_as_a_partition_with_its_own_log(st
         assert bound_of(journal.state, REVISION, 0) == model.bound
         assert gc_epoch_of(journal.state, REVISION, 0) == prev(model.bound)
         assert max(REVISION, journal.state.previous_applied_epoch) == model.previous
-        assert [e.base_offset for e in journal.state.extents(REVISION, 0)] == [o for o, _ in model.unreconciled]
+        assert [e.base_offset for e in journal.state.topic(REVISION).extents(0)] == [o for o, _ in model.unreconciled]
 
 
 # -- what every sequence of entries holds to -----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def step(j: Journal, n: int, kind: str, a: int, records: dict[int, int], revisio
     elif kind == "reconcile":
         upto = {}
         for partition in records:
-            extents = j.state.extents(revision, partition)
+            extents = j.state.topic(revision).extents(partition)
             if extents:
                 upto[partition] = extents[min(a, len(extents) - 1)].last_offset
         if upto:
@@ -195,17 +195,17 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
                 assert gc_epoch_of(state, r, p) >= gc_epoch_of(before, r, p)
                 # Hazard 1: nothing that is needed, and nothing that may still land, is at or below the gc epoch.
                 assert bound_of(state, r, p) <= max(r, state.previous_applied_epoch)
-                extents = state.extents(r, p)
+                extents = state.topic(r).extents(p)
                 assert all(e.epoch > gc_epoch_of(state, r, p) for e in extents)
                 if not extents:
                     assert bound_of(state, r, p) == max(r, state.previous_applied_epoch)  # no garbage is stranded
-                view, at = state.partition(r, p), state.partition(r, p).last_reconciled_offset + 1
+                view, at = state.topic(r).view(p), state.topic(r).view(p).last_reconciled_offset + 1
                 assert view.unreconciled_records == sum(e.records for e in extents)
                 for e in extents:
                     assert e.base_offset == at
                     at = e.last_offset + 1
-                assert view.next_offset >= before.partition(r, p).next_offset
-                assert view.last_reconciled_offset >= before.partition(r, p).last_reconciled_offset
+                assert view.next_offset >= before.topic(r).view(p).next_offset
+                assert view.last_reconciled_offset >= before.topic(r).view(p).last_reconciled_offset
             low = state.lowest(r, 0, PARTITIONS, PARTITIONS)
             assert [(x.gc_epoch, x.partition) for x in low] == sorted(
                 (gc_epoch_of(state, r, p), p) for p in range(PARTITIONS)
@@ -291,7 +291,7 @@ def test_objects_of_one_entry_are_admitted_one_after_another() -> None:
     offset = j.land(
         extents_of(10, {0: 2}, key=key_of(10), producer=batch(0)), extents_of(10, {0: 3}, producer=batch(1))
     )
-    assert [(e.log_offset, e.base_offset) for e in j.state.extents(REVISION, 0)] == [(offset, 0), (offset, 2)]
+    assert [(e.log_offset, e.base_offset) for e in j.state.topic(REVISION).extents(0)] == [(offset, 0), (offset, 2)]
     with pytest.raises(CorruptObjectError, match="sequence 4 where 3 is due"):
         j.land(extents_of(10, producer=batch(2)), extents_of(10, producer=batch(4)))
 
@@ -375,23 +375,23 @@ def test_reconciled_takes_extents_out_and_an_object_leaves_with_its_last_extent(
     j.reconcile({0: 2, 2: 3}, epoch=9)
     topic = j.state.topics[REVISION]
     assert [(o.key, o.extents["partition"].tolist()) for o in topic.objects] == [(key_of(5), [1]), (key_of(6), [2])]
-    assert j.state.extents(REVISION, 0) == []
-    assert j.state.extents(REVISION, 2)[0].base_offset == 4
-    (file,) = j.state.files(REVISION, 0)
+    assert j.state.topic(REVISION).extents(0) == []
+    assert j.state.topic(REVISION).extents(2)[0].base_offset == 4
+    (file,) = j.state.topic(REVISION).files(0)
     assert (file.base_offset, file.last_offset, file.epoch) == (0, 2, 9)
     j.reconcile({1: 0, 2: 4})
     assert topic.objects == []
-    assert j.state.totals(REVISION).unreconciled_records == 0
-    assert len(j.state.files(REVISION, 2)) == 2
+    assert j.state.topic(REVISION).totals().unreconciled_records == 0
+    assert len(j.state.topic(REVISION).files(2)) == 2
 
 
 def test_what_is_left_of_a_block_keeps_its_rows() -> None:
     j = two_objects()
-    before = j.state.extents(REVISION, 2)[0]
+    before = j.state.topic(REVISION).extents(2)[0]
     j.reconcile({0: 1, 1: 0})
-    assert j.state.extents(REVISION, 2)[0] == before
+    assert j.state.topic(REVISION).extents(2)[0] == before
     assert (before.block.start, before.row) == (102, 0)  # the second block of two
-    assert j.state.extents(REVISION, 0)[0].base_offset == 2
+    assert j.state.topic(REVISION).extents(0)[0].base_offset == 2
 
 
 def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
@@ -405,7 +405,7 @@ def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
     left = without(late, {(REVISION, p): why for p, why in refused.items()})
     assert left is not None
     j.apply(left)
-    assert j.state.partition(REVISION, 1).last_reconciled_offset == 0
+    assert j.state.topic(REVISION).view(1).last_reconciled_offset == 0
     assert without(late, {(REVISION, 0): "", (REVISION, 1): ""}) is None
 
 
@@ -462,7 +462,7 @@ def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
     commit = reconciled(j.state, {0: 2}, 1)
     j.apply(Closed([ClosedTopic(REVISION)]))
     assert j.state.closed(REVISION)
-    assert j.state.extents(REVISION, 0) == []
+    assert j.state.topic(REVISION).extents(0) == []
     with pytest.raises(PartitionClosedError):
         admit(j.state, extents_of(6))
     with pytest.raises(PartitionClosedError):

@@ -144,7 +144,7 @@ def test_a_merge_puts_one_object_in_the_place_of_several() -> None:
         (L1_OBJECT, REVISION, 0, 20, 29, 100, EPOCH, 5000, EPOCH),
     ]
     assert {bytes(n) for n in j.state.dropped["name"]} == {name_bytes(name_of(n)) for n in (19, 29)}
-    assert j.state.partition(REVISION, 0).last_reconciled_offset == 39
+    assert j.state.topic(REVISION).view(0).last_reconciled_offset == 39
 
 
 def test_several_runs_of_a_partition_are_merged_by_one_entry() -> None:
@@ -225,7 +225,7 @@ def test_a_merged_object_has_a_name_that_nothing_had_before() -> None:
 def spilled(j: Journal, upto: int, *, name: int = 500, change: Mapping[str, Rows] | None = None) -> Reconciled:
     """The commit of one more object of partition 0, together with an index object of the first `upto` L1 objects."""
     offset = j.land(extents_of(EPOCH, {0: 10}, key=key_of(EPOCH, 900 + name)))
-    last = j.state.partition(REVISION, 0).next_offset - 1
+    last = j.state.topic(REVISION).view(0).next_offset - 1
     commit = reconciled(j.state, {0: last}, offset, epoch=EPOCH)
     columns = change or {"indexes": index_of(topic_of(j).l1_of(0)[:upto], name=name)}
     topic = msgspec.structs.replace(commit.topics[0], **{k: pack(v) for k, v in columns.items()})
@@ -238,7 +238,7 @@ def test_older_l1_rows_leave_the_state_for_an_index_object_and_still_count() -> 
     assert spans(topic_of(j).index) == [(0, 29)]
     assert spans(topic_of(j).l1_of(0)) == [(30, 39), (40, 49)]
     assert spans(topic_of(j).l1_of(1)) == [(0, 9), (10, 19), (20, 29), (30, 39)]
-    assert (j.state.totals(REVISION).l1_objects, j.state.totals(REVISION).l1_bytes) == (9, 900)
+    assert (j.state.topic(REVISION).totals().l1_objects, j.state.topic(REVISION).totals().l1_bytes) == (9, 900)
     assert len(j.state.dropped) == 0
 
 
@@ -288,7 +288,7 @@ def test_a_merge_within_an_index_object_replaces_it_and_drops_what_it_listed() -
     j.apply(Merged(8, [topic]))
     assert spans(topic_of(j).index) == [(0, 29)]
     assert topic_of(j).index["rows"].tolist() == [2]
-    assert j.state.totals(REVISION).l1_bytes == 850
+    assert j.state.topic(REVISION).totals().l1_bytes == 850
     assert j.state.dropped[["kind", "base", "last", "dropped_epoch"]].tolist() == [
         (L1_OBJECT, 0, 9, 8), (L1_OBJECT, 10, 19, 8), (INDEX_OBJECT, 0, 29, 8),
     ]  # fmt: skip
@@ -324,7 +324,7 @@ def test_what_an_index_object_lists_is_not_replaced_without_it() -> None:
 def test_the_log_start_moves_and_what_is_wholly_below_is_dropped() -> None:
     j = lifted()
     j.apply(expired({0: 20, 1: 25}), time_ms=70)
-    assert [j.state.partition(REVISION, p).log_start_offset for p in (0, 1)] == [20, 25]
+    assert [j.state.topic(REVISION).view(p).log_start_offset for p in (0, 1)] == [20, 25]
     assert spans(topic_of(j).l1_of(0)) == [(20, 29), (30, 39)]
     assert spans(topic_of(j).l1_of(1)) == [(20, 29), (30, 39)]  # the start cuts the first one, which stays
     assert j.state.dropped[["partition", "base", "dropped_ms"]].tolist() == [
@@ -333,7 +333,7 @@ def test_the_log_start_moves_and_what_is_wholly_below_is_dropped() -> None:
         (1, 0, 70),
         (1, 10, 70),
     ]
-    assert j.state.totals(REVISION).records == 80 - 45
+    assert j.state.topic(REVISION).totals().records == 80 - 45
 
 
 def test_a_log_start_never_goes_down_nor_beyond_the_end() -> None:
@@ -346,7 +346,7 @@ def test_a_log_start_never_goes_down_nor_beyond_the_end() -> None:
     left = without(expired({0: 14, 1: 7}), {(REVISION, 0): ""})
     assert left is not None
     j.apply(left)
-    assert j.state.partition(REVISION, 1).log_start_offset == 7
+    assert j.state.topic(REVISION).view(1).log_start_offset == 7
 
 
 def test_unreconciled_extents_wholly_below_the_start_leave_at_once_and_the_bound_rises() -> None:
@@ -356,11 +356,11 @@ def test_unreconciled_extents_wholly_below_the_start_leave_at_once_and_the_bound
     j.apply(Advance(12))
     assert gc_epoch_of(j.state, REVISION, 0) == EPOCH - 1
     j.apply(expired({0: 30, 1: 25}))
-    zero, one = (j.state.partition(REVISION, p) for p in (0, 1))
+    zero, one = (j.state.topic(REVISION).view(p) for p in (0, 1))
     assert (zero.last_reconciled_offset, zero.log_start_offset, zero.next_offset) == (29, 30, 40)
     assert (one.last_reconciled_offset, one.log_start_offset) == (19, 25)  # the extent that it cuts stays whole
-    assert [e.base_offset for e in j.state.extents(REVISION, 0)] == [30]
-    assert [e.base_offset for e in j.state.extents(REVISION, 1)] == [20, 30]
+    assert [e.base_offset for e in j.state.topic(REVISION).extents(0)] == [30]
+    assert [e.base_offset for e in j.state.topic(REVISION).extents(1)] == [20, 30]
     assert (gc_epoch_of(j.state, REVISION, 0), gc_epoch_of(j.state, REVISION, 1)) == (8, EPOCH - 1)
     assert [len(o.extents) for o in topic_of(j).objects] == [1, 2]  # an object left with its last extent
     assert len(topic_of(j).l1) == 0
@@ -373,10 +373,10 @@ def test_after_a_start_among_unreconciled_records_the_next_range_continues() -> 
     assert "not next" in refusals(j.state, zombie.topics[0], 99)[0]
     j.reconcile({0: 29}, epoch=EPOCH)
     assert spans(topic_of(j).l1) == [(20, 29)]
-    assert j.state.partition(REVISION, 0).log_start_offset == 25
+    assert j.state.topic(REVISION).view(0).log_start_offset == 25
     j.apply(expired({0: 30}))
     assert len(topic_of(j).l1) == 0
-    assert j.state.partition(REVISION, 0).unreconciled_records == 0
+    assert j.state.topic(REVISION).view(0).unreconciled_records == 0
     j.land(extents_of(EPOCH, {0: 5}, key=key_of(EPOCH, 77)))
     j.reconcile({0: 34}, epoch=EPOCH)
     assert spans(topic_of(j).l1) == [(30, 34)]
@@ -599,7 +599,7 @@ def test_a_checkpoint_after_everything_was_deleted_has_no_l1_objects_and_is_read
     assert len(MACHINE.decode(MACHINE.encode(j.state), "the checkpoint").topics[REVISION].l1) == 0
     j.apply(expired({0: 45}))  # in the middle of what is not in L1
     copy = MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
-    assert copy.partition(REVISION, 0).log_start_offset == 45
+    assert copy.topic(REVISION).view(0).log_start_offset == 45
 
 
 def test_a_merge_of_objects_wholly_below_the_log_start_is_refused() -> None:
@@ -638,7 +638,7 @@ class Books:
             older = sum(int(r["rows"]) for r in topic.index_of(partition))
             assert found == rows[older:]
             named |= {bytes(name) for _, _, name in rows}
-            view = state.partition(REVISION, partition)
+            view = state.topic(REVISION).view(partition)
             assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(rows))
             if rows:
                 assert rows[-1][1] == view.last_reconciled_offset
@@ -661,12 +661,12 @@ def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_do
     for kind, seed in steps:
         rng = random.Random(seed)
         p = rng.randrange(2)
-        view = j.state.partition(REVISION, p)
+        view = j.state.topic(REVISION).view(p)
         topic = j.state.topics.get(REVISION)
         if kind == 0:
             epoch += rng.randrange(2)
             j.land(extents_of(epoch, {p: rng.randrange(1, 5)}, key=key_of(epoch, next(number))))
-        elif kind == 1 and (extents := j.state.extents(REVISION, p)):
+        elif kind == 1 and (extents := j.state.topic(REVISION).extents(p)):
             last = extents[rng.randrange(len(extents))].last_offset
             commit = reconciled(j.state, {p: last}, 10**6, epoch=epoch)
             files = unpack(commit.topics[0].files, l1_rows(l1_row(0, 0, 0)).dtype).copy()
@@ -702,7 +702,7 @@ def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_do
                 int(cut["base"][0]) if len(cut) else start
             )  # what a cut index object lists stays, as nobody replaced it
             books.lists[p] = [f for f in books.lists[p] if f[1] >= (floor if len(cut) else start)]
-            assert j.state.partition(REVISION, p).log_start_offset == start
+            assert j.state.topic(REVISION).view(p).log_start_offset == start
         elif kind == 4 and len(j.state.dropped):
             names = j.state.dropped["name"][: rng.randrange(1, 4)]
             books.purged |= {bytes(n) for n in names}

@@ -340,13 +340,15 @@ def test_after_a_hundred_runs_the_state_has_at_most_64_rows_and_every_record_is_
         put(cluster, "events", {0: [b"%d" % n]} if n % 3 else {0: [b"%d" % n], 1: [b"x"]})
         reconcile(cluster)
         state = cluster.journal(0).state
-        assert len(state.files(topic.revision, 0)) <= STATE_ROWS
+        assert len(state.topic(topic.revision).files(0)) <= STATE_ROWS
     assert lifted(cluster, "events", 0) == [b"%d" % n for n in range(100)]
     assert len(files(cluster, "events", 0)) == 100
     index = state.topics[topic.revision].index
-    assert index[["partition", "rows"]].tolist() == [(0, 100 - len(state.files(topic.revision, 0)))]
+    assert index[["partition", "rows"]].tolist() == [(0, 100 - len(state.topic(topic.revision).files(0)))]
     assert state.dropped["kind"].tolist() == [INDEX_OBJECT]  # the one that it has replaced
-    assert state.totals(topic.revision).l1_objects == 134
-    assert state.totals(topic.revision).l1_bytes == sum(f.bytes for p in (0, 1) for f in files(cluster, "events", p))
+    assert state.topic(topic.revision).totals().l1_objects == 134
+    assert state.topic(topic.revision).totals().l1_bytes == sum(
+        f.bytes for p in (0, 1) for f in files(cluster, "events", p)
+    )
     another = memory_cluster(cluster.store, seed=1, bootstrap=False)  # type: ignore[arg-type]
     assert lifted(another, "events", 0) == [b"%d" % n for n in range(100)]

@@ -293,7 +293,7 @@ def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> No
     (entry,) = commit_entries(5, step.cut, {REVISION: files}, {}, 1 << 20)
     assert refusals(j.state, entry.topics[0], entry.log_offset) == {}
     j.apply(entry)
-    assert j.state.partition(REVISION, 3).last_reconciled_offset == 2
+    assert j.state.topic(REVISION).view(3).last_reconciled_offset == 2
 
 
 # -- what could not be lifted -----------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     keys = upload(cluster, 4)
     topic = cluster.controller.snapshot().topic("events")
     body = cluster.store.get(keys[1]).body
-    extent = cluster.journal(topic.journal_of(3)).catch_up().extents(topic.revision, 3)[1]
+    extent = cluster.journal(topic.journal_of(3)).catch_up().topic(topic.revision).extents(3)[1]
     at = extent.block.start + 100
     cluster.store.put(keys[1], body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
     cluster.store.delete([keys[2]])
