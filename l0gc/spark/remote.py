@@ -1,8 +1,7 @@
 """What driver and executors exchange: where the bucket is, and what went wrong.
 
-The bucket is named in data source options, which hold no secret.
-Each executor resolves credentials as boto3 does: from its environment, where the driver may have put its own (see
-`credentials.py`), from a profile, or from the role of its machine.
+The bucket's configuration is sent with the work, and holds no secret. Each executor resolves credentials as boto3 does: from
+its environment, where the driver may have put its own (`credentials.py`), from a profile, or from the role of its machine.
 """
 
 from __future__ import annotations
@@ -11,42 +10,28 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from l0gc import errors
-from l0gc.decoding import json_decoder
 from l0gc.spark.credentials import are_sent
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
 """What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
-_OPTION: Final = "store"
-_CONFIG: Final = json_decoder(StoreConfig)
 _FULL: Final = os.strerror(errno.ENOSPC)
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
-def store_options(config: StoreConfig) -> dict[str, str]:
-    """The options that `store_from_options` reads."""
-    return {_OPTION: msgspec.json.encode(config).decode()}
-
-
-def store_from_options(options: Mapping[str, str]) -> S3Store:
-    """The store, on an executor; the same one for all tasks of a worker, since setting up its clients takes a while."""
-    return store_at(_CONFIG.decode(options[_OPTION]))
-
-
 @functools.cache
 def store_at(config: StoreConfig) -> S3Store:
-    """The same, where the configuration itself was sent."""
+    """The store, on an executor; the same one for all tasks of a worker, since setting up its clients takes a while."""
     return S3Store(replace(config, profile=None) if are_sent() else config)
 
 

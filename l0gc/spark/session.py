@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
-from l0gc.spark.gateway import end_java, start_java
+from l0gc.spark.gateway import start_java
 from l0gc.spark.interpreter import own_folder, without_zips
 from l0gc.spark.master import MasterUnreachableError, check_master, has_java, is_local, is_standalone
 
@@ -122,25 +122,6 @@ def stop(spark: SparkSession) -> None:
         return
     with suppress(Py4JError, ConnectionError), _no_word_of_javas_end():
         spark.stop()
-
-
-@contextmanager
-def temporary_session(app: str, **options: Any) -> Iterator[SparkSession]:
-    """A session, see `get_session`, that ends with the block.
-
-    If a signal ends the block, Java ends, too: whatever runs there is cut off, and no word more is exchanged with it.
-    """
-    try:
-        spark = get_session(app, **options)
-        try:
-            yield spark
-        except Exception:
-            stop(spark)
-            raise
-        stop(spark)
-    except KeyboardInterrupt:
-        end_java()
-        raise
 
 
 def _submitted() -> dict[str, str]:

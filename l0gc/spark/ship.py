@@ -14,7 +14,6 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +25,8 @@ from pyspark.sql import SparkSession
 import l0gc
 from l0gc.decoding import json_decoder
 from l0gc.errors import L0gcError
-from l0gc.spark.credentials import for_executors
 from l0gc.spark.interpreter import own_folder
 from l0gc.spark.master import is_local
-from l0gc.spark.remote import telling_causes
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.s3 import S3Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,19 +92,6 @@ def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]
     problem = unfit(driver, _looks(spark))
     if problem:
         raise ExecutorsUnfitError(problem)
-
-
-@contextmanager
-def prepared(spark: SparkSession, config: StoreConfig, send: bool | None = None) -> Iterator[SparkSession]:
-    """A session whose executors can do l0gc's work; what fails there is raised as what it is.
-
-    Args:
-        config: where the bucket is.
-        send: see `for_executors`.
-    """
-    make_ready(spark, lambda: for_executors(S3Store(config), send))
-    with telling_causes():
-        yield spark
 
 
 def package_zip() -> Path | None:

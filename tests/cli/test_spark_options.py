@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import click
 import pytest
 from click.testing import CliRunner
 
-from l0gc.cli.spark_options import pairs, spark_options
+from l0gc.cli.spark_options import engine_options
 from l0gc.errors import L0gcError, UsageError
+from l0gc.settings import Settings
 from l0gc.spark.master import MasterUnreachableError
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import l0gc
 
 
-def given(*args: str) -> dict[str, str]:
-    """The settings that a command with these options asks for."""
-    got: list[tuple[str, ...]] = []
+def given(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, Any]:
+    """What an engine is made of for a command with these options."""
+    made: list[dict[str, Any]] = []
+
+    def engine(wanted: str, **options: Any) -> AbstractContextManager[None]:
+        made.append(options | {"wanted": wanted})
+        return nullcontext()
+
+    monkeypatch.setattr("l0gc.cli.spark_options.Engine", engine)
 
     @click.command()
-    @spark_options
-    def command(master: str | None, conf: tuple[str, ...]) -> None:
-        got.append(conf)
+    @click.pass_obj
+    @engine_options()
+    def command(settings: Settings, engine: object) -> None:
+        pass
 
-    CliRunner().invoke(command, list(args), catch_exceptions=False)
-    return pairs(got[0])
-
-
-def test_the_value_of_a_setting_may_have_an_equals_sign() -> None:
-    assert given("--conf", "k=v=w") == {"k": "v=w"}
+    CliRunner().invoke(command, list(args), obj=Settings(verbose=2), catch_exceptions=False)
+    return made[0]
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--send-credentials", "true"), ("--no-send-credentials", "false")])
-def test_the_wish_about_credentials_is_kept(flag: str, value: str) -> None:
-    assert given(flag) == {"spark.l0gc.sendCredentials": value}
-    assert given() == {}
+def test_the_value_of_a_setting_may_have_an_equals_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(monkeypatch, "--conf", "k=v=w", "--conf", "l=")["conf"] == {"k": "v=w", "l": ""}
+    with pytest.raises(UsageError, match="--conf 'k' must look like KEY=VALUE"):
+        given(monkeypatch, "--conf", "k")
+
+
+@pytest.mark.parametrize(
+    ("args", "send"), [(["--send-credentials"], True), (["--no-send-credentials"], False), ([], None)]
+)
+def test_the_wish_about_credentials_is_kept(
+    args: list[str], send: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert given(monkeypatch, *args) == {
+        "wanted": "auto", "master": None, "conf": {}, "send_credentials": send, "app": "command", "verbose": True,
+    }  # fmt: skip
 
 
 @pytest.mark.weed

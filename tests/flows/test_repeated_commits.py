@@ -24,11 +24,11 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
+from l0gc.api.engine import Engine
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.spark import ship
 from l0gc.spark.handles import ClusterAddress
-from l0gc.spark.session import temporary_session
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -337,10 +337,8 @@ def test_a_commit_that_is_done_twice_deletes_nothing_that_lives_and_counts_every
         for topic in TOPICS:
             l0gc("topic", "create", topic, "--partitions", str(PARTITIONS))
         scene = Scene(bucket, Cluster(S3Store(bucket)), chance)
-        with (
-            temporary_session("repeated commits", master=machines.url, conf=machines.conf | CONF) as spark,
-            ship.prepared(spark, bucket, send=True),
-        ):
+        with Engine("spark", master=machines.url, conf=machines.conf | CONF, send_credentials=True) as engine:
+            spark = engine.session(bucket)
             stage = Stage(scene, weed, machines, spark)
             for command, fault, fenced in chance.sample(ROUNDS, len(ROUNDS)):
                 began = time.monotonic()

@@ -35,7 +35,7 @@ def test_the_package_can_be_imported_and_does_not_pack_itself_again(tmp_path: Pa
     assert package is not None
     code = (
         f"import sys; sys.path[:] = [{str(package)!r}] + [p for p in sys.path if 'site-packages' in p or 'python3' in p]\n"
-        "from l0gc.spark import ship, workers, sweep_job\n"
+        "from l0gc.spark import ship, workers\n"
         f"assert ship.__file__.startswith({str(package)!r}), ship.__file__\n"
         "assert ship.package_zip() is None"
     )

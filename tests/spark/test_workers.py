@@ -33,10 +33,19 @@ def workers(context: SimpleNamespace, **options: Any) -> SparkWorkers:
 
 def test_the_tasks_that_have_ended_are_told_until_the_job_has() -> None:
     stages = {
-        7: SimpleNamespace(numCompletedTasks=2, numTasks=5),
-        8: None,  # of a stage that has just ended nothing is known
+        7: SimpleNamespace(numCompletedTasks=2, numTasks=6),
+        8: SimpleNamespace(numCompletedTasks=1, numTasks=4),
+        9: None,  # of a stage that has just ended nothing is known
     }
-    tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
+    looked = [0]
+
+    def active() -> list[int]:
+        looked[0] += 1
+        if looked[0] == 1:
+            raise Py4JError("Java did not answer; if it has gone, the job says so")
+        return list(stages)
+
+    tracker = SimpleNamespace(getActiveStageIds=active, getStageInfo=stages.get)
     told: list[tuple[str, object, object]] = []
     heard = threading.Event()
 
@@ -53,7 +62,7 @@ def test_the_tasks_that_have_ended_are_told_until_the_job_has() -> None:
     some.say("five ranges")
     some.map(lambda place, part: part, [1])
     after = len(told)
-    assert set(told) == {("five ranges", None, None), ("five ranges", 2, 5)}
+    assert set(told) == {("five ranges", None, None), ("five ranges", 3, 10)}
     assert not any(t.name == "l0gc-tasks" for t in threading.enumerate())
     assert len(told) == after
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from unittest import mock
@@ -44,16 +43,8 @@ def shared_spark() -> Iterator[SparkSession]:
 @contextlib.contextmanager
 def commands_use(spark: SparkSession) -> Iterator[SparkSession]:
     """Have l0gc's commands use that session in this process until the block ends."""
-    from l0gc.cli.main import COMMANDS
-
-    @contextlib.contextmanager
-    def shared(*args: object) -> Iterator[SparkSession]:
-        yield spark
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch("l0gc.api.engine.Engine.session", return_value=spark))
-        stack.enter_context(mock.patch("l0gc.api.engine.Engine._end_java"))
-        for name in {module for module, _ in COMMANDS.values()}:
-            if hasattr(importlib.import_module(name), "open_spark"):
-                stack.enter_context(mock.patch(f"{name}.open_spark", shared))
+    with (
+        mock.patch("l0gc.api.engine.Engine.session", return_value=spark),
+        mock.patch("l0gc.api.engine.Engine._end_java"),
+    ):
         yield spark
