@@ -201,7 +201,7 @@ def _waiting(cluster: Cluster, topic: str | None, budget: int) -> Iterator[int]:
 
 
 def few_at_once(cluster: Cluster, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
-    """What `look` makes of each, as far as the caller wants to know; only a few journals are in memory at once."""
+    """What `look` makes of each, in order, with few journals in memory at once, and no more read than are asked for."""
     for at in range(0, len(journals), _LOOK_AT):
         yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])
 
@@ -251,7 +251,7 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Packable:
-    """Rows on their way from a reader to a writer: packed where they leave the process, and only there.
+    """Rows that a reader sends to a writer: packed if they leave the process, and only then.
 
     Thousands of records are one value to Spark then, which neither looks into it nor sorts it, and of a slice no more is
     sent than that slice.
