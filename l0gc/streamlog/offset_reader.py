@@ -176,8 +176,7 @@ class OffsetReader:
 
     Args:
         journal: caught up with lately.
-        partitions: ascending.
-        starts: the first offset of each range; the one after its last is in `ends`.
+        ranges: rows of `RANGE`, in order of partition, one for each.
         names: which columns of L1 are wanted; the offset always is.
         pool: fetches ahead; without it, one object after another is fetched.
         times: leave out what lies wholly outside.
@@ -188,9 +187,7 @@ class OffsetReader:
         cluster: Cluster,
         journal: JournalHandle,
         topic: Topic,
-        partitions: Rows,
-        starts: Rows,
-        ends: Rows,
+        ranges: Rows,
         on_deleted: OnDeleted,
         *,
         names: Sequence[str],
@@ -198,8 +195,8 @@ class OffsetReader:
         times: Times | None = None,
     ) -> None:
         self._cluster, self._journal, self._topic, self._pool = cluster, journal, topic, pool
-        self._partitions, self._starts, self._ends = partitions, starts, ends
-        self._next = starts.copy()
+        self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
+        self._starts, self._next = ranges["base"], ranges["base"].copy()
         self._on_deleted, self._times = on_deleted, times
         self._schema = pa.schema([f for f in L1_SCHEMA if f.name in names or f.name == "offset"])
         self._missed = ""

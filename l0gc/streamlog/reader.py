@@ -22,7 +22,7 @@ from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.journal.rows import Rows, distinct, places
+from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, l0_bytes, look
@@ -143,17 +143,19 @@ class _RunReader:
         for at in np.flatnonzero(starts < log_starts).tolist():
             raise self._out_of_range(int(chosen[at]), int(starts[at]), int(log_starts[at]))
         ends = known.values(known.next_offsets, chosen, 0)
-        self._partitions, self._starts, self._ends = (column[ends > starts] for column in (chosen, starts, ends))
+        self._ranges = np.empty(int((ends > starts).sum()), RANGE)
+        for name, column in (("partition", chosen), ("base", starts), ("last", ends - 1)):
+            self._ranges[name] = column[ends > starts]
         self._costs = self._costs_of(known)
 
     @property
     def records(self) -> int:
         """How many there are to read."""
-        return int((self._ends - self._starts).sum())
+        return int((self._ranges["last"] + 1 - self._ranges["base"]).sum())
 
     def _costs_of(self, known: TopicState) -> Rows:
         """About how much memory the records of each partition take."""
-        partitions, starts, ends = self._partitions, self._starts, self._ends
+        partitions, starts, ends = self._ranges["partition"], self._ranges["base"], self._ranges["last"] + 1
         stored = l0_bytes(known, partitions, starts, ends)
         for rows in (known.l1, known.index) if len(partitions) else ():
             at, there = places(partitions, rows["partition"])
@@ -165,7 +167,7 @@ class _RunReader:
         """The records, each once and in order, even if objects are moved or deleted during the read."""
         total = np.concatenate(([0.0], np.cumsum(self._costs)))
         first = 0
-        while first < len(self._partitions):
+        while first < len(self._ranges):
             end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
             for partition, base, batch in self._read(first, end):
                 for at in range(0, batch.num_rows, ROWS):
@@ -201,14 +203,11 @@ class _RunReader:
 
     def _pieces(self, first: int, end: int) -> Iterator[Piece]:
         parallel = self._cluster.parallel
-        partitions, starts, ends = (c[first:end] for c in (self._partitions, self._starts, self._ends))
         return OffsetReader(
             self._cluster,
             self._journal,
             self._topic,
-            partitions,
-            starts,
-            ends,
+            self._ranges[first:end],
             self._on_deleted,
             names=RECORD,
             pool=parallel.pool() if isinstance(parallel, Threads) else None,

@@ -54,16 +54,14 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition, times: Times | None) -> Iterator[Any]:
     """The records of a slice, as Arrow batches of these columns."""
     assert isinstance(wanted, Slice)
-    journal, ranges, columns = cluster_at(options.place).journal(wanted.journal), wanted.ranges(), _arrow_schema(schema)
+    journal, columns = cluster_at(options.place).journal(wanted.journal), _arrow_schema(schema)
     journal.catch_up()
     with ThreadPoolExecutor(_THREADS, "fetch") as pool:
         reader = OffsetReader(
             cluster_at(options.place),
             journal,
             wanted.topic,
-            ranges["partition"].astype(np.int64),
-            ranges["base"],
-            ranges["last"] + 1,
+            wanted.ranges(),
             partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
             names=columns.names,
             pool=pool,
