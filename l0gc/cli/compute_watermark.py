@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from l0gc.api.cluster import Cluster
 from l0gc.api.engine import Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
@@ -64,24 +65,18 @@ def command(
       l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
-    out, external = Output(settings), _external_files(**theirs)
+    external = _external_files(**theirs)
     with library(settings) as cluster:
-
-        def work() -> WatermarkResult:
-            with out.progress("computing M") as show:
-                return cluster.compute_watermark(
-                    engine, scan=scan, inventory=inventory, external=external, dry_run=dry_run, progress=show
-                )
-
-        run_compute_watermark(out, work)
+        run_compute_watermark(
+            Output(settings), cluster, engine, scan=scan, inventory=inventory, external=external, dry_run=dry_run
+        )
 
 
-def run_compute_watermark(out: Output, work: Callable[[], WatermarkResult]) -> None:
-    """Compute M by `work`, and print the result."""
-    with telling_stop(
-        lambda: f"M is published whole or not at all; run l0gc {logs.running('compute-watermark')} again"
-    ):
-        result = work()
+def run_compute_watermark(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
+    """Compute M, and print the result. For the options, see `Cluster.compute_watermark`."""
+    again = f"M is published whole or not at all; run l0gc {logs.running('compute-watermark')} again"
+    with telling_stop(lambda: again), out.progress("computing M") as show:
+        result = cluster.compute_watermark(engine, progress=show, **options)
     print_result(out, result)
 
 

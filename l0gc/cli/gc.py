@@ -48,7 +48,6 @@ from l0gc.settings import Settings
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_plan import MergeRule
-    from l0gc.watermark.pipeline import WatermarkResult
 
 _log: Final = logging.getLogger(__name__)
 _OF_SWEEP: Final = ("min_age_s", "max_delete_ratio")
@@ -151,10 +150,6 @@ def _steps(
 
         run_expire(out, whole)
 
-    def compute() -> WatermarkResult:
-        with out.progress("computing M") as show:
-            return whole.compute_watermark(engine, dry_run=removal["dry_run"], progress=show)
-
     def sweep() -> None:
         run_sweep(out, whole, engine, **{k: v for k, v in removal.items() if k not in _OF_VACUUM})
 
@@ -177,7 +172,7 @@ def _steps(
         _Step(EXPIRE, expire, due.no_expiry),
         _Step(
             COMPUTE,
-            lambda: run_compute_watermark(out, compute),
+            lambda: run_compute_watermark(out, whole, engine, dry_run=removal["dry_run"]),
             due.no_watermark,
             due.computed,
         ),
