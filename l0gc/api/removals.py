@@ -72,7 +72,7 @@ class Removals:
             record_dir: keep the record in this folder instead of the bucket.
             run_id: the run's name; by default a new one.
             spark: see `reconcile`.
-            progress: is told after each request where the run is.
+            progress: called after each request with where the run is.
             stop: once it is set, the run finishes its requests in flight, and ends with a `StoppedError`.
             gone: called with the objects of each batch that was deleted, or would be in a dry run, in the order of keys.
         """

@@ -165,7 +165,7 @@ METRICS: Final = (
     # -- vacuum
     *(
         metric
-        for kind, text in KINDS.items()
+        for kind, (text, _) in KINDS.items()
         for metric in (
             _counter(f"vacuumed_{kind}_objects", "vacuum", f"deleted.{kind}.objects", f"Vacuum deleted: {text}."),
             _counter(f"vacuumed_{kind}_bytes", "vacuum", f"deleted.{kind}.bytes", "The bytes of those."),

@@ -21,15 +21,22 @@ ORPHANED_L1: Final = "orphaned_l1"
 ORPHANED_INDEX: Final = "orphaned_index"
 RUN_RECORDS: Final = "run_records"
 SCAN_SNAPSHOTS: Final = "scan_snapshots"
-DATA_KINDS: Final = (DROPPED_L1, DROPPED_INDEX, ORPHANED_L1, ORPHANED_INDEX)
-"""Objects that held data: what is deleted of them is on record."""
+
+
+class GarbageKind(NamedTuple):
+    """What it is, and whether it held data: what is deleted of such is on record."""
+
+    text: str
+    held_data: bool = True
+
+
 KINDS: Final = {
-    DROPPED_L1: "L1 objects that were merged, expired or of deleted topics",
-    DROPPED_INDEX: "index objects that others have taken the place of",
-    ORPHANED_L1: "L1 objects that no journal ever named",
-    ORPHANED_INDEX: "index objects that no journal ever named",
-    RUN_RECORDS: "objects of old run records",
-    SCAN_SNAPSHOTS: "old scan snapshots",
+    DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics"),
+    DROPPED_INDEX: GarbageKind("index objects that others have taken the place of"),
+    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named"),
+    ORPHANED_INDEX: GarbageKind("index objects that no journal ever named"),
+    RUN_RECORDS: GarbageKind("objects of old run records", held_data=False),
+    SCAN_SNAPSHOTS: GarbageKind("old scan snapshots", held_data=False),
 }
 """What a vacuum deletes, in the order in which it does; its counts, metrics and messages have a line for each."""
 

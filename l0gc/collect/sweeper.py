@@ -24,7 +24,7 @@ def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ran
     """Hand over what may go in the ranges.
 
     Args:
-        progress: is told after every request where the run is.
+        progress: called after every request with where the run is.
     """
     _Sweeper(place.store, remover, progress).run(ranges, place.parallel)
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from l0gc.collect.dropped_l1 import DroppedRemoval
-from l0gc.collect.garbage import DATA_KINDS, KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, Amounts, GarbageSource
+from l0gc.collect.garbage import KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, Amounts, GarbageSource
 from l0gc.collect.old_records import KEEP_RUNS, old_run_records, old_scan_snapshots
 from l0gc.collect.orphans import remove_orphans
 from l0gc.collect.plan import Removal, plan_vacuum
@@ -70,7 +70,7 @@ class VacuumResult(RunResult):
 
     @property
     def left_traces(self) -> bool:
-        return any(self.deleted[kind].objects for kind in DATA_KINDS) or self.failed > 0
+        return any(self.deleted[name].objects for name, kind in KINDS.items() if kind.held_data) or self.failed > 0
 
     @property
     def problem(self) -> L0gcError | None:
@@ -185,7 +185,7 @@ class Vacuum(RemovalRun[VacuumResult]):
         return [f.key for t in found for f in t.failures]
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        return super()._remover(kind, record=kind in DATA_KINDS)
+        return super()._remover(kind, record=KINDS[kind].held_data)
 
     def _count(self, result: VacuumResult) -> None:
         super()._count(result)
