@@ -207,28 +207,24 @@ class OutputFailedError(L0gcError):
 # -- a separate exit code ----------------------------------------------------------------------------------------------
 
 
-class CheckFailedError(L0gcError):
+class EndedError(L0gcError):
+    """What a command ends with where the code depends on what happened."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # of this one, and not of the class
+
+
+class CheckFailedError(EndedError):
     """Something that the doctor checked is not fit for l0gc; the exit code says what kind of thing."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # that of what failed
 
-
-class StoppedError(L0gcError):
+class StoppedError(EndedError):
     """The user stopped the run; work in progress is finished and reported, the rest is for another run."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # 128 and the number of the signal
 
-
-class StepsFailedError(L0gcError):
+class StepsFailedError(EndedError):
     """Steps of a `gc` run failed, and each has said why; the exit code is the worst of theirs."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # the worst of the steps'
 
 
 # -- 1: the protocol says no ------------------------------------------------------------------------------------------

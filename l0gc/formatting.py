@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -52,6 +53,11 @@ def span(ms: float) -> str:
     seconds = int(max(0, ms) // 1000)
     unit, name = next(((u, name) for u, name in _SPANS if seconds >= 2 * u), (1, "s"))
     return f"{seconds // unit} {name}"
+
+
+def moment(ms: int, between: str = " ") -> str:
+    """A time in milliseconds since 1970 as `2026-01-31 23:59:59Z`."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d{between}%H:%M:%S}Z"
 
 
 def dollars(amount: float) -> str:

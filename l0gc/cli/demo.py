@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from l0gc.cli.options import common_options, open_cluster
+from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, taking_results, writing_stdout
 from l0gc.errors import L0gcError
 from l0gc.formatting import count, size
@@ -197,9 +197,6 @@ def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
 
 
 def _read_back() -> dict[int, tuple[int, str]]:
-    from l0gc.streamlog.reader import read_topic
-
     settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
-    with open_cluster(settings) as (cluster, _):
-        topic = cluster.controller.snapshot().topic(_TOPIC)
-        return _digests((r.partition, r.value) for r in read_topic(cluster, topic))
+    with library(settings) as cluster:
+        return _digests((r.partition, r.value) for r in cluster.read(_TOPIC))

@@ -14,13 +14,13 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from l0gc.cli.output import writing_stdout
 from l0gc.cli.terminal import escaped
 from l0gc.errors import OutputFailedError, UsageError
+from l0gc.formatting import moment
 
 if TYPE_CHECKING:
     from l0gc.collect.record import RecordedObject
@@ -109,5 +109,4 @@ class ObjectLines:
 
 
 def _line(key: str, epoch: int, size: int, modified_ms: int) -> str:
-    time = f"{datetime.fromtimestamp(modified_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return f"{escaped(key)}\t{epoch}\t{size}\t{time}"
+    return f"{escaped(key)}\t{epoch}\t{size}\t{moment(modified_ms, 'T')}"

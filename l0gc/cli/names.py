@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from l0gc.cli.options import open_cluster, settings_while_typing
+from l0gc.cli.options import library, settings_while_typing
 from l0gc.streamlog.cluster import Cluster
 
 _DEADLINE_S: Final = 3.0
@@ -24,7 +24,7 @@ class Name(click.ParamType[str]):
 
     name = "text"
 
-    def __init__(self, names: Callable[[Cluster, str], Iterable[str]]) -> None:
+    def __init__(self, names: Callable[[Cluster], Iterable[str]]) -> None:
         self._names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -38,8 +38,8 @@ class Name(click.ParamType[str]):
 
         def look() -> None:
             try:
-                with open_cluster(settings_while_typing(ctx)) as (cluster, _):
-                    found.extend(self._names(cluster, incomplete))
+                with library(settings_while_typing(ctx)) as cluster:
+                    found.extend(self._names(cluster.handles()))
             except Exception:  # noqa: BLE001, S110 - no names; the command itself will say what is wrong
                 pass
 
@@ -49,15 +49,15 @@ class Name(click.ParamType[str]):
         return [click.shell_completion.CompletionItem(n) for n in sorted(found) if n.startswith(incomplete)][:_MOST]
 
 
-def _topics(cluster: Cluster, beginning: str) -> Iterable[str]:
+def _topics(cluster: Cluster) -> Iterable[str]:
     return cluster.controller.snapshot().topics
 
 
-def _producers(cluster: Cluster, beginning: str) -> Iterable[str]:
+def _producers(cluster: Cluster) -> Iterable[str]:
     return cluster.controller.snapshot().producers
 
 
-def _runs(cluster: Cluster, beginning: str) -> Iterable[str]:
+def _runs(cluster: Cluster) -> Iterable[str]:
     from l0gc.collect.runs import list_runs
 
     return [r.run_id for r in list_runs(cluster.store, _MOST, parallel=cluster.parallel)[0]]

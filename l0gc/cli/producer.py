@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,7 +10,7 @@ import click
 from l0gc.cli.names import PRODUCER
 from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output, epoch
-from l0gc.formatting import count
+from l0gc.formatting import count, moment
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def list_all(settings: Settings) -> None:
 
     def lines(found: ProducerList) -> list[str]:
         shown = [
-            f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {_time(p.began_ms)}" for p in found.producers
+            f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {moment(p.began_ms)}" for p in found.producers
         ]
         return shown or ["no producers exist; l0gc upload --producer NAME makes one"]
 
@@ -69,8 +68,8 @@ def list_all(settings: Settings) -> None:
 def _lines(view: ProducerView) -> list[str]:
     lines = [
         f"producer     {view.name}: id {view.producer_id}, epoch {view.epoch}, last epoch {epoch(view.last_epoch)}",
-        f"began        {_time(view.began_ms)}; last used {_time(view.last_used_ms)}",
-        f"expires      {_time(view.expires_ms)}, unless another run begins before",
+        f"began        {moment(view.began_ms)}; last used {moment(view.last_used_ms)}",
+        f"expires      {moment(view.expires_ms)}, unless another run begins before",
     ]
     for j in view.journals:
         lines += _journal(j)
@@ -81,7 +80,7 @@ def _lines(view: ProducerView) -> list[str]:
 
 
 def _journal(j: JournalView) -> list[str]:
-    known = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {_time(j.last_landed_ms)}"
+    known = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {moment(j.last_landed_ms)}"
     rest = [j.meaning, *_inputs(j.inputs)]
     return [f"journal {j.journal:<4} {known}", *(f"{'':13}{line}" for line in rest)]
 
@@ -97,8 +96,3 @@ def _short(input_id: str) -> str:
     """The hash, shortened, and the number after the point, which counts inputs of the same content."""
     digest, point, nth = input_id.partition(".")
     return digest[:_DIGITS_SHOWN] + point + nth
-
-
-def _time(ms: int) -> str:
-    """A moment of the store's clock as text."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

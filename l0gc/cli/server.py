@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from l0gc.cli.options import common_options
 from l0gc.cli.output import Output
-from l0gc.cli.signals import SIGNALS
+from l0gc.cli.signals import heeding
 from l0gc.errors import UsageError
 from l0gc.settings import Settings, default_file
 
@@ -50,7 +47,8 @@ def command(settings: Settings, directory: str | None, port: int | None) -> None
     out = Output(settings)
     if directory is not None and Path(directory).exists() and not Path(directory).is_dir():
         raise UsageError(f"--directory {directory} is not a folder")
-    with _until_a_signal() as heard, SeaweedFS(directory, port) as server:
+    heard: list[int] = []  # from the second signal on they have no effect, since it is already ending
+    with heeding(lambda number, frame: heard.append(number)), SeaweedFS(directory, port) as server:
         exports = server.environment() | {"L0GC_URL": settings.url or URL}
         if default_file().is_file():
             exports["L0GC_CONFIG"] = os.devnull  # its profile and endpoint are not this server's
@@ -63,20 +61,3 @@ def command(settings: Settings, directory: str | None, port: int | None) -> None
             server.wait(_LOOK_SECONDS)
     kept = f"its data is kept in {directory}" if directory is not None else "its data is gone"
     out.note(f"the S3 server has ended; {kept}", "server_ended")
-
-
-@contextmanager
-def _until_a_signal() -> Iterator[list[int]]:
-    """The signals that ended it; from the second on they have no effect, since it is already ending."""
-    heard: list[int] = []
-
-    def hear(number: int, frame: Any) -> None:
-        heard.append(number)
-
-    heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # not what nohup has ignored
-    before = {number: signal.signal(number, hear) for number in heeded}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

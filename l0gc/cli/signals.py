@@ -162,6 +162,18 @@ def telling_stop(done: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
+def heeding(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """The handler gets the signals inside, but for those that nohup has ignored."""
+    heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
 def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
     """A signal ends the run in good order; the second one kills it, which the record is made for."""
 
@@ -183,13 +195,8 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, heard) for number in heeded}
-    try:
+    with heeding(heard):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

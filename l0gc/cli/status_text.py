@@ -6,7 +6,6 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -15,7 +14,7 @@ from l0gc.cli.output import epoch, held_back
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.terminal import escaped
 from l0gc.collect.gc_steps import STEPS
-from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
+from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.status import Status
 from l0gc.watermark.source import Holder
@@ -40,7 +39,7 @@ class Line:
 
 def lines_of(s: Status, url: str) -> list[Line]:
     """The whole block, the next step last."""
-    lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {_moment(s.as_of_ms)}")]
+    lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {moment(s.as_of_ms)}")]
     lines += _epoch_and_m(s)
     lines.append(Line("garbage", _garbage(s)))
     lines += _labelled("held by", _held(s))
@@ -79,10 +78,6 @@ def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
 def _coloured(label: str, part: str, line: Line) -> str:
     beside = click.style(label, fg=line.colour or None, dim=not line.colour) if label.strip() else label
     return beside + (click.style(part, bold=True) if line.bold else part)
-
-
-def _moment(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _ago(s: Status, ms: int) -> str:

@@ -240,13 +240,9 @@ def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
         code=answer.code,
         message=answer.message,
         region=answer.region,
-        action=_action(answer.operation),
+        action=_ACTIONS.get(answer.operation, f"s3:{answer.operation}"),
     )
     return row.error(sentence.rstrip())
-
-
-def _action(operation: str) -> str:
-    return _ACTIONS.get(operation, f"s3:{operation}")
 
 
 def _endpoint(config: StoreConfig) -> str:

@@ -11,10 +11,10 @@ What this cannot find: servers that are all wrong, by the same.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from l0gc.errors import StoreClockError
+from l0gc.formatting import moment
 from l0gc.storage.objectstore import ObjectStore
 
 AHEAD_MS: Final = 10 * 60_000
@@ -46,9 +46,9 @@ class StoreTime:
             again_ms = self._store.now_ms()
             if abs(again_ms - date_ms) > AHEAD_MS:
                 raise StoreClockError(
-                    f"the store's clock cannot be relied on: one reply is dated {_date(date_ms)}, the next "
-                    f"{_date(again_ms)}; nothing was decided by either: set the clocks of the store's servers, and run "
-                    "the command again"
+                    f"the store's clock cannot be relied on: one reply is dated {moment(date_ms, 'T')}, the next "
+                    f"{moment(again_ms, 'T')}; nothing was decided by either: set the clocks of the store's servers, and "
+                    "run the command again"
                 )
         self._last_ms = date_ms
         return date_ms
@@ -59,7 +59,3 @@ class StoreTime:
 
     def _follows(self, date_ms: int) -> bool:
         return self._last_ms is not None and -BEHIND_MS <= date_ms - self._last_ms <= AHEAD_MS
-
-
-def _date(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

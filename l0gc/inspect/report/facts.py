@@ -193,6 +193,8 @@ def gather(
     runs, runs_total = _runs(cluster, notes)
     scan = _newest_scan(cluster, state.cluster_id, notes)
     trend = read_trend(store, cluster.parallel, state.cluster_id, SCANS_READ)
+    if trend.skipped:
+        notes.append(f"{trend.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
     garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
     behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
     facts = ReportFacts(
@@ -215,8 +217,8 @@ def gather(
         runs=[SweepRow(r.run_id, r.started_ms, r.summary) for r in runs[-SHOWN_RUNS:]],
         runs_total=runs_total,
         deleted=deleted_bars(runs),
-        findings=None if findings is None else _fewer(findings),
-        notes=notes + _trend_notes(trend.skipped),
+        findings=findings and msgspec.structs.replace(findings, findings=findings.findings[:SHOWN_FINDINGS]),
+        notes=notes,
     )
     return msgspec.structs.replace(facts, verdict=_verdict(facts))
 
@@ -303,15 +305,3 @@ def _newest_scan(cluster: Cluster, cluster_id: str, notes: list[str]) -> ScanSna
         except (CorruptObjectError, ClusterMismatchError) as e:
             notes.append(f"an older scan is shown, or none: {e}")
     return None
-
-
-def _trend_notes(skipped: int) -> list[str]:
-    return (
-        [f"{skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without"]
-        if skipped
-        else []
-    )
-
-
-def _fewer(findings: Findings) -> Findings:
-    return msgspec.structs.replace(findings, findings=findings.findings[:SHOWN_FINDINGS])
