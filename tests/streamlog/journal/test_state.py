@@ -34,7 +34,7 @@ from l0gc.streamlog.journal.entries import (
     Reconciled,
     ReconciledTopic,
 )
-from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, NUMBER, RANGE, pack, unpack
+from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, NUMBER, RANGE, pack, unpack
 from l0gc.streamlog.journal.state import JournalState, apply, refusals
 from l0gc.streamlog.journal.window import EpochWindow
 from tests.support.journal import (
@@ -508,11 +508,18 @@ def corruptions() -> list[tuple[str, Any]]:
     def edit(topic: list[Any], index: int, value: Any) -> None:
         topic[index] = value
 
+    def stray(topic: list[Any]) -> None:
+        """The last extent is the first record of a partition that the topic does not have."""
+        rows = unpack(topic[8], EXTENT).copy()
+        rows[-1] = (99, 0, 1, 1, 0)
+        topic[8] = pack(rows)
+
     return [
         ("offsets", lambda t: edit(t, 3, t[3][:-8])),
         ("partitions", lambda t: edit(t, 2, t[2][::-1])),
         ("extents", lambda t: edit(t, 8, t[8][:-1])),
         ("extent rows", lambda t: edit(t, 8, b"\xff" * len(t[8]))),
+        ("an extent's partition", stray),
         ("l1", lambda t: edit(t, 9, b"x" * L1_ROW.itemsize)),
         ("index", lambda t: edit(t, 10, b"x" * INDEX_ROW.itemsize)),
         ("no blocks", lambda t: edit(t, 7, b"")),
