@@ -165,7 +165,7 @@ def _meaning(option: click.Option) -> str:
         parts.append(f"Default: {_value(_key(option) if shown is True else shown)}.")
     if option.required:
         parts.append("Required.")
-    if option.envvar == "L0GC_" + (option.name or "").upper() and _key(option) not in _of(common_options):
+    if str(option.envvar).endswith("_" + (option.name or "").upper()) and _key(option) not in _of(common_options):
         parts.append(f"Also `{option.envvar}`.")
     return " ".join(parts)
 

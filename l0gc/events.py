@@ -3,12 +3,22 @@ watches its progress."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping, Sized
+from typing import Any, Final, Protocol
+
+NOTE: Final = 25
+"""The level of messages that are always shown but are not errors: between INFO and WARNING."""
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:
     """What a call of a logger takes as `extra`: the event's name and its numbers. No secret goes into either."""
     return {"event": name, "fields": fields}
+
+
+def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of a result; of a list, its length."""
+    plain = {k: len(v) if isinstance(v, Sized) and not isinstance(v, str | dict) else v for k, v in data.items()}
+    return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 
 
 class Progress(Protocol):

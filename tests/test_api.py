@@ -332,13 +332,11 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
 METHODS = {
     "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
     "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "log", "pause",
-    "resume", "undelete", "verify", "accept_set_back", "read_lines",
+    "resume", "undelete", "verify", "gc", "accept_set_back", "read_lines",
 }  # fmt: skip
 
 OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}
 """Commands that are about the terminal or this machine, and not about a cluster."""
-OF_STEPS = {"gc"}
-"""Commands that only run others, each if it is due: a program calls the steps that it wants."""
 OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show": "log"}
 GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs"}
 
@@ -371,7 +369,7 @@ def _commands() -> dict[str, click.Command]:
         assert command is not None
         leaves = command.commands if isinstance(command, click.Group) else {"": command}
         found |= {f"{name} {leaf}".rstrip(): each for leaf, each in leaves.items()}
-    return {name: each for name, each in found.items() if name not in OF_THE_MACHINE | OF_STEPS}
+    return {name: each for name, each in found.items() if name not in OF_THE_MACHINE}
 
 
 def _method(command: str) -> Any:

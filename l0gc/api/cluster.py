@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from l0gc.api.engine import Engine, Work
+from l0gc.api.gc import GarbageCollection
 from l0gc.api.groups import Producers, Runs, Topics, checked
 from l0gc.api.operations import OBJECTS_FOR_SPARK, Operations
 from l0gc.api.removals import Removals
@@ -43,7 +44,7 @@ BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
 
 
-class Cluster(Removals, Operations):
+class Cluster(Removals, Operations, GarbageCollection):
     """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
     topics: Topics

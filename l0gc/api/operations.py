@@ -13,6 +13,7 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.runtime import user_at_host
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster as Handles
 
@@ -38,6 +39,7 @@ class Operations:
 
     store: S3Store
     handles: Callable[[], Handles]
+    _config: StoreConfig
 
     @property
     def epoch(self) -> int:
@@ -120,7 +122,7 @@ class Operations:
         from l0gc.inspect.verify.basis import check_log_is_ours
         from l0gc.inspect.verify.run import verify
 
-        cluster, config, engine = self.handles(), self.store.config, Engine.of(spark)
+        cluster, config, engine = self.handles(), self._config, Engine.of(spark)
         check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
         kind, _ = engine.choose(Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK))
         with engine.workers(cluster, config, kind, progress) as workers:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from l0gc.api.cluster import Cluster
 from l0gc.api.engine import Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
@@ -65,18 +65,20 @@ def command(
       l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
-    external = _external_files(**theirs)
+    options: dict[str, Any] = {"scan": scan, "inventory": inventory, "dry_run": dry_run}
+    options["external"] = _external_files(**theirs)
     with library(settings) as cluster:
-        run_compute_watermark(
-            Output(settings), cluster, engine, scan=scan, inventory=inventory, external=external, dry_run=dry_run
-        )
+        run_compute_watermark(Output(settings), partial(cluster.compute_watermark, engine, **options))
 
 
-def run_compute_watermark(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
-    """Compute M, and print the result. For the options, see `Cluster.compute_watermark`."""
-    again = f"M is published whole or not at all; run l0gc {logs.running('compute-watermark')} again"
-    with telling_stop(lambda: again), out.progress("computing M") as show:
-        result = cluster.compute_watermark(engine, progress=show, **options)
+def run_compute_watermark(out: Output, compute: Callable[..., WatermarkResult]) -> None:
+    """Compute M, and print the result."""
+    stays = "M is published whole or not at all"
+    with (
+        telling_stop(lambda: f"{stays}; run l0gc {logs.running('compute-watermark')} again"),
+        out.progress("computing M") as show,
+    ):
+        result = compute(progress=show)
     print_result(out, result)
 
 

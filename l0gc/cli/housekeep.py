@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -42,7 +44,7 @@ def command(settings: Settings, barrier: bool, accept_set_back: int | None, yes:
     with library(settings) as cluster:
         if accept_set_back is not None:
             _accept(out, settings, cluster, accept_set_back, yes=yes)
-        run_housekeep(out, cluster, barrier=barrier)
+        run_housekeep(out, partial(cluster.housekeep, barrier=barrier), barrier=barrier)
 
 
 def _accept(out: Output, settings: Settings, cluster: Library, journal: int, *, yes: bool) -> None:
@@ -56,7 +58,7 @@ def _accept(out: Output, settings: Settings, cluster: Library, journal: int, *, 
     out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
 
 
-def run_housekeep(out: Output, cluster: Library, *, barrier: bool) -> None:
+def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barrier: bool) -> None:
     """Housekeep, and print the result. Raises `PartialFailureError` if it failed for a log."""
 
     def lines(r: HousekeepResult) -> list[str]:
@@ -68,4 +70,4 @@ def run_housekeep(out: Output, cluster: Library, *, barrier: bool) -> None:
             f"{count(r.checkpoints, 'checkpoint')}, {truncated} truncated"
         ]
 
-    out.finish(lambda: cluster.housekeep(barrier=barrier), lines, progress="housekeeping")
+    out.finish(housekeep, lines, progress="housekeeping")

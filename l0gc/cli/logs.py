@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -22,15 +22,12 @@ import msgspec
 from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped, is_text, json_text
 from l0gc.errors import UsageError
-from l0gc.events import event
+from l0gc.events import NOTE, event
 from l0gc.settings import Settings
 
 TEXT: Final = "text"
 JSON: Final = "json"
 FORMATS: Final = (TEXT, JSON)
-NOTE: Final = 25
-"""The level of messages that are always shown but are not errors: between INFO and WARNING."""
-
 _LEVELS: Final = {logging.DEBUG: "debug", logging.INFO: "info", NOTE: "note", logging.WARNING: "warning"}
 _ROOT: Final = logging.getLogger("l0gc")
 _log: Final = logging.getLogger(__name__)
@@ -49,12 +46,6 @@ def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_secrets(v) for k, v in value.items()}
     return [_without_secrets(v) for v in value] if isinstance(value, list) else value
-
-
-def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain values of a result; of a list, its length."""
-    plain = {k: len(v) if isinstance(v, Sized) and not isinstance(v, str | dict) else v for k, v in data.items()}
-    return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 
 
 class LogHandler(logging.Handler):

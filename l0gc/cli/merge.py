@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from l0gc.api.cluster import Cluster
 from l0gc.api.engine import Engine
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.names import TOPIC
@@ -22,20 +21,18 @@ from l0gc.settings import Settings
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge_commit import MergeResult
-    from l0gc.streamlog.level_one.merge_plan import MergeRule
 
 _MOST_BYTES: Final = 1 << 40
 
 
 def rule_options(prefix: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options that say what is merged; it gets them as one `MergeRule`, `rule`.
+    """Give a command the options that say what is merged.
 
     Args:
         prefix: what the options' names begin with, where it does more than merge.
     """
     target = click.option(
         f"--{prefix}target-bytes",
-        "merge_target_bytes",
         type=Size(_MOST_BYTES),
         default="128MiB",
         show_default=True,
@@ -44,24 +41,13 @@ def rule_options(prefix: str = "") -> Callable[[Callable[..., Any]], Callable[..
     )
     fan_in = click.option(
         f"--{prefix}fan-in",
-        "merge_fan_in",
         type=click.IntRange(2),
         default=4,
         show_default=True,
         envvar="L0GC_MERGE_FAN_IN",
         help="A partition may keep one more small object each time that they have grown by this factor.",
     )
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def wrapped(*args: Any, merge_target_bytes: int, merge_fan_in: int, **kwargs: Any) -> Any:
-            from l0gc.streamlog.level_one.merge_plan import MergeRule
-
-            return command(*args, rule=MergeRule(merge_target_bytes, merge_fan_in), **kwargs)
-
-        return target(fan_in(wrapped))
-
-    return decorate
+    return lambda command: target(fan_in(command))
 
 
 @click.command("merge")
@@ -71,7 +57,7 @@ def rule_options(prefix: str = "") -> Callable[[Callable[..., Any]], Callable[..
 @common_options
 @engine_options()
 @metrics_options
-def command(settings: Settings, engine: Engine, topic: str | None, dry_run: bool, rule: MergeRule) -> None:
+def command(settings: Settings, engine: Engine, topic: str | None, **options: Any) -> None:
     """Merge small consecutive L1 objects of each partition of TOPIC, or of all topics, into large ones.
 
     Replaced objects stay in the bucket for readers that have found them, until vacuum takes them.
@@ -82,12 +68,10 @@ def command(settings: Settings, engine: Engine, topic: str | None, dry_run: bool
       l0gc merge events --target-bytes 256MiB
     """
     with library(settings) as cluster:
-        run_merge(Output(settings), cluster, engine, rule, topic, dry_run=dry_run)
+        run_merge(Output(settings), partial(cluster.merge, engine, topic, **options))
 
 
-def run_merge(
-    out: Output, cluster: Cluster, engine: Engine, rule: MergeRule, topic: str | None = None, *, dry_run: bool = False
-) -> None:
+def run_merge(out: Output, merge: Callable[..., MergeResult]) -> None:
     """Merge, and print the result. Raises `PartialFailureError` if something was left out."""
     merged = 0
 
@@ -103,8 +87,7 @@ def run_merge(
                 merged = fields.get("objects", merged)
                 show(text, **fields)
 
-            target, fan_in = rule.target_bytes, rule.fan_in
-            return cluster.merge(engine, topic, dry_run=dry_run, target_bytes=target, fan_in=fan_in, progress=progress)
+            return merge(progress=progress)
 
     with telling_stop(stopped):
         out.finish(work, _lines)

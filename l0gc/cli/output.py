@@ -22,7 +22,7 @@ from l0gc.cli.progress import following, noting
 from l0gc.cli.signals import OutputClosedError
 from l0gc.cli.terminal import escaped, json_bytes, json_text
 from l0gc.errors import L0gcError, OutputFailedError
-from l0gc.events import Progress, event
+from l0gc.events import NOTE, Progress, event, scalars
 from l0gc.formatting import Outcome, count
 from l0gc.settings import Settings
 from l0gc.watermark.source import UNRECONCILED
@@ -154,7 +154,7 @@ class Output:
             taken.append(Result(msgspec.json.decode(json_bytes(data)), list(text)))
             return
         if self._log_format == logs.JSON:
-            _log.info("%s", text[0] if text else "", extra=event("result", **logs.scalars(data)))
+            _log.info("%s", text[0] if text else "", extra=event("result", **scalars(data)))
         folded = text if indent is None else _folded(text, indent)
         lines = [json_text(data)] if self.json else folded
         with writing_stdout("the command went through, but its result could not be written to stdout"):
@@ -194,7 +194,7 @@ class Output:
 
     def note(self, text: str, name: str = "note", **fields: Any) -> None:
         """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log."""
-        _log.log(logs.NOTE, "%s", text, extra=event(name, **fields))
+        _log.log(NOTE, "%s", text, extra=event(name, **fields))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:

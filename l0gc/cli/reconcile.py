@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from l0gc.api.cluster import Cluster
 from l0gc.api.engine import Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
@@ -47,10 +47,10 @@ def command(settings: Settings, engine: Engine, topic: str | None, round_bytes: 
       l0gc reconcile events --master spark://host:7077
     """
     with library(settings) as cluster:
-        run_reconcile(Output(settings), cluster, engine, topic, round_bytes=round_bytes)
+        run_reconcile(Output(settings), partial(cluster.reconcile, engine, topic, round_bytes=round_bytes))
 
 
-def run_reconcile(out: Output, cluster: Cluster, engine: Engine, topic: str | None = None, **options: Any) -> None:
+def run_reconcile(out: Output, reconcile: Callable[..., ReconcileResult]) -> None:
     """Reconcile, and print the result. Raises `PartialFailureError` if something was left out."""
     lifted = 0
 
@@ -66,7 +66,7 @@ def run_reconcile(out: Output, cluster: Cluster, engine: Engine, topic: str | No
                 lifted = fields.get("records", lifted)
                 show(text, **fields)
 
-            return cluster.reconcile(engine, topic, progress=progress, **options)
+            return reconcile(progress=progress)
 
     with telling_stop(stopped):
         out.finish(work, _lines)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from l0gc.api.cluster import Cluster as Library
 from l0gc.cli.names import TOPIC
 from l0gc.cli.options import common_options, library
 from l0gc.cli.output import Output
@@ -69,13 +69,13 @@ def expire_command(settings: Settings, topic: str | None, dry_run: bool) -> None
       l0gc expire --dry-run
     """
     with library(settings) as cluster:
-        run_expire(Output(settings), cluster, topic, dry_run=dry_run)
+        run_expire(Output(settings), partial(cluster.expire, topic, dry_run=dry_run))
 
 
-def run_expire(out: Output, cluster: Library, topic: str | None = None, *, dry_run: bool = False) -> None:
+def run_expire(out: Output, expire: Callable[[], ExpireResult]) -> None:
     """Delete what is beyond retention, and print the result. Raises `PartialFailureError` if something was left out."""
     with telling_stop(lambda: "what is deleted stays deleted; l0gc expire continues from there"):
-        out.finish(lambda: cluster.expire(topic, dry_run=dry_run), _lines, progress="expiring: reading the journals")
+        out.finish(expire, _lines, progress="expiring: reading the journals")
 
 
 @click.command("delete-records")

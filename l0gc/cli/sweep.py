@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from l0gc.api.cluster import Cluster
 from l0gc.api.engine import Engine
 from l0gc.cli.files import ObjectLines
 from l0gc.cli.metrics_options import metrics_options
@@ -69,15 +70,15 @@ def command(settings: Settings, engine: Engine, listed: str | None, **options: A
     if listed == "-" and settings.json:
         raise UsageError("--list - writes to stdout, and so does --json: name a file for one of them")
     with library(settings) as cluster:
-        run_sweep(Output(settings), cluster, engine, listed, run_id=new_run(cluster.handles()), **options)
+        sweep = partial(cluster.sweep, spark=engine, run_id=new_run(cluster.handles()), **options)
+        run_sweep(Output(settings), sweep, listed)
 
 
-def run_sweep(out: Output, cluster: Cluster, engine: Engine, listed: str | None = None, **options: Any) -> None:
+def run_sweep(out: Output, sweep: Callable[..., SweepResult], listed: str | None = None) -> None:
     """Sweep, and print the result.
 
     Args:
         listed: the file that a dry run lists the objects in, - for stdout; the result is then a note.
-        options: see `Cluster.sweep`.
     """
     with stop_event() as stop:
 
@@ -85,7 +86,7 @@ def run_sweep(out: Output, cluster: Cluster, engine: Engine, listed: str | None 
             path = None if listed in (None, "-") else Path(str(listed))
             with ObjectLines.to(path) as lines, out.progress("sweeping") as show:
                 gone = None if listed is None else lines.found
-                return cluster.sweep(spark=engine, progress=show, stop=stop, gone=gone, **options)
+                return sweep(progress=show, stop=stop, gone=gone)
 
         out.finish(work, lines_of, aside=listed == "-")
 

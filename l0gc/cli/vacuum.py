@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
-from l0gc.api.cluster import Cluster
 from l0gc.api.engine import Engine
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import common_options, library
@@ -36,16 +37,17 @@ def command(settings: Settings, engine: Engine, **options: Any) -> None:
       l0gc vacuum --l1-grace 2h
     """
     with library(settings) as cluster:
-        run_vacuum(Output(settings), cluster, engine, run_id=new_run(cluster.handles()), **options)
+        run_id = new_run(cluster.handles())
+        run_vacuum(Output(settings), partial(cluster.vacuum, spark=engine, run_id=run_id, **options))
 
 
-def run_vacuum(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
-    """Vacuum, and print the result; see `Cluster.vacuum` for the options."""
+def run_vacuum(out: Output, vacuum: Callable[..., VacuumResult]) -> None:
+    """Vacuum, and print the result."""
     with stop_event() as stop:
 
         def work() -> VacuumResult:
             with out.progress("vacuuming") as show:
-                return cluster.vacuum(spark=engine, progress=show, stop=stop, **options)
+                return vacuum(progress=show, stop=stop)
 
         out.finish(work, lines_of)
 

@@ -13,7 +13,7 @@ from l0gc.cli import logs
 from l0gc.cli.main import COMMANDS
 from l0gc.cli.options import common_options
 from l0gc.errors import AmbiguousWriteError, UsageError
-from l0gc.events import event
+from l0gc.events import NOTE, event
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import Ended, ended_here, l0gc
@@ -115,7 +115,7 @@ def test_v_chooses_the_levels(verbose: int, levels: list[str], capsys: pytest.Ca
     log = logging.getLogger("l0gc.some.part")
     log.debug("never", extra=event("d"))
     log.info("%d", 1, extra=event("i", a=1))
-    log.log(logs.NOTE, "%d", 2)
+    log.log(NOTE, "%d", 2)
     logs.error("sentence", 3)
     rows = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [row["level"] for row in rows] == levels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -29,13 +29,13 @@ def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
     """What the command prints of a run."""
     result = dataclasses.replace(result, dry_run=dry_run)
     with taking_results() as results:
-        run_merge(Output(Settings()), after(result), Engine(), MergeRule())
+        run_merge(Output(Settings()), after(result))
     return results[-1]
 
 
-def after(result: MergeResult) -> Any:
-    """A cluster in which a run has this result."""
-    return SimpleNamespace(merge=lambda *args, **options: checked(result, result.problem))
+def after(result: MergeResult) -> Callable[..., MergeResult]:
+    """A run that has this result."""
+    return lambda **options: checked(result, result.problem)
 
 
 def test_the_result_counts_objects_partitions_records_and_bytes() -> None:
@@ -77,7 +77,7 @@ def test_a_merge_that_was_given_up_is_reported_and_is_no_error() -> None:
 def test_what_was_left_out_is_named_and_exits_with_3() -> None:
     result = MergeResult(errors=[f"partition events/{n}: damaged" for n in range(5)])
     with taking_results() as results, pytest.raises(PartialFailureError) as e:
-        run_merge(Output(Settings()), after(result), Engine(), MergeRule())
+        run_merge(Output(Settings()), after(result))
     assert str(e.value) == (
         "not everything could be merged: partition events/0: damaged; partition events/1: damaged; "
         "partition events/2: damaged (and 2 more)"
@@ -123,8 +123,8 @@ def test_the_metrics_show_what_was_read_and_written() -> None:
 def test_what_is_merged_can_be_set_by_options_and_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     @rule_options("merge-")
-    def show(rule: MergeRule) -> None:
-        click.echo(f"{rule.target_bytes} {rule.fan_in}")
+    def show(merge_target_bytes: int, merge_fan_in: int) -> None:
+        click.echo(f"{merge_target_bytes} {merge_fan_in}")
 
     def shown(*args: str) -> str:
         return CliRunner().invoke(show, args).output.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,13 +26,13 @@ def result(rounds: int = 1, lost: int = 0) -> ReconcileResult:
 def printed(r: ReconcileResult) -> Result:
     """What the command prints of a run."""
     with taking_results() as results:
-        run_reconcile(Output(Settings()), after(r), Engine())
+        run_reconcile(Output(Settings()), after(r))
     return results[-1]
 
 
-def after(r: ReconcileResult) -> Any:
-    """A cluster in which a run has this result."""
-    return SimpleNamespace(reconcile=lambda *args, **options: checked(r, r.problem))
+def after(r: ReconcileResult) -> Callable[..., ReconcileResult]:
+    """A run that has this result."""
+    return lambda **options: checked(r, r.problem)
 
 
 def test_the_result_counts_records_objects_and_partitions() -> None:
@@ -61,7 +61,7 @@ def test_what_was_left_out_is_named_and_exits_with_3() -> None:
     r = result()
     r.errors = [f"object {n} is damaged" for n in range(5)]
     with taking_results() as results, pytest.raises(PartialFailureError) as e:
-        run_reconcile(Output(Settings()), after(r), Engine())
+        run_reconcile(Output(Settings()), after(r))
     assert str(e.value) == (
         "not everything could be lifted: object 0 is damaged; object 1 is damaged; object 2 is damaged (and 2 more)"
     )

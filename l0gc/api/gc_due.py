@@ -6,7 +6,7 @@ unneeded run only costs time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,20 +17,21 @@ from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
+    from l0gc.collect.sweep import SweepResult
     from l0gc.streamlog.garbage import JournalGarbage
     from l0gc.streamlog.level_one.merge_plan import MergeRule
+    from l0gc.watermark.pipeline import WatermarkResult
 
 
 class Due:
     """Each `no_…` says why its step is not due, or nothing if it is. In a dry run, and on an external log, all are."""
 
     def __init__(
-        self, cluster: Cluster, rule: MergeRule, *, dry_run: bool, l1_grace_ms: int, orphan_age_ms: int
+        self, cluster: Cluster, rule: MergeRule, *, dry_run: bool, l1_grace_s: float, orphan_age_s: float
     ) -> None:
         self._cluster, self._rule, self._dry_run = cluster, rule, dry_run
-        self._l1_grace_ms, self._orphan_age_ms = l1_grace_ms, orphan_age_ms
-        self._external = cluster.identity().external_log
-        self._all = self._dry_run or self._external
+        self._l1_grace_ms, self._orphan_age_ms = int(l1_grace_s * 1000), int(orphan_age_s * 1000)
+        self._all = dry_run or cluster.identity().external_log
         self._note = GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
@@ -64,23 +65,23 @@ class Due:
         now_ms = self._cluster.store.now_ms()
         return compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
 
-    def computed(self, data: dict[str, Any]) -> None:
+    def computed(self, result: WatermarkResult) -> None:
         """Keep for the next run what M was computed from."""
-        published, listing = self._published(), data["listing"]
+        published, listing = self._published(), result.listing
         if self._dry_run or published is None:
             return
         held = -1
         if listing is not None:
-            held = listing["objects"] - listing["eligible_objects"] - listing["unparsable"]
+            held = listing.objects - listing.eligible_objects - listing.unparsable
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
 
     def no_sweep(self) -> str:
         return "" if self._all else sweep_not_due(self._published(), self._note)
 
-    def swept(self, data: dict[str, Any]) -> None:
+    def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""
-        if not self._dry_run and data["eligible"] == data["deleted"] and not data["stopped"] and not data["paused"]:
-            self._keep(swept=data["watermark"])
+        if not self._dry_run and result.eligible == result.deleted and not result.stopped and not result.paused:
+            self._keep(swept=result.watermark)
 
     def no_vacuum(self) -> str:
         if self._all:

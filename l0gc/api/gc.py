@@ -1,0 +1,275 @@
+"""A garbage collection: the steps one after another, each if it is due, and what became of each.
+
+`collect/gc_steps.py` decides which steps still run after one has failed, and `gc_due.py` reads what decides whether a step
+is due. A step that failed in the last run is due. Whoever calls may do something around each step, as the command line does,
+which measures it and shows its progress; it cannot change which steps run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from l0gc.api.engine import Engine
+from l0gc.api.gc_due import Due
+from l0gc.api.groups import checked
+from l0gc.collect.attempts import read_attempts
+from l0gc.collect.gc_steps import (
+    COMPUTE,
+    EXPIRE,
+    HOUSEKEEP,
+    MERGE,
+    RECONCILE,
+    SWEEP,
+    VACUUM,
+    is_final,
+    is_left_out,
+    worst,
+)
+from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
+from l0gc.collect.plan import run_id as new_run_id
+from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.errors import L0gcError, StepsFailedError, StoppedError
+from l0gc.events import NOTE, event, scalars
+from l0gc.formatting import Outcome
+from l0gc.streamlog.cluster import Cluster as Handles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from l0gc.collect.sweep import SweepResult
+    from l0gc.collect.vacuum import VacuumResult
+    from l0gc.streamlog.housekeep import HousekeepResult
+    from l0gc.streamlog.level_one.expire import ExpireResult
+    from l0gc.streamlog.level_one.merge_commit import MergeResult
+    from l0gc.streamlog.level_one.reconcile import ReconcileResult
+    from l0gc.watermark.pipeline import WatermarkResult
+
+_INTERRUPTED: Final = 130
+_log: Final = logging.getLogger(__name__)
+
+Around = Callable[[str, Callable[..., Outcome] | None], object]
+"""Does the step of that name by a call of the function, which takes what the step's own method does to show its progress or
+to stop it; None where the step is not due. What the function raises has to be raised."""
+
+
+class StepError(msgspec.Struct, frozen=True):
+    """Why a step failed."""
+
+    step: str
+    exit_code: int
+    message: str
+
+
+@dataclass(slots=True)
+class GcResult(Outcome):
+    """What each step did; None if it did not run, or has no result. `not_due` has the reasons of those that need not run."""
+
+    housekeep: HousekeepResult | None = None
+    reconcile: ReconcileResult | None = None
+    merge: MergeResult | None = None
+    expire: ExpireResult | None = None
+    compute_watermark: WatermarkResult | None = None
+    sweep: SweepResult | None = None
+    vacuum: VacuumResult | None = None
+    not_due: dict[str, str] = field(default_factory=dict)
+    errors: list[StepError] = field(default_factory=list)
+    dry_run: bool = False
+    seconds: float = 0.0
+    run_id: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        data = {name: v.to_json() if isinstance(v, Outcome) else msgspec.to_builtins(v) for name, v in values.items()}
+        return data | {"seconds": round(self.seconds, 3)}
+
+    @property
+    def problem(self) -> StepsFailedError | None:
+        """Which steps failed, as the error that the run ends with."""
+        if not self.errors:
+            return None
+        failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
+        text = f"not every step went through: {failed}; what each said is above"
+        return StepsFailedError(text, worst(e.exit_code for e in self.errors))
+
+
+class Steps(Protocol):
+    """A cluster, with the methods that are a step each."""
+
+    def handles(self) -> Handles: ...
+    @property
+    def housekeep(self) -> Callable[..., HousekeepResult]: ...
+    @property
+    def reconcile(self) -> Callable[..., ReconcileResult]: ...
+    @property
+    def merge(self) -> Callable[..., MergeResult]: ...
+    @property
+    def expire(self) -> Callable[..., ExpireResult]: ...
+    @property
+    def compute_watermark(self) -> Callable[..., WatermarkResult]: ...
+    @property
+    def sweep(self) -> Callable[..., SweepResult]: ...
+    @property
+    def vacuum(self) -> Callable[..., VacuumResult]: ...
+
+
+class GarbageCollection:
+    """The part of a cluster that does all steps."""
+
+    def gc(
+        self: Steps,
+        spark: SparkSession | Engine | None = None,
+        *,
+        dry_run: bool = False,
+        reconcile: bool = True,
+        barrier: bool = False,
+        min_age_s: float = 0,
+        max_objects: int | None = None,
+        max_rate: float | None = None,
+        max_delete_ratio: float | None = None,
+        record: bool = True,
+        record_dir: Path | None = None,
+        l1_grace_s: float = L1_GRACE_MS / 1000,
+        orphan_age_s: float = ORPHAN_AGE_MS / 1000,
+        keep_runs_s: float = KEEP_RUNS_S,
+        merge_target_bytes: int = 128 << 20,
+        merge_fan_in: int = 4,
+        run_id: str = "",
+        around: Around = lambda step, call: call and call(),
+    ) -> GcResult:
+        """Housekeep, reconcile, merge, expire, compute M, sweep and vacuum, each if it is due. As `l0gc gc`.
+
+        Steps that fail are in the result of the error that is raised in the end; the others were done.
+
+        Args:
+            spark: see `reconcile`; each step decides whether it uses an engine's session.
+            dry_run: change nothing: compute M, and see what a sweep by the published M and a vacuum would do.
+            reconcile: False leaves out reconcile and merge, because another job does them.
+            barrier: see `housekeep`.
+            min_age_s: see `sweep`, and so for `max_objects`, `max_rate`, `max_delete_ratio`, `record` and `record_dir`.
+            l1_grace_s: see `vacuum`, and so for `orphan_age_s` and `keep_runs_s`.
+            merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
+            run_id: the name of the run, and of its sweep; by default a new one.
+            around: does each step, by calling the function that it gets with the step's name; None where it is not due.
+        """
+        from l0gc.streamlog.level_one.merge_plan import MergeRule
+
+        began, handles, engine = time.monotonic(), self.handles(), Engine.of(spark)
+        handles.controller.snapshot()  # without a cluster, nothing begins
+        run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
+        rule = MergeRule(merge_target_bytes, merge_fan_in)
+        due = Due(handles, rule, dry_run=dry_run, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
+        both: dict[str, Any] = {
+            "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
+            "record_dir": record_dir, "spark": engine,
+        }  # fmt: skip
+        sweep = partial(self.sweep, **both, min_age_s=min_age_s, max_delete_ratio=max_delete_ratio, run_id=run_id)
+        vacuum = partial(self.vacuum, **both, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s, keep_runs_s=keep_runs_s)
+        steps = [
+            _Step(HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
+            _Step(RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
+            _Step(MERGE, partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in), due.no_merge),
+            _Step(EXPIRE, self.expire, due.no_expiry),
+            _Step(COMPUTE, partial(self.compute_watermark, engine, dry_run=dry_run), due.no_watermark, due.computed),
+            _Step(SWEEP, sweep, due.no_sweep, due.swept),
+            _Step(VACUUM, lambda **hooks: vacuum(orphans=due.orphans(), **hooks), due.no_vacuum),
+        ]
+        if not reconcile:
+            steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
+        if dry_run:
+            steps = [s for s in steps if s.name in (COMPUTE, SWEEP, VACUUM)]
+        failed_before = [a.command for a in read_attempts(handles.store, handles.parallel).values() if not a.ok]
+        result = GcResult(dry_run=dry_run, run_id=run_id)
+        try:
+            _Run(result, failed_before, around).play(steps)
+        except KeyboardInterrupt as e:
+            vars(e)["so_far"] = result
+            raise
+        except StoppedError as e:
+            e.result = result
+            raise
+        finally:
+            result.seconds = time.monotonic() - began
+        return checked(result, result.problem)
+
+
+class _Step(NamedTuple):
+    """A step: what does it, why it is not due, read when it comes up, and what it leaves for the next run."""
+
+    name: str
+    work: Callable[..., Outcome]
+    not_due: Callable[[], str] = lambda: ""
+    done: Callable[[Any], None] = lambda result: None
+
+    @property
+    def field(self) -> str:
+        """Its name in the result."""
+        return self.name.replace("-", "_")
+
+
+class _Run:
+    """One run of the steps."""
+
+    def __init__(self, result: GcResult, failed_before: Collection[str], around: Around) -> None:
+        self._result, self._failed_before, self._around = result, failed_before, around
+
+    def play(self, steps: Iterable[_Step]) -> None:
+        """Do the steps. Raises `StoppedError` and what nobody expects; of others, see `GcResult.errors`."""
+        for step in steps:
+            if is_left_out(step.name, [e.step for e in self._result.errors]):
+                left_out = event("step_left_out", step=step.name)
+                _log.log(NOTE, "%s is left out: M was not computed", step.name, extra=left_out)
+            elif not self._do(step):
+                break
+
+    def _do(self, step: _Step) -> bool:
+        """Whether to go on after this step."""
+        began, code, why = time.monotonic(), _INTERRUPTED, ""
+        try:
+            why = step.not_due() if step.name not in self._failed_before else ""
+            if why:
+                self._result.not_due[step.field] = why
+                self._around(step.name, None)
+            else:
+                _log.info("%s begins", step.name, extra=event("step_began", step=step.name))
+                self._around(step.name, partial(self._work, step))
+            code = 0
+        except StoppedError as e:
+            code = e.exit_code
+            raise
+        except L0gcError as e:
+            code = e.exit_code
+            self._result.errors.append(StepError(step.name, code, str(e)))
+            _log.error("%s: %s", step.name, e, extra=event("error", exit_code=code, step=step.name))
+            return not is_final(e)
+        finally:
+            self._tell(step, why, code, round(time.monotonic() - began, 3))
+        return True
+
+    def _work(self, step: _Step, **hooks: Any) -> Outcome:
+        try:
+            result = step.work(**hooks)
+        except L0gcError as e:
+            if isinstance(e.result, Outcome):
+                setattr(self._result, step.field, e.result)
+            raise
+        setattr(self._result, step.field, result)
+        step.done(result)
+        return result
+
+    def _tell(self, step: _Step, why: str, code: int, seconds: float) -> None:
+        if why:
+            fields = event("step_not_due", step=step.name, reason=why, seconds=seconds)
+            _log.info("%s is not due: %s", step.name, why, extra=fields)
+            return
+        done = getattr(self._result, step.field)
+        numbers = scalars(done.to_json() if done is not None else {})
+        numbers |= {"step": step.name, "exit_code": code, "seconds": seconds}
+        _log.info("%s ended after %.1f s", step.name, seconds, extra=event("step_ended", **numbers))

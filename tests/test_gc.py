@@ -1,0 +1,140 @@
+"""A garbage collection in the library: what its result holds, and what happens around its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.collect.gc_steps import STEPS
+from l0gc.errors import (
+    CorruptObjectError,
+    NotInitialisedError,
+    PartialFailureError,
+    StepsFailedError,
+    StoppedError,
+    UsageError,
+)
+from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.housekeep import HousekeepResult
+from tests.support.memory_store import memory_cluster
+from tests.support.reconcile import put
+from tests.test_api import over
+
+DUE = ["housekeep", "reconcile", "compute-watermark", "sweep"]
+
+
+def loaded() -> Handles:
+    handles = memory_cluster()
+    handles.controller.create_topic("events", 2)
+    put(handles, "events", {0: [b"a"] * 3})
+    return handles
+
+
+def fails_with(error: BaseException) -> Callable[..., Any]:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        done = cluster.gc(barrier=True, run_id="mine")
+        assert done.reconcile is not None
+        assert done.sweep is not None
+        assert (done.reconcile.records, done.sweep.deleted, done.sweep.run_id, done.run_id) == (3, 1, "mine", "mine")
+        assert set(done.not_due) == {"merge", "expire", "vacuum"}
+        data = done.to_json()
+        assert [name for name, value in data.items() if value is None] == ["merge", "expire", "vacuum"]
+        assert (data["sweep"], data["reconcile"]) == (done.sweep.to_json(), done.reconcile.to_json())
+        assert list(data) == [s.replace("-", "_") for s in STEPS] + [
+            "not_due",
+            "errors",
+            "dry_run",
+            "seconds",
+            "run_id",
+        ]
+        again = cluster.gc(reconcile=False)
+        assert set(again.not_due) == {"expire", "compute_watermark", "sweep", "vacuum"}
+        assert again.housekeep is not None
+
+
+def test_what_is_done_around_a_step_sees_all_in_their_order_and_which_are_not_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def around(step: str, call: Callable[..., Any] | None) -> None:
+        seen.append((step, call is not None))
+        if call is not None:
+            call()
+
+    with over(loaded(), monkeypatch) as cluster:
+        cluster.gc(barrier=True, around=around)
+        assert seen == [(step, step in DUE) for step in STEPS]
+        seen.clear()
+        cluster.gc(dry_run=True, around=around)
+        assert seen == [("compute-watermark", True), ("sweep", True), ("vacuum", True)]
+
+
+def test_a_step_that_failed_keeps_what_it_did_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = PartialFailureError("journal 1 failed")
+    error.result = HousekeepResult(7)
+    with over(loaded(), monkeypatch) as cluster:
+        monkeypatch.setattr(type(cluster), "housekeep", fails_with(error))
+        with pytest.raises(StepsFailedError, match=r"housekeep \(3\)") as raised:
+            cluster.gc()
+        result: Any = raised.value.result
+        assert (raised.value.exit_code, result.housekeep, result.reconcile.records) == (3, error.result, 3)
+        assert result.to_json()["errors"] == [{"step": "housekeep", "exit_code": 3, "message": "journal 1 failed"}]
+
+
+def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        monkeypatch.setattr(type(cluster), "compute_watermark", fails_with(CorruptObjectError("damaged")))
+        with caplog.at_level("INFO", "l0gc"), pytest.raises(StepsFailedError) as raised:
+            cluster.gc(barrier=True)
+        result: Any = raised.value.result
+        assert (result.sweep, result.vacuum, set(result.not_due)) == (None, None, {"merge", "expire"})
+        assert [m for m in caplog.messages if "left out" in m] == [
+            "sweep is left out: M was not computed",
+            "vacuum is left out: M was not computed",
+        ]
+
+
+def test_an_error_that_concerns_all_steps_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        monkeypatch.setattr(type(cluster), "housekeep", fails_with(UsageError("no")))
+        with pytest.raises(StepsFailedError) as raised:
+            cluster.gc()
+        result: Any = raised.value.result
+        assert (raised.value.exit_code, result.reconcile, result.not_due) == (2, None, {})
+
+
+@pytest.mark.parametrize("error", [StoppedError("stopped", 143), KeyboardInterrupt()])
+def test_a_run_that_is_stopped_gives_what_it_did(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        monkeypatch.setattr(type(cluster), "reconcile", fails_with(error))
+        with pytest.raises(type(error)) as raised:
+            cluster.gc()
+        result: Any = vars(raised.value)["result" if isinstance(error, StoppedError) else "so_far"]
+        assert result.housekeep is not None
+        assert (result.reconcile, result.compute_watermark, result.errors) == (None, None, [])
+
+
+def test_a_step_that_failed_in_the_last_run_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = memory_cluster()
+    with over(handles, monkeypatch) as cluster:
+        assert "reconcile" in cluster.gc().not_due
+        write_attempt(handles.store, Attempt("reconcile", 3, "it failed"))
+        assert "reconcile" not in cluster.gc().not_due
+        assert "reconcile" in cluster.gc().not_due
+
+
+def test_without_a_cluster_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = memory_cluster(bootstrap=False)
+    with over(handles, monkeypatch) as cluster, pytest.raises(NotInitialisedError):
+        cluster.gc()
