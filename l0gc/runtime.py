@@ -77,7 +77,8 @@ def user_at_host() -> str:
 def give_memory_back() -> None:
     """Have glibc's malloc keep less than it would: an arena for each of a dozen threads, and what pages came in.
 
-    Its threshold for separate mappings grows with each large block that is freed, unless it is set.
+    Its threshold for separate mappings grows with each large block that is freed, unless it is set. It is for a process of
+    l0gc's own: it holds for all that the process does.
     """
     with suppress(OSError, AttributeError):  # another C library has no such call
         libc = ctypes.CDLL(None)

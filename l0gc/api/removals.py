@@ -15,7 +15,6 @@ from l0gc.collect.attempts import RecordedAttempt
 from l0gc.collect.plan import L1_GRACE_MS, ONE_PROCESS, ORPHAN_AGE_MS, Removal
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.events import Progress, quiet
-from l0gc.runtime import give_memory_back
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.cluster import Cluster as Handles
@@ -162,7 +161,6 @@ class Removals:
     def _removing(self, engine: Engine, kind: str, progress: Progress) -> Iterator[tuple[Workers[Any], Executor]]:
         from l0gc.collect.run import DELETERS
 
-        give_memory_back()
         with (
             engine.workers(self.handles(), self._config, kind, progress) as workers,
             ThreadPoolExecutor(DELETERS) as deleters,

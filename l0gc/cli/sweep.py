@@ -22,6 +22,7 @@ from l0gc.collect.plan import UNKNOWN
 from l0gc.collect.sweep import SweepResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size
+from l0gc.runtime import give_memory_back
 from l0gc.settings import Settings
 
 
@@ -80,6 +81,7 @@ def run_sweep(out: Output, sweep: Callable[..., SweepResult], listed: str | None
     Args:
         listed: the file that a dry run lists the objects in, - for stdout; the result is then a note.
     """
+    give_memory_back()
     with stop_event() as stop:
 
         def work() -> SweepResult:

@@ -18,6 +18,7 @@ from l0gc.cli.spark_options import engine_options
 from l0gc.collect.garbage import KINDS
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.formatting import count, size, span
+from l0gc.runtime import give_memory_back
 from l0gc.settings import Settings
 
 
@@ -43,6 +44,7 @@ def command(settings: Settings, engine: Engine, **options: Any) -> None:
 
 def run_vacuum(out: Output, vacuum: Callable[..., VacuumResult]) -> None:
     """Vacuum, and print the result."""
+    give_memory_back()
     with stop_event() as stop:
 
         def work() -> VacuumResult:
