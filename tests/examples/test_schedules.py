@@ -29,7 +29,7 @@ CRON_LINES = [
 
 
 def test_a_line_that_l0gc_would_refuse_is_noticed() -> None:
-    assert parse("l0gc sweep --min-age 1h --json")[1]["min_age"] == 3600
+    assert parse("l0gc sweep --min-age 1h --json")[1]["min_age_s"] == 3600
     for wrong in ("l0gc swep", "l0gc sweep --min-ages 1h", "l0gc sweep --min-age soon", "l0gc topic create x"):
         with pytest.raises(click.UsageError):
             parse(wrong)

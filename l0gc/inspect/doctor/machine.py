@@ -28,11 +28,13 @@ def java_version(text: str) -> int | None:
 
 
 def java() -> Iterator[Check]:
-    """Java 17 or newer, for the commands that run on Spark."""
+    """Java 17 or newer, for work on Spark."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     remedy = "install one (apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
-    needs = "work on Spark needs it"
+    needs = (
+        "without it, reconcile, merge, compute-watermark, verify and gc run in this process, which suits small buckets"
+    )
     if found is None or not Path(found).exists():
         yield warning("java", f"not found; {needs}", remedy)
         return
