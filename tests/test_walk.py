@@ -31,7 +31,14 @@ def walk(heading: str) -> list[list[tuple[str, str]]]:
     return [FUNCTION.findall(row) for row in rows]
 
 
-WALKS = {heading: walk(heading) for heading in ("One record, from upload to sweep", "One epoch, from tick to sweep")}
+WALKS = {
+    heading: walk(heading)
+    for heading in (
+        "One record, from upload to sweep",
+        "One epoch, from tick to sweep",
+        "One dry run of a sweep, from the call to its numbers",
+    )
+}
 
 
 @contextmanager
@@ -55,7 +62,7 @@ def calls_of(functions: set[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]
         threading.setprofile(None)
 
 
-def test_a_loop_takes_both_walks_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_takes_each_walk_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = {f for steps in WALKS.values() for step in steps for f in step}
     handles = memory_cluster()
     with calls_of(functions) as calls, over(handles, monkeypatch) as cluster:
@@ -67,7 +74,7 @@ def test_a_loop_takes_both_walks_step_by_step(monkeypatch: pytest.MonkeyPatch) -
             store_of(handles).clock.sleep(Settings().epoch_interval)
             cluster.housekeep()
         cluster.compute_watermark()
-        assert cluster.sweep().deleted == 1
+        assert cluster.sweep(dry_run=True).deleted == cluster.sweep().deleted == 1
     for heading, steps in WALKS.items():
         at = 0
         for step in steps:
