@@ -432,6 +432,36 @@ def test_a_class_name_has_one_meaning() -> None:
     assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_NAMES} == {}
 
 
+SMALL = {
+    "__init__.py": "what `import l0gc` gives, and nothing that takes time",
+    "__main__.py": "a fixed name",
+    "api/results.py": "types that are imported at their first use",
+    "cli/entry.py": "before click is imported",
+    "cli/pause.py": "a command and its reverse",
+    "collect/old_records.py": "a kind of garbage",
+    "decoding.py": "what every part that reads JSON needs",
+    "embedded/__init__.py": "says which extra it needs",
+    "embedded/bound_exec.py": "a program of its own, run without l0gc",
+    "epoch.py": "what every part needs",
+    "events.py": "what every part that takes long needs",
+    "spark/__init__.py": "what a Spark program registers with",
+    "spark/handles.py": "what an executor keeps",
+    "storage/checksum.py": "what entries, checkpoints and boundaries share",
+    "storage/session.py": "boto3's credentials, for boto3 and obstore",
+    "streamlog/journal/window.py": "the window alone, as the model has it",
+    "streamlog/journal_totals.py": "what status and gc ask the journals",
+    "watermark/__init__.py": "what another system publishes with",
+    "watermark/scan_keys.py": "which scans are old, without what is in one",
+}
+"""Files under 60 lines, and why each is a thought of its own."""
+
+
+def test_a_file_is_a_thought_of_60_to_400_lines() -> None:
+    lines = {_name(p): len(p.read_text().splitlines()) for p in _modules()}
+    assert {name for name, n in lines.items() if 1 < n < 60} == set(SMALL)
+    assert {name for name, n in lines.items() if n > 400} == set()
+
+
 def test_only_the_command_line_prints() -> None:
     prints = []
     for path in _modules():
