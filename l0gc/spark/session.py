@@ -66,7 +66,7 @@ def get_session(
     if not has_java():
         raise JavaMissingError(
             "Spark needs Java 17 or newer, but found none: install it (apt-get install openjdk-17-jre-headless) "
-            "or set JAVA_HOME"
+            "or set JAVA_HOME; --engine local does the work in this process, without Java"
         )
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"l0gc {app}")
