@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from l0gc.api.engine import Engine
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.gc_steps import STEPS
 from l0gc.errors import (
@@ -60,6 +61,15 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
         again = cluster.gc(reconcile=False)
         assert set(again.not_due) == {"expire", "compute_watermark", "sweep", "vacuum"}
         assert again.housekeep is not None
+
+
+def test_a_small_busy_cluster_starts_no_spark_though_java_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l0gc.spark.master.has_java", lambda: True)
+    monkeypatch.setattr("l0gc.api.engine.Engine.session", fails_with(AssertionError("Spark was started")))
+    with over(loaded(), monkeypatch) as cluster, Engine() as engine:
+        done = cluster.gc(engine, barrier=True)
+        assert {step for step in DUE if getattr(done, step.replace("-", "_")) is not None} == set(DUE)
+        assert cluster.verify(engine).total == 0
 
 
 def test_what_is_done_around_a_step_sees_all_in_their_order_and_which_are_not_due(
