@@ -66,7 +66,13 @@ def test_the_site_has_every_document_every_option_and_the_api(site: Path) -> Non
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[0] in reference
     api = (site / "api.html").read_text()
-    for name in ("l0gc.api.open", "l0gc.api.Cluster.upload", "l0gc.api.Cluster.sweep", "l0gc.api.Topics.create"):
+    for name in (
+        "l0gc.api.open",
+        "l0gc.api.Cluster.upload",
+        "l0gc.api.Cluster.sweep",
+        "l0gc.api.Cluster.explain",
+        "l0gc.api.Topics.create",
+    ):
         assert f'id="{name}"' in api
 
 
