@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -234,14 +233,16 @@ class Cluster(Removals, Operations, GarbageCollection):
             round_bytes: how much L0 is lifted and committed at once.
             progress: called with what is done next, and the number of `records` that are in L1.
         """
-        from l0gc.streamlog.level_one.reconcile import reconcile, waiting_bytes
+        from l0gc.streamlog.level_one.reconcile import has_work, reconcile, waiting_bytes
 
         handles, engine = self.handles(), Engine.of(spark)
         with RecordedAttempt(handles, "reconcile", whole=topic is None):
             progress("reading the journals")
-            waiting = functools.cache(lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK))
-            kind, _ = engine.choose(Work(waiting, "bytes of L0 that are not in L1", 1, BYTES_FOR_SPARK))
-            if kind == SPARK and not waiting():
+            work = Work(
+                lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK), "bytes of L0 not in L1", 1, BYTES_FOR_SPARK
+            )
+            kind, _ = engine.choose(work)
+            if kind == SPARK and not has_work(handles, topic):
                 kind = LOCAL  # without anything to do, Spark is not started
             with engine.workers(handles, self._config, kind, progress) as workers:
                 result = reconcile(handles, topic, round_bytes=round_bytes, workers=workers)

@@ -34,10 +34,8 @@ SPARK_FROM: Final = 1_000_000
 class Removals:
     """The part of a cluster that deletes."""
 
+    handles: Callable[[], Handles]
     _config: StoreConfig
-
-    def handles(self) -> Handles:
-        raise NotImplementedError
 
     def sweep(
         self,

@@ -128,7 +128,7 @@ class Remover:
     # -- handing over -------------------------------------------------------------------------------------------------
 
     def take_all(self, batches: Iterable[list[Deletable]]) -> None:
-        """Take batches until there are no more, or no more is wanted."""
+        """Take batches until they end, or until the run wants nothing more."""
         for batch in batches:
             self.take(batch)
             if self.full or self.stop.is_set():

@@ -90,7 +90,7 @@ class SparkWorkers:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Around a job: its progress is told, and what its tasks raise is raised as what it is."""
+        """Around a job: reports its progress, and raises what its tasks raise."""
         ended = threading.Event()
 
         def follow() -> None:

@@ -134,7 +134,7 @@ class JournalState:
     # -- views ----------------------------------------------------------------------------------------------------------
 
     def topic(self, revision: int) -> TopicState:
-        """What the journal keeps of a topic; an empty state of its own if nothing has landed in it."""
+        """What the journal keeps of a topic; a new, empty state if nothing has landed in it."""
         return self.topics.get(revision) or TopicState(revision, "")
 
     def closed(self, revision: int) -> bool:
