@@ -4,10 +4,9 @@ The library begins at `l0gc.open`. That, and what it needs, is imported at its f
 `l0gc --help`.
 """
 
-import logging
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # `typing` takes a third of what importing this package takes
 
 if TYPE_CHECKING:
     from l0gc import errors as errors
@@ -26,6 +25,3 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), "Cluster", "errors", "open"})
-
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # who uses the library says where its log goes

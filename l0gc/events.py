@@ -3,11 +3,14 @@ watches its progress."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sized
 from typing import Any, Final, Protocol
 
 NOTE: Final = 25
 """The level of messages that are always shown but are not errors: between INFO and WARNING."""
+
+logging.getLogger("l0gc").addHandler(logging.NullHandler())  # who uses the library says where its log goes
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
+
+from l0gc.errors import L0gcError
 
 STANDARD_PRICE: Final = 0.023
 """Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
@@ -19,15 +21,35 @@ class Outcome:
     """What a command did or found. Its fields are the command's JSON, and docs/commands.md explains them."""
 
     __slots__ = ()
+    hidden: ClassVar[frozenset[str]] = frozenset()
+    """The fields that are not in the JSON."""
+
+    @property
+    def problem(self) -> L0gcError | None:
+        """What was left undone, or is wrong, as the error that the command ends with."""
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""
-        fields: dict[str, Any] = msgspec.to_builtins(self)
+        fields: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        for name in fields:
+            match getattr(self, name):
+                case Outcome() as one:
+                    fields[name] = one.to_json()
+                case [Outcome(), *_] as several:
+                    fields[name] = [one.to_json() for one in several]
+        for name in self.hidden:
+            del fields[name]
         if isinstance(seconds := fields.get("seconds"), dict):
             fields["seconds"] = {name: round(s, 3) for name, s in seconds.items()}
         elif seconds is not None:
             fields["seconds"] = round(seconds, 3)
         return fields
+
+    def add(self, other: Any, *names: str) -> None:
+        """Add these numbers and lists of another result to this one's."""
+        for name in names:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def measures(self) -> dict[str, Any]:
         """Numbers for the metrics that are not in the JSON."""

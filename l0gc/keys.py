@@ -255,8 +255,10 @@ def check_topic_name(name: str) -> str:
     """`name`, if it can be a topic's.
 
     Raises:
-        UsageError: it is empty, too long, or has characters other than letters, digits, '.', '_' and '-'.
+        UsageError: it is empty, too long, begins with '-', or has characters other than letters, digits, '.', '_' and '-'.
     """
-    if not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise UsageError(f"topic name {name!r} must be 1 to 200 letters, digits, '.', '_' or '-'")
+    if not _NAME.fullmatch(name) or name in {".", ".."} or name.startswith("-"):
+        raise UsageError(
+            f"topic name {name!r} must be 1 to 200 letters, digits, '.', '_' or '-', and not begin with '-'"
+        )
     return name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
@@ -58,21 +57,21 @@ class FileSettings:
     contexts: tuple[str, ...] = ()
 
 
-def default_file(environment: Mapping[str, str] | None = None) -> Path:
+def default_file() -> Path:
     """Where the settings file is, if nobody names another: `~/.config/l0gc/config.toml`."""
-    environment = os.environ if environment is None else environment
-    folder = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "l0gc" / "config.toml"
 
 
 def load_settings(path: str | None, context: str | None = None) -> FileSettings:
-    """The settings of a file, or of the default one if that is there.
+    """The settings of a TOML file, or of the default one if that is there, with the names of the options.
 
     Args:
         context: the one to take; by default the one that the file itself names as `context`.
 
     Raises:
-        UsageError: as `load_file`; or there is no such context.
+        UsageError: the file cannot be read, names a setting or a context that does not exist, or gives a setting what it
+            cannot be.
     """
     path = path or (str(default_file()) if default_file().is_file() else "")
     if not path:
@@ -97,15 +96,6 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
         hint = suggestion(str(chosen), each, f"it has {', '.join(sorted(each)) or 'none'}")
         raise UsageError(f"the config file {path} has no context {chosen!r}; {hint}")
     return FileSettings(path, general | each[chosen], chosen, frozenset(each[chosen]), tuple(each))
-
-
-def load_file(path: str) -> dict[str, Any]:
-    """A TOML file's settings, with the names of the options (`endpoint-url` or `endpoint_url`).
-
-    Raises:
-        UsageError: the file cannot be read, names a setting that does not exist, or gives one what it cannot be.
-    """
-    return load_settings(path).values
 
 
 def _read(path: str) -> dict[str, Any]:

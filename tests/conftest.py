@@ -135,6 +135,20 @@ def weed(request: pytest.FixtureRequest) -> Iterator[SeaweedFS]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """An S3 server inside this process."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def bucket(weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> StoreConfig:
     """A bucket that does not exist yet, which the environment names as the cluster's place."""

@@ -26,7 +26,8 @@ from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Cluster as Handles
 from tests.collect.test_local import Failing, a_cluster, level_zero
-from tests.support.memory_store import memory_cluster
+from tests.support.cli import opens
+from tests.support.memory_store import memory_cluster, topic_in_memory
 
 ROOT = Path(__file__).parents[1]
 URL = "s3://bucket/prefix"
@@ -55,12 +56,7 @@ def has_the_names_of(command: str, result: object) -> None:
 @contextmanager
 def over(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
     """The library on a cluster in memory."""
-
-    @contextmanager
-    def opened(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, Any]]:
-        yield handles, handles.store
-
-    monkeypatch.setattr(api.cluster, "open_cluster", opened)
+    opens(handles, monkeypatch)
     with l0gc.open(URL) as cluster:
         yield cluster
 
@@ -209,8 +205,7 @@ def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: p
 
 
 def test_what_there_is_not_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    handles = memory_cluster()
-    handles.controller.create_topic("events", 2)
+    handles = topic_in_memory(2)
     with over(handles, monkeypatch) as cluster:
         with pytest.raises(errors.TopicNotFoundError):
             cluster.read("event")
@@ -228,6 +223,22 @@ def test_a_closed_cluster_is_refused_and_its_threads_are_gone(monkeypatch: pytes
     for use in (cluster.status, cluster.housekeep, cluster.topics.list, lambda: cluster.epoch):
         with pytest.raises(errors.UsageError, match="is closed"):
             use()
+
+
+def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/external-log.md shows it."""
+    handles = memory_cluster(bootstrap=False)
+    handles.controller.bootstrap(shards=4, external_log=True)
+    theirs = api.ExternalEpochs(cluster_epoch=50, partitions={("t", 0): 3}, gc_epochs={("t", 0): 40})
+    with over(handles, monkeypatch) as cluster:
+        assert cluster.compute_watermark(external=theirs, scan=False, dry_run=True).published is False
+        result = cluster.compute_watermark(external=theirs, scan=False)
+        assert (result.watermark, result.listing, cluster.status().watermark) == (40, None, 40)
+        with pytest.raises(errors.ExternalLogError, match="the list of partitions is empty"):
+            cluster.compute_watermark(external=dataclasses.replace(theirs, partitions={}))
+    own = memory_cluster()
+    with over(own, monkeypatch) as cluster, pytest.raises(errors.ExternalLogError, match="init --external-log"):
+        cluster.compute_watermark(external=theirs, scan=False)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ LEVELS: list[set[str]] = [
         "errors",
         "events",
         "formatting",
-        "key_columns",
         "keys",
         "runtime",
         "settings",
@@ -56,14 +55,14 @@ ROOMS = [
     {"level_one"},
     {"epoch_source", "garbage_look", "housekeep", "offset_reader"},
     {"reader", "topic_view"},
-    {"delete_records", "founding", "garbage", "set_back", "journal_totals", "topics"},
+    {"delete_records", "founding", "garbage", "set_back", "topics"},
 ]
 """The same within `streamlog`."""
 
 UPWARD = ("api", "__init__")
 """The one arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
 
-SEEN_OF_WATERMARK = {"publication", "scan_keys", "source"}
+SEEN_OF_WATERMARK = {"publication", "scans", "source"}
 """What the stream log and the collector see of `watermark`: what it has to implement, what is published, and which scan
 snapshots are old."""
 
@@ -74,13 +73,13 @@ STANDALONE = "embedded"
 """Imports `errors` alone, and only the command line imports it."""
 
 HOMES: dict[str, set[str]] = {
-    "boto3": {"storage/s3.py", "storage/session.py", "embedded/seaweedfs.py"},
-    "botocore": {"storage/connection.py", "storage/s3.py", "storage/session.py", "embedded/seaweedfs.py"},
+    "boto3": {"storage/s3.py", "storage/connection.py", "embedded/seaweedfs.py"},
+    "botocore": {"storage/connection.py", "storage/s3.py", "embedded/seaweedfs.py"},
     "mypy_boto3_s3": {"storage/connection.py", "storage/s3.py", "embedded/seaweedfs.py"},
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},
-    "pyspark": {"spark/", "api/", "cli/spark_options.py"},
-    "py4j": {"spark/remote.py", "spark/session.py", "spark/ship.py"},
+    "pyspark": {"spark/", "api/"},
+    "py4j": {"spark/session.py", "spark/ship.py", "spark/workers.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py", "cli/progress.py"},
     "prometheus_client": {"cli/metrics_options.py"},
@@ -97,7 +96,6 @@ HOMES: dict[str, set[str]] = {
     },
     "pyarrow": {
         "columns.py",
-        "key_columns.py",
         "collect/record.py",
         "inspect/verify/",
         "spark/",
@@ -127,38 +125,37 @@ DELETING = {
     "delete_object",
     "delete_objects",
     "delete_once",
+    "delete_versions",
     "discard",
 }
-"""What deletes: the methods of `ObjectStore` and `History`, and what these call themselves."""
+"""What deletes: the methods of `ObjectStore`, and what these call themselves."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
     "collect/deleter.py": (
-        ["self._store.history.delete", "self._store.delete_once"],
+        ["self._store.delete_versions", "self._store.delete_once"],
         "the one door: L0, L1 and index objects, with record, pause, limits and a rule for each kind",
     ),
     "cli/topic.py": (["cluster.topics.delete"], "a topic, by an entry in the controller's log"),
     "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
     "collect/pause.py": (["store.delete"], "the pause flag"),
-    "collect/runs.py": (["store.history.delete"], "delete markers, for undelete"),
-    "collect/sweep.py": (["store.history.abort"], "unfinished uploads, of which no object came"),
+    "collect/runs.py": (["store.delete_versions"], "delete markers, for undelete"),
+    "collect/sweep.py": (["store.abort"], "unfinished uploads, of which no object came"),
     "inspect/doctor/store.py": (
         ["store.discard", "store.discard", "store.delete"],
         "what it wrote; names that nobody writes, to try permissions",
     ),
     "storage/bulk.py": (["obstore.delete"], "implements `delete_once`"),
-    "storage/history.py": (
-        ["self._store.once.delete_objects", "self._store.client.abort_multipart_upload"],
-        "implements",
-    ),
     "storage/log.py": (["self._store.delete"], "log entries and checkpoints below the boundary"),
     "storage/probe.py": (["store.delete", "store.discard"], "what it wrote itself"),
     "storage/s3.py": (
         [
             "self.bulk.delete",
-            "client.delete_objects",
+            "'delete_objects'",
             "self.delete",
-            "self.history.delete",
-            "self.client.delete_object",
-            "self.client.delete_bucket",
+            "'delete_object'",
+            "self.delete_versions",
+            "'delete_objects'",
+            "'abort_multipart_upload'",
+            "'delete_bucket'",
         ],
         "implements",
     ),
@@ -192,7 +189,6 @@ PURE = [
     "streamlog/journal/rows.py",
     "streamlog/journal/state.py",
     "streamlog/journal/topic.py",
-    "streamlog/journal/window.py",
     "streamlog/level_one/merge_plan.py",
     "streamlog/level_one/plan.py",
     "watermark/compute.py",
@@ -381,7 +377,10 @@ def test_what_decides_does_no_io(module: str) -> None:
 
 def _deletions(tree: ast.AST) -> list[str]:
     """What a module calls to delete, or passes on to be called, in order."""
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in DELETING]
+    nodes = list(ast.walk(tree))
+    found: list[ast.expr] = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr in DELETING]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "ask"]
+    found += [c.args[1] for c in calls if isinstance(c.args[1], ast.Constant) and c.args[1].value in DELETING]
     found.sort(key=lambda n: (n.lineno, n.col_offset))
     return [ast.unparse(n) for n in found if ast.unparse(n) != "_dropped.discard"]  # a set
 
@@ -417,7 +416,8 @@ def test_a_deletion_elsewhere_is_found() -> None:
     for code in (
         "self._store.delete([key])",
         "parallel.map(store.delete_once, pages)",
-        "remove = c.store.history.delete",
+        "remove = c.store.delete_versions",
+        "store.ask('delete', 'delete_object', key)",
     ):
         assert len(_deletions(ast.parse(code))) == 1
 
@@ -437,21 +437,13 @@ SMALL = {
     "__main__.py": "a fixed name",
     "api/results.py": "types that are imported at their first use",
     "cli/entry.py": "before click is imported",
-    "cli/pause.py": "a command and its reverse",
     "collect/old_records.py": "a kind of garbage",
+    "collect/orphans.py": "a kind of garbage",
     "decoding.py": "what every part that reads JSON needs",
-    "embedded/__init__.py": "says which extra it needs",
     "embedded/bound_exec.py": "a program of its own, run without l0gc",
     "epoch.py": "what every part needs",
     "events.py": "what every part that takes long needs",
     "spark/__init__.py": "what a Spark program registers with",
-    "spark/handles.py": "what an executor keeps",
-    "storage/checksum.py": "what entries, checkpoints and boundaries share",
-    "storage/session.py": "boto3's credentials, for boto3 and obstore",
-    "streamlog/journal/window.py": "the window alone, as the model has it",
-    "streamlog/journal_totals.py": "what status and gc ask the journals",
-    "watermark/__init__.py": "what another system publishes with",
-    "watermark/scan_keys.py": "which scans are old, without what is in one",
 }
 """Files under 60 lines, and why each is a thought of its own."""
 

@@ -11,22 +11,18 @@ import sys
 
 _PROGRAM = """
 import os
-from l0gc.collect.scan import Deletable
-from l0gc.collect.record import PLANNED, Segment, read_segment
+from l0gc.collect.record import RecordedObject, encode_segment, read_segment
 from l0gc.inspect.verify.reading import l1_fault
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.external_files import read_table
-from l0gc.watermark.scans import decode_scan, encode_scan
-from tests.support.ingest import store_of, topic_in_memory
+from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.reconcile import named, put, reconcile
-from tests.watermark.test_scans import CLUSTER, snapshot
 
 cluster = topic_in_memory(2)
 store = store_of(cluster)
 put(cluster, "events", {0: [b"a" * 100] * 300, 1: [b"b"] * 3})
-segment = Segment("segment", [Deletable("a", 1, 2, 3)])
-store.put("segment", segment.encode([PLANNED], [""], 7))
-scan = encode_scan("k", snapshot())
+segment = encode_segment([RecordedObject("a", 1, 2, 3)])
+store.put("segment", segment)
 
 def records():
     return len(list(read_topic(cluster, cluster.controller.snapshot().topic("events"))))
@@ -40,8 +36,7 @@ readers = {
     "L1": in_l1,
     "verify": lambda: [l1_fault(store, k, store.head(k).size) for k in named(cluster, "events")],
     "segment": lambda: read_segment(store, "segment"),
-    "scan": lambda: decode_scan(scan, "k", CLUSTER),
-    "external log": lambda: read_table("r.parquet", scan, ()),
+    "external log": lambda: read_table("r.parquet", segment, ()),
 }
 for name, read in readers.items():
     before = len(os.listdir("/proc/self/task"))

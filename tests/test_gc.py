@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from l0gc.api.engine import Engine
+from l0gc.api.gc import GcResult
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.gc_steps import STEPS
 from l0gc.errors import (
@@ -20,7 +22,7 @@ from l0gc.errors import (
 )
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.housekeep import HousekeepResult
-from tests.support.memory_store import memory_cluster
+from tests.support.memory_store import memory_cluster, publish_m, topic_in_memory
 from tests.support.reconcile import put
 from tests.test_api import over
 
@@ -28,8 +30,7 @@ DUE = ["housekeep", "reconcile", "compute-watermark", "sweep"]
 
 
 def loaded() -> Handles:
-    handles = memory_cluster()
-    handles.controller.create_topic("events", 2)
+    handles = topic_in_memory(2)
     put(handles, "events", {0: [b"a"] * 3})
     return handles
 
@@ -61,6 +62,39 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
         again = cluster.gc(reconcile=False)
         assert set(again.not_due) == {"expire", "compute_watermark", "sweep", "vacuum"}
         assert again.housekeep is not None
+
+
+def test_a_cluster_with_an_external_log_is_swept_and_vacuumed_and_the_rest_is_its_systems(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handles = memory_cluster(bootstrap=False)
+    handles.controller.bootstrap(shards=4, external_log=True)
+    publish_m(handles, 4, 9)
+    for epoch in (4, 5):
+        handles.store.put(handles.identity().layout.format(1, epoch, str(UUID(int=epoch))), b"x")
+    with over(handles, monkeypatch) as cluster:
+        planned = cluster.gc(dry_run=True)
+        assert (planned.sweep and planned.sweep.eligible, planned.errors) == (1, [])
+        done = cluster.gc()
+        assert {s for s in STEPS if getattr(done, s.replace("-", "_")) is not None} == {"sweep", "vacuum"}
+        assert (done.sweep and done.sweep.deleted, done.errors, done.not_due) == (1, [], {})
+
+
+def test_nothing_is_swept_by_an_external_log_whose_last_computation_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the computation notices that the other system's log was set back (hazard 10)."""
+    handles = memory_cluster(bootstrap=False)
+    handles.controller.bootstrap(shards=4, external_log=True)
+    publish_m(handles, 4, 9)
+    write_attempt(handles.store, Attempt("compute-watermark", 4, "its epoch went back"))
+    with over(handles, monkeypatch) as cluster, pytest.raises(StepsFailedError) as e:
+        cluster.gc()
+    assert e.value.exit_code == 4
+    result = e.value.result
+    assert isinstance(result, GcResult)
+    assert [(f.step, f.message) for f in result.errors] == [
+        ("compute-watermark", "its last run failed: its epoch went back")
+    ]
+    assert (result.sweep, result.vacuum) == (None, None)
 
 
 def test_a_small_busy_cluster_starts_no_spark_though_java_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

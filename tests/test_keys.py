@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from l0gc import columns
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
-from l0gc.key_columns import KeyColumns
 from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, journal_log, level_one, level_one_index
+from l0gc.watermark.inventory_scan import KeyColumns
 
 DEFAULT = KeyLayout()
 LAYOUTS = [
@@ -237,8 +237,8 @@ def test_level_one_keys_sort_by_base_offset(bases: tuple[int, int]) -> None:
     assert (a < b) == (bases[0] < bases[1])
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 201, "a\0"])
-def test_a_topic_name_that_would_break_a_path_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 201, "a\0", "-dash"])
+def test_a_topic_name_that_would_break_a_path_or_a_command_line_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="topic name"):
         check_topic_name(name)
 

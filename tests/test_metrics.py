@@ -18,7 +18,7 @@ SWEPT: dict[str, Any] = {
 
 
 def values_of(run: Run) -> dict[str, float]:
-    return {s.metric.name: s.value for s in samples(run, "s3://b/p")}
+    return {name: value for (name, _), value in samples(run, "s3://b/p").items()}
 
 
 def test_names_are_unique_and_follow_the_rules_of_prometheus() -> None:
@@ -91,9 +91,10 @@ def test_who_holds_m_back_is_counted_and_the_lowest_named() -> None:
 
 def test_the_steps_of_gc_are_distinguished_by_their_label() -> None:
     run = Run("gc", {}, exit_code=4, parts=[Run("housekeep"), Run("sweep", SWEPT)])
-    codes = {s.labels["step"]: s.value for s in samples(run, "u") if s.metric.name == "l0gc_exit_code"}
+    found = [(name, dict(labels), value) for (name, labels), value in samples(run, "u").items()]
+    codes = {labels["step"]: value for name, labels, value in found if name == "l0gc_exit_code"}
     assert codes == {"gc": 4, "housekeep": 0, "sweep": 0}
-    assert {s.labels["command"] for s in samples(run, "u")} == {"gc"}
+    assert {labels["command"] for _, labels, _ in found} == {"gc"}
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=6))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from l0gc.errors import UsageError
-from l0gc.settings import FileSettings, Settings, default_file, load_file, load_settings
+from l0gc.settings import FileSettings, Settings, default_file, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,13 +33,18 @@ def _file(folder: Path, text: str | bytes) -> str:
 
 def test_a_file_may_spell_settings_like_the_options(tmp_path: Path) -> None:
     path = _file(tmp_path, 'url = "s3://b/p"\nendpoint-url = "http://h"\nepoch_interval = 5.0\njson = true\n')
-    assert load_file(path) == {"url": "s3://b/p", "endpoint_url": "http://h", "epoch_interval": 5.0, "json": True}
+    assert load_settings(path).values == {
+        "url": "s3://b/p",
+        "endpoint_url": "http://h",
+        "epoch_interval": 5.0,
+        "json": True,
+    }
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
 def test_a_file_may_hold_every_setting(tmp_path: Path, name: str) -> None:
     value = {bool: "true", int: "1", float: "0.5"}.get(type(getattr(Settings(), name)), '"text"')
-    assert load_file(_file(tmp_path, f"{name.replace('_', '-')} = {value}")).keys() == {name}
+    assert load_settings(_file(tmp_path, f"{name.replace('_', '-')} = {value}")).values.keys() == {name}
 
 
 @pytest.mark.parametrize(
@@ -49,23 +54,23 @@ def test_a_file_may_hold_every_setting(tmp_path: Path, name: str) -> None:
 def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, text: str) -> None:
     name = text.partition(" ")[0].replace("-", "_")
     with pytest.raises(UsageError, match=rf"l0gc\.toml has {name} = .*: Expected "):
-        load_file(_file(tmp_path, text))
+        load_settings(_file(tmp_path, text))
 
 
 def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"l0gc\.toml has an unknown setting 'endpiont_url'; known are .*endpoint_url"):
-        load_file(_file(tmp_path, 'endpiont-url = "x"'))
+        load_settings(_file(tmp_path, 'endpiont-url = "x"'))
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the config file .*none\.toml: No such file"):
-        load_file(str(tmp_path / "none.toml"))
+        load_settings(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize("text", ["url = ", "\x00", b'url = "\xff"'], ids=["syntax", "control", "not-utf8"])
 def test_a_file_that_is_not_toml_is_a_usage_error(tmp_path: Path, text: str | bytes) -> None:
     with pytest.raises(UsageError, match="is not TOML"):
-        load_file(_file(tmp_path, text))
+        load_settings(_file(tmp_path, text))
 
 
 def test_a_context_comes_before_what_is_said_for_all_of_them(tmp_path: Path) -> None:
@@ -98,8 +103,10 @@ def test_a_context_that_is_not_there_or_is_wrong_is_named(
 
 
 def test_the_default_file_is_read_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_file({"XDG_CONFIG_HOME": "/x"}).as_posix() == "/x/l0gc/config.toml"
-    assert default_file({}).as_posix().endswith("/.config/l0gc/config.toml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/x")
+    assert default_file().as_posix() == "/x/l0gc/config.toml"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert default_file().as_posix().endswith("/.config/l0gc/config.toml")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert load_settings(None) == FileSettings()
     with pytest.raises(

@@ -14,8 +14,7 @@ from types import FrameType
 import pytest
 
 from l0gc.settings import Settings
-from tests.collect.test_local import store_of
-from tests.support.memory_store import memory_cluster
+from tests.support.memory_store import memory_cluster, store_of
 from tests.test_api import over
 
 ROOT = Path(__file__).parents[1]

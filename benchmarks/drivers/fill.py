@@ -20,9 +20,8 @@ from typing import Any, Final
 import obstore
 from obstore.store import S3Store as Obstore
 
-from l0gc.cli.options import open_cluster
+from l0gc import api
 from l0gc.keys import KeyLayout
-from l0gc.settings import Settings
 from l0gc.storage.probe import probe
 from l0gc.watermark.publication import PublishedWatermark, publish
 
@@ -53,8 +52,8 @@ async def put_all(store: Obstore, names: Iterator[str]) -> None:
 
 def main(shards: int, garbage: int, live: int, made_up_garbage: int = 0, made_up_live: int = 0) -> dict[str, Any]:
     """Found and fill."""
-    settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
-    with open_cluster(settings) as (cluster, store):
+    with api.open(os.environ["L0GC_URL"]) as opened:
+        cluster, store = opened.handles(), opened.store
         store.create_bucket()
         probe(store, cluster.runtime)
         cluster.controller.bootstrap(shards=shards)
@@ -65,7 +64,7 @@ def main(shards: int, garbage: int, live: int, made_up_garbage: int = 0, made_up
             bulk = Obstore(
                 store.config.bucket,
                 prefix=store.config.prefix or None,
-                endpoint=settings.endpoint_url,
+                endpoint=store.config.endpoint_url,
                 region=os.environ["AWS_REGION"],
                 access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
                 secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],

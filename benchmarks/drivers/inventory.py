@@ -15,7 +15,7 @@ from l0gc.spark.session import get_session
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.watermark.inventory import read_inventory
-from l0gc.watermark.inventory_scan import InventoryScan
+from l0gc.watermark.inventory_scan import scan_inventory
 
 
 def read(path: str) -> bytes | None:
@@ -30,8 +30,8 @@ def main(manifest: str) -> dict[str, Any]:
     ready = time.monotonic()
     inventory = read_inventory(manifest, BUCKET, read)
     config = StoreConfig(BUCKET, PREFIX)
-    scan = InventoryScan(SparkWorkers(spark, ClusterAddress(config)), config, inventory)
-    rows = list(scan.read(KeyLayout(), lambda: WATERMARK).rows.values())
+    workers = SparkWorkers(spark, ClusterAddress(config))
+    rows = list(scan_inventory(workers, config, inventory, KeyLayout(), lambda: WATERMARK).rows.values())
     done = time.monotonic()
     spark.stop()
     return {

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from l0gc.cli.options import open_cluster
+from l0gc import api
 from l0gc.keys import journal_log
-from l0gc.settings import Settings
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, pack
 
@@ -28,8 +27,8 @@ PER_BLOCK: Final = 200
 
 def main(what: str, extents: int = 0) -> dict[str, Any]:
     """Fill the journal, or replay it."""
-    settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
-    with open_cluster(settings) as (cluster, store):
+    with api.open(os.environ["L0GC_URL"]) as opened:
+        cluster, store = opened.handles(), opened.store
         if what == "replay":
             started = time.monotonic()
             state = cluster.journal(0).state

@@ -7,8 +7,7 @@ import os
 import time
 from typing import Any
 
-from l0gc.cli.options import open_cluster
-from l0gc.settings import Settings
+from l0gc import api
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.session import get_session
 from l0gc.spark.workers import SparkWorkers
@@ -17,8 +16,8 @@ from l0gc.streamlog.level_one.reconcile import reconcile
 
 def main() -> dict[str, Any]:
     """Reconcile all topics."""
-    settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
-    with open_cluster(settings) as (cluster, store):
+    with api.open(os.environ["L0GC_URL"]) as opened:
+        cluster, store = opened.handles(), opened.store
         started = time.monotonic()
         spark = get_session("reconcile")
         ready = time.monotonic()

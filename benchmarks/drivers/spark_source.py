@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LONG_JOBS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 """Java compiles as well as it can, as in the sessions that users start; those of l0gc's commands are for short jobs. Records
 go from Python to Java as docs/spark.md advises."""

@@ -88,6 +88,7 @@ def main() -> None:
     state = given.export / "log.json"
     log = Log(**json.loads(state.read_text())) if state.exists() else Log()
     if given.command == "write":
+        given.export.mkdir(parents=True, exist_ok=True)  # before anything is written that could not be exported
         write(s3, bucket, prefix, log, given.epochs)
         state.write_text(json.dumps({"epoch": log.epoch, "needs": log.needs}))
         export(log, given.export)

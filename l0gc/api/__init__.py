@@ -11,8 +11,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from l0gc.api.cluster import Cluster as Cluster
 from l0gc.api.engine import Engine as Engine
+from l0gc.api.gc import Cluster as Cluster
 from l0gc.api.groups import Producers as Producers
 from l0gc.api.groups import Runs as Runs
 from l0gc.api.groups import Topics as Topics
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if not name[0].isupper() and name != "__all__":  # Python looks for modules here, too
-            raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")
-        results = vars(importlib.import_module("l0gc.api.results"))
+        wanted = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
+        results = vars(importlib.import_module("l0gc.api.results")) if wanted else {}
         if name == "__all__":
             here = ["Cluster", "Engine", "Producers", "Runs", "Topics", "open"]
             return sorted([*here, *(n for n in results if n[0].isupper())])

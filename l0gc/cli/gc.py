@@ -5,39 +5,24 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from l0gc.api.engine import Engine
+from l0gc.api import Cluster, Engine
 from l0gc.api.gc import GcResult
+from l0gc.cli.cluster import run_housekeep
 from l0gc.cli.compute_watermark import run_compute_watermark
-from l0gc.cli.housekeep import run_housekeep
-from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics_options import measuring, metrics_options
-from l0gc.cli.options import common_options, library
+from l0gc.cli.options import cluster_options, engine_options
 from l0gc.cli.output import Output, taking_results
-from l0gc.cli.reconcile import run_reconcile
-from l0gc.cli.retention import run_expire
-from l0gc.cli.run_options import new_run, removal_options
+from l0gc.cli.reconcile import rule_options, run_merge, run_reconcile
 from l0gc.cli.signals import stopping
-from l0gc.cli.spark_options import engine_options
-from l0gc.cli.sweep import run_sweep
-from l0gc.cli.vacuum import run_vacuum
+from l0gc.cli.sweep import gc_options, new_run, run_sweep, run_vacuum
+from l0gc.cli.topic import run_expire
 from l0gc.collect.gc_steps import COMPUTE, EXPIRE, HOUSEKEEP, MERGE, RECONCILE, STEPS, SWEEP, VACUUM
 from l0gc.errors import StoppedError
 from l0gc.formatting import Outcome
-from l0gc.settings import Settings
-
-_RUN: Final[dict[str, Callable[[Output, Callable[..., Any]], None]]] = {
-    RECONCILE: run_reconcile,
-    MERGE: run_merge,
-    EXPIRE: run_expire,
-    COMPUTE: run_compute_watermark,
-    SWEEP: run_sweep,
-    VACUUM: run_vacuum,
-}
-"""How a step's own command shows progress, ends on a signal and shows its result; housekeep takes an option, too."""
 
 
 @click.command("gc")
@@ -48,12 +33,10 @@ _RUN: Final[dict[str, Callable[[Output, Callable[..., Any]], None]]] = {
 )
 @click.option("--no-reconcile", is_flag=True, help="Leave reconcile and merge out: another job does them.")
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
-@removal_options("gc")
+@gc_options
 @rule_options("merge-")
-@common_options
-@engine_options("Where each step runs")
-@metrics_options
-def command(settings: Settings, engine: Engine, no_reconcile: bool, **options: Any) -> None:
+@cluster_options(engine_options("Where each step runs"), metrics_options)
+def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, **options: Any) -> None:
     """Housekeep, reconcile, merge, expire, compute-watermark, sweep and vacuum, each if it is due: for cron.
 
     A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
@@ -63,8 +46,17 @@ def command(settings: Settings, engine: Engine, no_reconcile: bool, **options: A
       l0gc gc --min-age 1h
       l0gc gc --dry-run
     """
-    out, text, signals = Output(settings), dict[str, list[str]](), list[int]()
-    run = _RUN | {HOUSEKEEP: partial(run_housekeep, barrier=options["barrier"])}
+    text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
+    # How a step's own command shows progress, ends on a signal and shows its result.
+    run: dict[str, Callable[..., None]] = {
+        HOUSEKEEP: partial(run_housekeep, barrier=options["barrier"]),
+        RECONCILE: run_reconcile,
+        MERGE: run_merge,
+        EXPIRE: run_expire,
+        COMPUTE: run_compute_watermark,
+        SWEEP: run_sweep,
+        VACUUM: run_vacuum,
+    }
     if options["dry_run"]:
         out.note("a dry run leaves out what comes before compute-watermark, and sweeps by the M that is published now")
 
@@ -98,9 +90,7 @@ def command(settings: Settings, engine: Engine, no_reconcile: bool, **options: A
         return shown
 
     width = max(map(len, STEPS)) + 2
-    with library(settings) as cluster:
-        run_id = new_run(cluster.handles())
-        out.finish(work, lines, indent=width)
+    out.finish(work, lines, indent=width)
 
 
 def _interrupt() -> None:

@@ -93,7 +93,9 @@ def show_command(settings: Settings) -> None:
     context = click.get_current_context()
     file, first = settings_file(context)
     names = [f.name for f in fields(Settings)]
-    rows = [(n, _shown(getattr(settings, n)), _source(context, n, file, first)) for n in names]
+    values = {n: getattr(settings, n) for n in names}
+    shown = {n: without_secret(v) if isinstance(v, str) else v for n, v in values.items()}
+    rows = [(n, v, _source(context, n, file, first)) for n, v in shown.items()]
     width = max(len(name) for name, _, _ in rows)
     out.result(
         {
@@ -114,10 +116,6 @@ def _short(path: Path) -> str:
     """With `~` for the home directory, as people write it."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
-
-
-def _shown(value: object) -> object:
-    return without_secret(value) if isinstance(value, str) else value
 
 
 def _source(context: click.Context, name: str, file: FileSettings, first: set[str]) -> str:

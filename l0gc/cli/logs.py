@@ -102,11 +102,6 @@ def running(step: str) -> str:
     return HANDLER.command or step
 
 
-def set_run_id(run_id: str) -> None:
-    """The events to come belong to the run of this name."""
-    HANDLER.run_id = run_id
-
-
 def error(message: str, exit_code: int, **fields: Any) -> None:
     """The sentence that a run, or a step of it, failed with."""
     _log.error("%s", message, extra=event("error", exit_code=exit_code, **fields))
@@ -131,9 +126,6 @@ def logging_command(settings: Settings, command: str, run_id: str) -> Iterator[N
         raise
     finally:
         seconds = round(time.monotonic() - began, 3)
-        _log.info("%s ended after %.1f s with %d", command, seconds, code, extra=_ended(code, seconds))
+        ended = event("command_ended", exit_code=code, seconds=seconds)
+        _log.info("%s ended after %.1f s with %d", command, seconds, code, extra=ended)
         _running.reset(token)
-
-
-def _ended(exit_code: int, seconds: float) -> dict[str, Any]:
-    return event("command_ended", exit_code=exit_code, seconds=seconds)

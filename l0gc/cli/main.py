@@ -22,37 +22,37 @@ from l0gc.cli.terminal import escaped
 from l0gc.errors import L0gcError, OutputFailedError, suggestion
 
 COMMANDS: Final = {
-    "init": ("l0gc.cli.epoch", "Probe the store and found a cluster."),
+    "init": ("l0gc.cli.cluster", "Probe the store and found a cluster."),
     "topic": ("l0gc.cli.topic", "Create, alter, delete, list and describe topics."),
-    "epoch": ("l0gc.cli.epoch", "Show or advance the cluster epoch."),
+    "epoch": ("l0gc.cli.cluster", "Show or advance the cluster epoch."),
     "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic."),
-    "producer": ("l0gc.cli.producer", "Show producers, and how far their uploads got."),
-    "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1 (Spark)."),
-    "merge": ("l0gc.cli.merge", "Merge small L1 objects into large ones (Spark, or this process)."),
-    "expire": ("l0gc.cli.retention", "Delete records beyond their topic's retention."),
-    "delete-records": ("l0gc.cli.retention", "Delete a topic's records before an offset or a time."),
-    "housekeep": ("l0gc.cli.housekeep", "Tick, slide idle windows, keep the logs short."),
+    "producer": ("l0gc.cli.upload", "Show producers, and how far their uploads got."),
+    "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1."),
+    "merge": ("l0gc.cli.reconcile", "Merge small L1 objects into large ones."),
+    "expire": ("l0gc.cli.topic", "Delete records beyond their topic's retention."),
+    "delete-records": ("l0gc.cli.topic", "Delete a topic's records before an offset or a time."),
+    "housekeep": ("l0gc.cli.cluster", "Tick, slide idle windows, keep the logs short."),
     "compute-watermark": (
         "l0gc.cli.compute_watermark",
-        "Compute M from the journals and the listing, and publish it (Spark).",
+        "Compute M from the journals and the listing, and publish it.",
     ),
     "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
-    "vacuum": ("l0gc.cli.vacuum", "Delete what else is garbage: dropped L1 objects, orphans, old records."),
-    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due (Spark)."),
-    "pause": ("l0gc.cli.pause", "Pause all sweeps of this cluster."),
-    "resume": ("l0gc.cli.pause", "Let sweeps go on after l0gc pause."),
+    "vacuum": ("l0gc.cli.sweep", "Delete what else is garbage: dropped L1 objects, orphans, old records."),
+    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due."),
+    "pause": ("l0gc.cli.cluster", "Pause all sweeps of this cluster."),
+    "resume": ("l0gc.cli.cluster", "Let sweeps go on after l0gc pause."),
     "runs": ("l0gc.cli.runs", "List and show the records of past sweeps and vacuums."),
     "undelete": ("l0gc.cli.runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket."),
-    "verify": ("l0gc.cli.verify", "Check that the bucket holds what the journals say (Spark)."),
+    "verify": ("l0gc.cli.status", "Check that the bucket holds what the journals say."),
     "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
     "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
     "report": ("l0gc.cli.status", "Write a page about the cluster, as one HTML file."),
     "explain": ("l0gc.cli.status", "Explain why an object is kept or may go."),
-    "log": ("l0gc.cli.log", "Show what the cluster's logs hold."),
+    "log": ("l0gc.cli.read", "Show what the cluster's logs hold."),
     "doctor": ("l0gc.cli.status", "Check store, credentials, machine and cluster."),
     "config": ("l0gc.cli.help", "Show the settings that commands use."),
     "completion": ("l0gc.cli.help", "Print the script that completes l0gc in a shell."),
-    "server": ("l0gc.cli.server", "Run an S3 server on this machine, in the foreground, until Ctrl-C."),
+    "server": ("l0gc.cli.demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C."),
     "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
     "help": ("l0gc.cli.help", "Show the help of a command, or of l0gc."),
 }
@@ -101,8 +101,9 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--context", metavar="NAME", help="The context of the settings file to use, for any command.")
+@click.option("--json", is_flag=True, help="Print one JSON object to stdout, for any command.")
 @click.version_option(__version__, prog_name="l0gc")
-def cli(context: str | None) -> None:
+def cli(context: str | None, json: bool) -> None:
     """Garbage collection for level-zero objects in object storage.
 
     \b

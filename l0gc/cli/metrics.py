@@ -7,7 +7,7 @@ know it leaves out: an unknown number is never reported as zero, and a dry run r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -63,15 +63,6 @@ class Run:
     seconds: float = 0.0
     ended_s: float = 0.0
     parts: list[Run] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One number of a run; `labels` has those of `LABELS`."""
-
-    metric: Metric
-    labels: Mapping[str, str]
-    value: float
 
 
 MEASURED: Final = ("housekeep", "reconcile", "merge", "compute-watermark", "sweep", "vacuum", "upload", "status", "gc")
@@ -165,7 +156,7 @@ METRICS: Final = (
     # -- vacuum
     *(
         metric
-        for kind, (text, _) in KINDS.items()
+        for kind, (text, *_) in KINDS.items()
         for metric in (
             _counter(f"vacuumed_{kind}_objects", "vacuum", f"deleted.{kind}.objects", f"Vacuum deleted: {text}."),
             _counter(f"vacuumed_{kind}_bytes", "vacuum", f"deleted.{kind}.bytes", "The bytes of those."),
@@ -207,18 +198,6 @@ METRICS: Final = (
 BY_NAME: Final = {m.name: m for m in METRICS}
 
 
-def samples(run: Run, url: str) -> list[Sample]:
-    """The numbers of a command's run, and of its steps."""
-    found = []
-    for part in (run, *run.parts):
-        labels = {"url": url, "command": run.step, "step": part.step}
-        numbers = _numbers(part)
-        for metric in METRICS:
-            if part.step in metric.steps and (value := _value(numbers, metric.source)) is not None:
-                found.append(Sample(metric, labels, value))
-    return found
-
-
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """A metric's name and its labels, in the labels' order."""
 
@@ -227,12 +206,23 @@ def key_of(name: str, labels: Mapping[str, str]) -> Key:
     return name, tuple(sorted(labels.items()))
 
 
-def added_up(before: Mapping[Key, float], new: Iterable[Sample]) -> dict[Key, float]:
+def samples(run: Run, url: str) -> dict[Key, float]:
+    """The numbers of a command's run, and of its steps; their labels are those of `LABELS`."""
+    found = {}
+    for part in (run, *run.parts):
+        labels = {"url": url, "command": run.step, "step": part.step}
+        numbers = _numbers(part)
+        for metric in METRICS:
+            if part.step in metric.steps and (value := _value(numbers, metric.source)) is not None:
+                found[key_of(metric.name, labels)] = value
+    return found
+
+
+def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:
     """What was kept so far, and a run on top of it: counters are added, gauges replaced, the rest stays."""
     kept = {k: v for k, v in before.items() if k[0] in BY_NAME}
-    for s in new:
-        key = key_of(s.metric.name, s.labels)
-        kept[key] = s.value + (kept.get(key, 0.0) if s.metric.kind == COUNTER else 0.0)
+    for key, value in new.items():
+        kept[key] = value + (kept.get(key, 0.0) if BY_NAME[key[0]].kind == COUNTER else 0.0)
     return kept
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,35 +17,32 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import click
 
-from l0gc.cli.metrics import COUNTER, LABELS, METRICS, Key, Run, Sample, added_up, key_of, samples
-from l0gc.cli.output import Output, taking_measures
+from l0gc.cli.metrics import BY_NAME, COUNTER, LABELS, METRICS, Key, Run, added_up, key_of, samples
+from l0gc.cli.options import options
+from l0gc.cli.output import Output, measured
 from l0gc.cli.signals import exit_code_of
 from l0gc.runtime import SystemClock
 from l0gc.settings import Settings
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
 _PUSH_SECONDS: Final = 10.0
 _JOB: Final = "l0gc"
 
-_around: ContextVar[Run | None] = ContextVar("around", default=None)
-
 
 @contextmanager
 def measuring(step: str) -> Iterator[Run]:
     """What happens inside is a run of `step`: a part of the run around it, if there is one."""
-    run, around, began = Run(step), _around.get(), time.monotonic()
-    token = _around.set(run)
+    run, around, began = Run(step), measured.get(), time.monotonic()
+    token = measured.set(run)
     try:
-        with taking_measures(run.data):
-            yield run
+        yield run
     except BaseException as e:
         run.exit_code = exit_code_of(e)
         raise
     finally:
-        _around.reset(token)
+        measured.reset(token)
         run.seconds, run.ended_s = time.monotonic() - began, SystemClock().now_ms() / 1000
         if around is not None:
             around.parts.append(run)
@@ -68,15 +64,18 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _tell(Output(settings), samples(run, settings.url or ""), metrics_file, pushgateway)
 
-    wrapped = click.option(
+    return _OPTIONS(wrapped)
+
+
+_OPTIONS: Final = options([
+    click.option("--metrics-file", metavar="PATH", help="Add metrics of this run to a Prometheus text file."),
+    click.option(
         "--pushgateway", envvar="L0GC_PUSHGATEWAY", metavar="URL", help="Send metrics of this run to a Pushgateway."
-    )(wrapped)
-    return click.option("--metrics-file", metavar="PATH", help="Add metrics of this run to a Prometheus text file.")(
-        wrapped
-    )
+    ),
+])  # fmt: skip
 
 
-def _tell(out: Output, new: list[Sample], file: str | None, gateway: str | None) -> None:
+def _tell(out: Output, new: Mapping[Key, float], file: str | None, gateway: str | None) -> None:
     if file:
         try:
             write(Path(file), new, out.note)
@@ -89,7 +88,7 @@ def _tell(out: Output, new: list[Sample], file: str | None, gateway: str | None)
             out.note(f"the metrics were not sent to {gateway}: {e}", "metrics_failed")
 
 
-def write(path: Path, new: Iterable[Sample], note: Callable[[str], None]) -> None:
+def write(path: Path, new: Mapping[Key, float], note: Callable[[str], None]) -> None:
     """Put a run on top of what the file holds, in one step: a reader sees the old file or the new one.
 
     Raises:
@@ -99,7 +98,7 @@ def write(path: Path, new: Iterable[Sample], note: Callable[[str], None]) -> Non
 
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file, and would be replaced by one")  # such as /dev/null
-    write_to_textfile(str(path), _registry(_families(added_up(_read(path, note), new))))
+    write_to_textfile(str(path), _Families(added_up(_read(path, note), new)))
 
 
 def _read(path: Path, note: Callable[[str], None]) -> dict[Key, float]:
@@ -115,7 +114,7 @@ def _read(path: Path, note: Callable[[str], None]) -> dict[Key, float]:
     return {key_of(s.name, s.labels): s.value for f in families for s in f.samples}
 
 
-def push(gateway: str, new: Iterable[Sample]) -> None:
+def push(gateway: str, new: Mapping[Key, float]) -> None:
     """Send the numbers of a run. A Pushgateway does not add up, so they are of the last run alone.
 
     Raises:
@@ -136,40 +135,27 @@ def push(gateway: str, new: Iterable[Sample]) -> None:
         return basic_auth_handler(url, method, timeout, headers, data, user, password)
 
     bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2]))
-    newest = {key_of(s.metric.last_run_name, s.labels): s.value for s in new}
+    newest = {(BY_NAME[name].last_run_name, labels): value for (name, labels), value in new.items()}
     first = next(iter(newest))[1]
     group = {name: value for name, value in first if name != "step"}
-    pushadd_to_gateway(bare, _JOB, _registry(_families(newest)), group, timeout=_PUSH_SECONDS, handler=send)
+    pushadd_to_gateway(bare, _JOB, _Families(newest), group, timeout=_PUSH_SECONDS, handler=send)
 
 
-def _families(values: Mapping[Key, float]) -> list[Family]:
-    """The numbers as what the library writes, in the order of the table."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+class _Families:
+    """The numbers as the library collects them, in the order of the table."""
 
-    families: list[Family] = []
-    for metric in METRICS:
-        for name in dict.fromkeys((metric.name, metric.last_run_name)):
-            family: CounterMetricFamily | GaugeMetricFamily
-            if name == metric.name and metric.kind == COUNTER:
-                family = CounterMetricFamily(name, metric.help, labels=LABELS)
-            else:
-                family = GaugeMetricFamily(name, metric.help, labels=LABELS)
-            for (found, labels), value in sorted(values.items()):
-                if found == name:
-                    family.add_metric([dict(labels).get(label, "") for label in LABELS], value)
-            if family.samples:
-                families.append(family)
-    return families
+    def __init__(self, values: Mapping[Key, float]) -> None:
+        self._values = sorted(values.items())
 
+    def collect(self) -> Iterator[Family]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-def _registry(families: list[Family]) -> CollectorRegistry:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.registry import Collector
-
-    class Families(Collector):
-        def collect(self) -> list[Family]:
-            return families
-
-    registry = CollectorRegistry()
-    registry.register(Families())
-    return registry
+        for metric in METRICS:
+            for name in dict.fromkeys((metric.name, metric.last_run_name)):
+                counts = name == metric.name and metric.kind == COUNTER
+                family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, metric.help, labels=LABELS)
+                for (found, labels), value in self._values:
+                    if found == name:
+                        family.add_metric([dict(labels).get(label, "") for label in LABELS], value)
+                if family.samples:
+                    yield family

@@ -1,31 +1,42 @@
-"""The options that every command takes, and the handles that are built from them."""
+"""The options that every command takes, and what a command is called with: its settings, or its output and its cluster."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from l0gc.api.cluster import Cluster as Library
+from l0gc import api
+from l0gc.api import Cluster, Engine
 from l0gc.cli.logs import FORMATS, logging_command
+from l0gc.cli.output import Output
 from l0gc.cli.terminal import is_text
 from l0gc.cli.units import Number
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
-from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig
-from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES
+from l0gc.storage.workers import AUTO, LOCAL, SPARK
+
+_DEADLINE_S: Final = 3.0
+"""A shell waits for names while it asks, and cannot show an error: after any failure none are offered."""
+_MOST_NAMES: Final = 200
+"""More do not help."""
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FILE: Final = click.Path(readable=False, allow_dash=True)
 """A file's name, which shells complete; whether it can be read is found out when it is read."""
+
+
+_NAMES: Final = {f.name for f in fields(Settings)}
 
 
 def context_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -99,24 +110,115 @@ def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
     return file, {k for k in file.of_context if context.get_parameter_source(k) is not ParameterSource.COMMANDLINE}
 
 
+def settings_of(context: click.Context) -> Settings:
+    """The settings of a command, or of a line that is still being typed. Raises `UsageError`."""
+    file, first = settings_file(context)
+    given = {k: v for k, v in context.params.items() if k in _NAMES and v is not None and (k != "verbose" or v)}
+    if context.find_root().params.get("json"):
+        given["json"] = True
+    return Settings(**(file.values | given | {k: file.values[k] for k in first}))
+
+
+def options(several: Sequence[Decorator]) -> Decorator:
+    """Give a command several options, which its help shows in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give `command` the common options; it gets them as one `Settings`, its first argument."""
-    names = {f.name for f in fields(Settings)}
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        check_text(click.get_current_context().command.params, kwargs)
-        file, first = settings_file(click.get_current_context())
-        given = {k: v for k, v in kwargs.items() if k in names and v is not None and (k != "verbose" or v)}
-        rest = {k: v for k, v in kwargs.items() if k not in {*names, "config", "context"}}
-        settings = Settings(**(file.values | given | {k: file.values[k] for k in first}))
-        name = click.get_current_context().command_path.split(" ", 1)[-1]
-        with logging_command(settings, name, Runtime().new_id()):
+        context = click.get_current_context()
+        check_text(context.command.params, kwargs)
+        settings = settings_of(context)
+        rest = {k: v for k, v in kwargs.items() if k not in {*_NAMES, "config", "context"}}
+        with logging_command(settings, context.command_path.split(" ", 1)[-1], Runtime().new_id()):
             return command(settings, *args, **rest)
 
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    return options(_OPTIONS)(wrapped)
+
+
+def cluster_options(*more: Decorator) -> Decorator:
+    """Give a command the common options, and more; it gets its output and the cluster in place of the settings."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def opened(settings: Settings, **kwargs: Any) -> Any:
+            with library(settings) as cluster:
+                return command(Output(settings), cluster, **kwargs)
+
+        return options([common_options, *more])(opened)
+
+    return decorate
+
+
+spark_options: Final = options([
+    click.option("--master", envvar="L0GC_MASTER", help="The Spark cluster.  [default: local[*]]"),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+    click.option(
+        "--send-credentials/--no-send-credentials", default=None,
+        help="Whether a cluster's executors get the driver's credentials.  [default: unless it has them from a role]",
+    ),
+])  # fmt: skip
+"""Give a command the options that say how Spark is started."""
+
+
+def engine_options(where: str = "Where it runs") -> Decorator:
+    """Give `command`, whose first argument is the settings, the options that say where its work runs.
+
+    It gets them as one `Engine`, `engine`, whose session ends with the command.
+
+    Args:
+        where: how the help of `--engine` begins.
+    """
+    choice = click.option(
+        "--engine", type=click.Choice([AUTO, LOCAL, SPARK]), default=AUTO, show_default=True,
+        help=f"{where}: auto takes this process for small work, and then needs no Java.",
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(
+            settings: Settings,
+            *args: Any,
+            engine: str,
+            master: str | None,
+            conf: tuple[str, ...],
+            send_credentials: bool | None,
+            **kwargs: Any,
+        ) -> Any:
+            name = click.get_current_context().command_path.split(" ", 1)[-1]
+            with Engine(
+                engine,
+                master=master,
+                conf=_pairs(conf),
+                send_credentials=send_credentials,
+                app=name,
+                verbose=settings.verbose > 1,
+            ) as chosen:
+                return command(settings, *args, engine=chosen, **kwargs)
+
+        return choice(spark_options(wrapped))
+
+    return decorate
+
+
+def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
+    """The KEY=VALUE settings that the user gives. Raises `UsageError`."""
+    found: dict[str, str] = {}
+    for item in conf:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise UsageError(f"--conf {item!r} must look like KEY=VALUE")
+        found[key] = value
+    return found
 
 
 price_option: Final = click.option(
@@ -126,38 +228,49 @@ price_option: Final = click.option(
 """For commands that show the cost of garbage."""
 
 
-def store_config(settings: Settings) -> StoreConfig:
-    """Where the cluster is. Raises `UsageError` if nobody said."""
+def library(settings: Settings) -> Cluster:
+    """The cluster of one command, to be used in a `with` block. Raises `UsageError` if nobody said where it is."""
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
-    return StoreConfig.from_url(
-        settings.url, endpoint_url=settings.endpoint_url, region=settings.region, profile=settings.profile
+    return api.open(
+        settings.url,
+        endpoint_url=settings.endpoint_url,
+        region=settings.region,
+        profile=settings.profile,
+        cluster_id=settings.cluster_id,
+        epoch_interval_s=settings.epoch_interval,
     )
 
 
-def settings_while_typing(context: click.Context) -> Settings:
-    """The settings on a line that is being typed, for what completes it. Raises `UsageError`."""
-    file, first = settings_file(context)
-    names = {f.name for f in fields(Settings)}
-    given = {k: v for k, v in context.params.items() if k in names and v is not None}
-    return Settings(**(file.values | given | {k: file.values[k] for k in first}))
-
-
-def library(settings: Settings) -> Library:
-    """The cluster of one command, to be used in a `with` block."""
-    return Library(store_config(settings), settings.cluster_id, settings.epoch_interval)
-
-
-@contextmanager
-def open_cluster(settings: Settings) -> Iterator[tuple[Cluster, S3Store]]:
-    """The handles of one command."""
-    with library(settings) as cluster:
-        yield cluster.handles(), cluster.store
-
-
-def asked(settings: Settings, verb: str, what: str) -> None:
+def asked(out: Output, verb: str, what: str) -> None:
     """Go on if the user says so. Raises `UsageError` where there is nobody to ask, or the answer is no."""
-    if settings.json or not sys.stdin.isatty() or not sys.stderr.isatty():
+    if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():
         raise UsageError(f"this would {verb} {what}: without a terminal to ask at, give --yes")
     if not click.confirm(f"This {verb}s {what}. {verb.capitalize()} it?", err=True):
         raise UsageError(f"nothing is {verb.removesuffix('e')}ed")
+
+
+def completing(names: Callable[[Cluster], Iterable[str]]) -> Callable[..., list[str]]:
+    """What completes an argument by names in the bucket."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        found: list[str] = []
+
+        def look() -> None:
+            try:
+                with library(settings_of(context)) as cluster:
+                    found.extend(names(cluster))
+            except Exception:  # noqa: BLE001, S110 - no names; the command itself will say what is wrong
+                pass
+
+        thread = threading.Thread(target=look, daemon=True)  # it may outlast the deadline, and must not outlast us
+        thread.start()
+        thread.join(_DEADLINE_S)
+        return [n for n in sorted(found) if n.startswith(incomplete)][:_MOST_NAMES]
+
+    return complete
+
+
+TOPIC: Final = completing(lambda cluster: [t.name for t in cluster.topics.list()])
+PRODUCER: Final = completing(lambda cluster: [p.name for p in cluster.producers.list().producers])
+RUN: Final = completing(lambda cluster: [r.run_id for r in cluster.runs.list(_MOST_NAMES).runs])

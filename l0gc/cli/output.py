@@ -1,4 +1,9 @@
-"""What commands print: readable text, or exactly one JSON object on stdout. Progress and notes go to stderr."""
+"""What commands print: readable text, or exactly one JSON object on stdout; notes on stderr; files that the user asks for.
+
+A whole file is written under another name in the same folder, and renamed when it is whole. So nobody ever reads a half, and
+the old file stays until the new one takes its place, also if the command fails or is stopped. A process that is killed
+leaves the other name, which begins with a dot. Anything but a regular file, a pipe or /dev/stdout, is written to directly.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +13,30 @@ import os
 import shutil
 import sys
 import textwrap
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 import msgspec
 
 from l0gc.cli import logs
+from l0gc.cli.metrics import Run
 from l0gc.cli.progress import following, noting
-from l0gc.cli.signals import OutputClosedError
+from l0gc.cli.signals import OutputClosedError, telling_stop
 from l0gc.cli.terminal import escaped, json_bytes, json_text
-from l0gc.errors import L0gcError, OutputFailedError
-from l0gc.events import NOTE, Progress, event, scalars
-from l0gc.formatting import Outcome, count
+from l0gc.errors import L0gcError, OutputFailedError, UsageError
+from l0gc.events import NOTE, Progress, event, quiet, scalars
+from l0gc.formatting import Outcome, count, moment
 from l0gc.settings import Settings
 from l0gc.watermark.source import UNRECONCILED
 
 if TYPE_CHECKING:
+    from l0gc.collect.scan import Deletable
     from l0gc.watermark.source import Holder
 
 
@@ -45,7 +54,8 @@ class Result:
 _HELD_BACK_LINES: Final = 4
 
 _taken: ContextVar[list[Result] | None] = ContextVar("taken", default=None)
-_measured: ContextVar[dict[str, Any] | None] = ContextVar("measured", default=None)
+measured: Final[ContextVar[Run | None]] = ContextVar("measured", default=None)
+"""The run around the caller whose numbers are kept for metrics, if there is one."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -58,16 +68,6 @@ def taking_results() -> Iterator[list[Result]]:
         yield results
     finally:
         _taken.reset(token)
-
-
-@contextmanager
-def taking_measures(into: dict[str, Any]) -> Iterator[None]:
-    """Collect in `into` the result of the block, which is printed as usual, and what else it measures."""
-    token = _measured.set(into)
-    try:
-        yield
-    finally:
-        _measured.reset(token)
 
 
 @contextmanager
@@ -103,23 +103,36 @@ class Output:
 
     def finish(
         self,
-        work: Callable[[], R],
+        work: Callable[..., R],
         lines: Callable[[R], Sequence[str]],
         *,
-        progress: str = "",
+        title: str = "",
+        reports: bool = False,
+        stays: Callable[[dict[str, Any]], str] | None = None,
         indent: int | None = 2,
         aside: bool = False,
     ) -> None:
         """Do the work, and print its result as `result` does. If it was done in part, its error is raised after that.
 
         Args:
-            progress: the title of the progress display around the work; none is shown without it.
+            title: of the progress display around the work; none is shown without it.
+            reports: whether the work takes `progress`, by which it reports how far it is.
+            stays: says what stays if a signal ends the work, given the fields that were reported last.
             aside: the result is a note, since stdout has something else.
         """
         error: L0gcError | None = None
+        reported = dict[str, Any]()
+
+        def progress(text: str, **fields: Any) -> None:
+            reported.update(fields)
+            show(text, **fields)
+
         try:
-            with self.progress(progress) if progress else nullcontext():
-                result = work()
+            with (
+                telling_stop(lambda: stays(reported)) if stays is not None else nullcontext(),
+                self.progress(title) if title else nullcontext(quiet) as show,
+            ):
+                result = work(progress=progress) if reports else work()
         except BaseException as e:
             if not isinstance(e, L0gcError) or not isinstance(e.result, Outcome):
                 so_far = vars(e).get("so_far")
@@ -134,7 +147,7 @@ class Output:
                 self.note(line)
         else:
             self.result(result.to_json(), lines(result), indent=indent)
-        error = error or getattr(result, "problem", None)
+        error = error or result.problem
         if error is not None:
             raise error
 
@@ -188,9 +201,9 @@ class Output:
 
     def measure(self, data: dict[str, Any]) -> None:
         """Numbers for the metrics that are not in the result, or of a run that has none."""
-        into = _measured.get()
-        if into is not None:
-            into.update(data)
+        run = measured.get()
+        if run is not None:
+            run.data.update(data)
 
     def note(self, text: str, name: str = "note", **fields: Any) -> None:
         """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log."""
@@ -263,9 +276,84 @@ def held_back(
         reason = first.reason
         if first.kind == UNRECONCILED and len(group) > 1:
             records = count(sum(h.unreconciled_records for h in group), "unreconciled record")
-            reason = f"{'at least ' if cut else ''}{records} from epoch {gc_epoch + 1} on: run l0gc reconcile"
+            reason = f"{'at least ' if cut else ''}{records} from epoch {gc_epoch + 1} on (l0gc reconcile)"
         lines.append(f"{first.name or 'a journal'}{others} at {epoch(gc_epoch)}: {reason}{beside(group)}")
     more = len(lines) - _HELD_BACK_LINES
     if more > 0:
         return [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]
     return lines
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
+    """Gives what writes to `path`, which is whole when this ends without an error, and else as it was.
+
+    Raises:
+        UsageError: there can be no such file.
+        OutputFailedError: it could not be written, its disk being full.
+    """
+    try:
+        is_file = path.is_file() or not path.exists()  # of a directory, opening it says that it is one
+        place = path.resolve() if is_file else path
+        part = place.with_name(f".{place.name}.{uuid.uuid4().hex}") if is_file else place
+        file = part.open("wb")
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e
+    try:
+
+        def write(data: bytes) -> None:
+            with _saying(path):
+                file.write(data)
+
+        try:
+            yield write
+        finally:
+            with _saying(path):
+                file.close()
+        if is_file:
+            with _saying(path):
+                part.replace(place)
+    finally:
+        if is_file:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _saying(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise OutputFailedError(f"{path} could not be written: {e.strerror or e}") from e
+
+
+@contextmanager
+def list_file(path: Path | None) -> Iterator[Callable[[str], object]]:
+    """Gives what writes to the file `path`, which is begun anew; to stdout without one.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    if path is None:
+        yield to_stdout
+        return
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file.write
+    except OSError as e:
+        raise UsageError(f"{path} cannot be written: {e.strerror or e}") from e
+
+
+def to_stdout(text: str) -> None:
+    """Writes text as it is."""
+    with writing_stdout():
+        sys.stdout.write(text)
+
+
+def object_line(found: Deletable, *more: str) -> str:
+    """Key, epoch, bytes, time of the last change, and more, between tabs; none of it can act on a terminal."""
+    line = f"{escaped(found.key)}\t{found.epoch}\t{found.size}\t{moment(found.modified_ms, 'T')}"
+    return "\t".join([line, *more]) + "\n"

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Final
 
 from l0gc.cli.terminal import escaped
@@ -70,16 +69,6 @@ class Newest:
         note(f"{self._title}: {text}" if text else self._title, "progress", **fields)
 
 
-_current: ContextVar[Progress | None] = ContextVar("current", default=None)
-
-
-def say(text: str) -> None:
-    """What is going on now, to the display around the caller, if there is one."""
-    show = _current.get()
-    if show is not None:
-        show(text)
-
-
 @contextmanager
 def following(title: str) -> Iterator[Progress]:
     """A line on stderr, which is a terminal, as wide as that is; it is gone afterwards."""
@@ -106,8 +95,7 @@ def following(title: str) -> Iterator[Progress]:
             about = f"{name}:" if shown else name
             bar.update(task, description=about, text=shown, completed=done if total else None, total=total)
 
-        with _as_current(show):
-            yield show
+        yield show
 
 
 @contextmanager
@@ -129,20 +117,10 @@ def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] 
     thread = threading.Thread(target=repeat, name="progress", daemon=True)
     thread.start()
     try:
-        with _as_current(newest):
-            yield newest
+        yield newest
     finally:
         ended.set()
         thread.join()
-
-
-@contextmanager
-def _as_current(show: Progress) -> Iterator[None]:
-    token = _current.set(show)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 def _joined(text: str, estimate: str) -> str:

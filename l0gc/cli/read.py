@@ -1,4 +1,4 @@
-"""`l0gc read`."""
+"""`l0gc read` prints records, and `l0gc log show` what the logs hold."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from l0gc.api.cluster import Cluster
-from l0gc.cli.files import whole_file
-from l0gc.cli.names import TOPIC
-from l0gc.cli.options import common_options, library
-from l0gc.cli.output import Output, writing_stdout
+from l0gc.api import Cluster
+from l0gc.cli.options import TOPIC, cluster_options
+from l0gc.cli.output import Output, whole_file, writing_stdout
 from l0gc.cli.signals import telling_stop
+from l0gc.cli.terminal import json_escaped
+from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
-from l0gc.settings import Settings
 
 if TYPE_CHECKING:
     from l0gc.streamlog.reader import Record
@@ -27,7 +26,7 @@ _STDOUT: Final = "-"
 
 
 @click.command("read")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", shell_complete=TOPIC)
 @click.option("--partition", type=int, metavar="N", help="Only partition N.  [default: all, one after another]")
 @click.option(
     "--from", "start", type=click.IntRange(0), metavar="OFFSET",
@@ -36,8 +35,10 @@ _STDOUT: Final = "-"
 @click.option(
     "-o", "--output", metavar="FILE", help="Write them into this file, in place of what is there; - for stdout."
 )
-@common_options
-def command(settings: Settings, topic: str, partition: int | None, start: int | None, output: str | None) -> None:
+@cluster_options()
+def read_command(
+    out: Output, cluster: Cluster, topic: str, partition: int | None, start: int | None, output: str | None
+) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
     With -o FILE, the file is there when it is whole, and until then what was there before stays.
@@ -48,16 +49,15 @@ def command(settings: Settings, topic: str, partition: int | None, start: int | 
       l0gc read events -o events.ndjson
       l0gc read events --json
     """
-    with library(settings) as cluster:
-        if output is not None and output != _STDOUT:
-            _write_file(Output(settings), cluster, topic, partition, start, Path(output))
-            return
-        with writing_stdout():
-            if settings.json:
-                _print_json(topic, cluster.read(topic, partition, start))
-            else:
-                for some in cluster.read_lines(topic, partition, start):
-                    sys.stdout.buffer.write(some.lines)
+    if output is not None and output != _STDOUT:
+        _write_file(out, cluster, topic, partition, start, Path(output))
+        return
+    with writing_stdout():
+        if out.json:
+            _print_json(topic, cluster.read(topic, partition, start))
+        else:
+            for some in cluster.read_lines(topic, partition, start):
+                sys.stdout.buffer.write(some.lines)
 
 
 def _write_file(
@@ -99,3 +99,55 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
         return {name: value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+@click.group("log")
+def log_command() -> None:
+    """Show what the cluster's logs hold.
+
+    \b
+    Example:
+      l0gc log show --journal 3
+    """
+
+
+@log_command.command("show")
+@click.option("--controller", is_flag=True, help="The controller's log: topics, producers and epochs.  [default]")
+@click.option("--journal", type=click.IntRange(0), metavar="N", help="The log of journal N.")
+@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin at this offset.")
+@click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, also where no entry is gone.")
+@cluster_options()
+def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, start: int, checkpoint: bool) -> None:
+    """Print what a log holds, one JSON object a line: its entries, and before them, where older ones are gone, its newest
+    checkpoint. With --json these lines are the `lines` of one object.
+
+    What cannot be read is a line with an `error`; the command then ends with exit code 4.
+
+    \b
+    Example:
+      l0gc log show --controller
+      l0gc log show --journal 3 --from 1200
+    """
+    if controller and journal is not None:
+        raise UsageError("show one log: --controller or --journal N")
+    lines = damaged = 0
+    with writing_stdout():
+        stdout = sys.stdout.buffer
+        for shown in cluster.log(journal, start, checkpoint=checkpoint):
+            if out.json:  # as it goes: a log may be larger than the memory
+                stdout.write(b"," if lines else _head(journal))
+            lines, damaged = lines + 1, damaged + shown.damaged
+            stdout.writelines(json_escaped(piece.decode()).encode() for piece in shown.pieces())
+            stdout.write(b"" if out.json else b"\n")
+        if out.json:
+            stdout.write((b"" if lines else _head(journal)) + b'],"count":%d,"damaged":%d}\n' % (lines, damaged))
+    name = "the controller's log" if journal is None else f"journal {journal}"
+    if damaged:
+        raise CorruptObjectError(f"{count(damaged, 'line')} of {name} cannot be read; those with an error say why")
+    if not lines:
+        out.note(f"{name} holds nothing" + (f" from offset {start} on" if start else ""))
+
+
+def _head(journal: int | None) -> bytes:
+    log = "controller" if journal is None else "journal"
+    return b'{"log":"%s","journal":%s,"lines":[' % (log.encode(), b"null" if journal is None else b"%d" % journal)

@@ -1,44 +1,38 @@
-"""`l0gc reconcile`."""
+"""`l0gc reconcile` and `l0gc merge`: what writes L1."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from l0gc.api.engine import Engine
+from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.names import TOPIC
-from l0gc.cli.options import common_options, library
+from l0gc.cli.options import TOPIC, Decorator, cluster_options, engine_options, options
 from l0gc.cli.output import Output
-from l0gc.cli.signals import telling_stop
-from l0gc.cli.spark_options import engine_options
-from l0gc.cli.units import Size
+from l0gc.cli.units import size_up_to
 from l0gc.formatting import count, size
-from l0gc.settings import Settings
 
 if TYPE_CHECKING:
+    from l0gc.streamlog.level_one.merge import MergeResult
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
 
-_MOST_ROUND_BYTES: Final = 1 << 40
+_MOST_BYTES: Final = 1 << 40
 
 
 @click.command("reconcile")
-@click.argument("topic", required=False, type=TOPIC)
+@click.argument("topic", required=False, shell_complete=TOPIC)
 @click.option(
     "--round-bytes",
-    type=Size(_MOST_ROUND_BYTES),
+    type=size_up_to(_MOST_BYTES),
     default="4GiB",
     show_default=True,
     help="L0 that is lifted and committed at once.",
 )
-@common_options
-@engine_options()
-@metrics_options
-def command(settings: Settings, engine: Engine, topic: str | None, round_bytes: int) -> None:
+@cluster_options(engine_options(), metrics_options)
+def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, round_bytes: int) -> None:
     """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet.
 
     \b
@@ -46,33 +40,10 @@ def command(settings: Settings, engine: Engine, topic: str | None, round_bytes: 
       l0gc reconcile
       l0gc reconcile events --master spark://host:7077
     """
-    with library(settings) as cluster:
-        run_reconcile(Output(settings), partial(cluster.reconcile, engine, topic, round_bytes=round_bytes))
+    run_reconcile(out, partial(cluster.reconcile, engine, topic, round_bytes=round_bytes))
 
 
-def run_reconcile(out: Output, reconcile: Callable[..., ReconcileResult]) -> None:
-    """Reconcile, and print the result. Raises `PartialFailureError` if something was left out."""
-    lifted = 0
-
-    def stopped() -> str:
-        known = f" ({count(lifted, 'record')} so far)" if lifted else ""
-        return f"what is in L1 stays{known}; l0gc {logs.running('reconcile')} continues from there"
-
-    def work() -> ReconcileResult:
-        with out.progress("reconciling") as show:
-
-            def progress(text: str, **fields: Any) -> None:
-                nonlocal lifted
-                lifted = fields.get("records", lifted)
-                show(text, **fields)
-
-            return reconcile(progress=progress)
-
-    with telling_stop(stopped):
-        out.finish(work, _lines)
-
-
-def _lines(result: ReconcileResult) -> Sequence[str]:
+def _reconciled(result: ReconcileResult) -> list[str]:
     text = f"{count(result.records, 'record')} of {count(result.partitions, 'partition')} in "
     text += f"{count(result.l1_objects, 'L1 object')} ({size(result.bytes)})"
     if result.rounds > 1:
@@ -80,3 +51,79 @@ def _lines(result: ReconcileResult) -> Sequence[str]:
     if result.lost:
         text += f"; {count(result.lost, 'partition')} left to another reconciler, which was first"
     return [text]
+
+
+def rule_options(prefix: str = "") -> Decorator:
+    """Give a command the options that say what is merged.
+
+    Args:
+        prefix: what the options' names begin with, where it does more than merge.
+    """
+    target = click.option(
+        f"--{prefix}target-bytes",
+        type=size_up_to(_MOST_BYTES),
+        default="128MiB",
+        show_default=True,
+        envvar="L0GC_MERGE_TARGET_BYTES",
+        help="The most that a merged object may have; one that has half of it is left alone.",
+    )
+    fan_in = click.option(
+        f"--{prefix}fan-in",
+        type=click.IntRange(2),
+        default=4,
+        show_default=True,
+        envvar="L0GC_MERGE_FAN_IN",
+        help="A partition may keep one more small object each time that they have grown by this factor.",
+    )
+    return options([target, fan_in])
+
+
+@click.command("merge")
+@click.argument("topic", required=False, shell_complete=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Merge nothing; print what there is to merge.")
+@rule_options()
+@cluster_options(engine_options(), metrics_options)
+def merge_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **options: Any) -> None:
+    """Merge small consecutive L1 objects of each partition of TOPIC, or of all topics, into large ones.
+
+    Replaced objects stay in the bucket for readers that have found them, until vacuum takes them.
+
+    \b
+    Example:
+      l0gc merge --dry-run
+      l0gc merge events --target-bytes 256MiB
+    """
+    run_merge(out, partial(cluster.merge, engine, topic, **options))
+
+
+def _merged(result: MergeResult) -> list[str]:
+    if not result.objects_before:
+        text = "nothing to merge"
+    else:
+        text = f"{count(result.objects_before, 'L1 object')} of {count(result.partitions, 'partition')} "
+        text += f"{'would become' if result.dry_run else 'became'} {result.objects_after:,} "
+        sizes = [] if result.dry_run else [f"now {size(result.bytes)}"]
+        text += f"({', '.join([count(result.records, 'record'), size(result.bytes_read), *sizes])})"
+    if result.lost:
+        text += f"; {count(result.lost, 'merge')} given up, because another run has changed those objects"
+        text += " (l0gc vacuum removes what was written)"
+    return [text]
+
+
+def _so_far(n: int, noun: str) -> str:
+    return f" ({count(n, noun)} so far)" if n else ""
+
+
+def _lifted(reported: dict[str, Any]) -> str:
+    known = _so_far(reported.get("records", 0), "record")
+    return f"what is in L1 stays{known}; l0gc {logs.running('reconcile')} continues from there"
+
+
+def _replaced(reported: dict[str, Any]) -> str:
+    known = _so_far(reported.get("objects", 0), "L1 object")
+    return f"what is merged stays{known}; l0gc merge continues from there"
+
+
+run_reconcile: Final = partial(Output.finish, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
+run_merge: Final = partial(Output.finish, lines=_merged, title="merging", reports=True, stays=_replaced)
+"""As the commands show their work and its result, for them and for `l0gc gc`."""

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 
-from l0gc.cli.files import ObjectLines
-from l0gc.cli.names import RUN
-from l0gc.cli.options import common_options, library
-from l0gc.cli.output import Output, epoch
-from l0gc.collect.record import SWEEP, VACUUM, folder
+from l0gc.api import Cluster
+from l0gc.cli.options import RUN, cluster_options
+from l0gc.cli.output import Output, epoch, object_line, to_stdout
+from l0gc.collect.gc_steps import SWEEP, VACUUM
+from l0gc.collect.record import RecordedObject, folder
 from l0gc.collect.runs import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.errors import UsageError
-from l0gc.formatting import count, size
-from l0gc.settings import Settings
+from l0gc.formatting import count, moment, size
 from l0gc.storage.objectstore import OFF
 
-
-def record_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the option that says where records are, as `record_dir`."""
-    return click.option(
-        "--record-dir", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
-        help="Read the records that l0gc sweep --record-dir kept in this folder.",
-    )(command)  # fmt: skip
+record_option: Final = click.option(
+    "--record-dir", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR",
+    help="Read the records that l0gc sweep --record-dir kept in this folder.",
+)  # fmt: skip
 
 
 @click.group("runs")
@@ -42,16 +36,15 @@ def command() -> None:
 @command.command("list")
 @click.option("--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest runs.")
 @record_option
-@common_options
-def list_command(settings: Settings, last: int, record_dir: Path | None) -> None:
+@cluster_options()
+def list_command(out: Output, cluster: Cluster, last: int, record_dir: Path | None) -> None:
     """List the runs that are on record, the newest last.
 
     \b
     Example:
       l0gc runs list --last 5
     """
-    with library(settings) as cluster:
-        Output(settings).finish(lambda: cluster.runs.list(last, record_dir=record_dir), _list_lines)
+    out.finish(lambda: cluster.runs.list(last, record_dir=record_dir), _list_lines)
 
 
 def _list_lines(found: RunList) -> list[str]:
@@ -63,11 +56,11 @@ def _list_lines(found: RunList) -> list[str]:
 
 
 @command.command("show")
-@click.argument("run_id", type=RUN, metavar="RUN")
+@click.argument("run_id", shell_complete=RUN, metavar="RUN")
 @click.option("--all", "all_objects", is_flag=True, help="Print every object, as it is read.")
 @record_option
-@common_options
-def show_command(settings: Settings, run_id: str, all_objects: bool, record_dir: Path | None) -> None:
+@cluster_options()
+def show_command(out: Output, cluster: Cluster, run_id: str, all_objects: bool, record_dir: Path | None) -> None:
     """Show what became of the objects of one run, also of one that was killed.
 
     \b
@@ -75,14 +68,17 @@ def show_command(settings: Settings, run_id: str, all_objects: bool, record_dir:
       l0gc runs show 20260131T235959Z-0123abcd
       l0gc runs show 20260131T235959Z-0123abcd --all
     """
-    if all_objects and settings.json:
+    if all_objects and out.json:
         raise UsageError("--all prints an object on each line, and --json one JSON object: give one of the two")
-    with library(settings) as cluster, ObjectLines.to(None) as lines_of_all:
-        each = lines_of_all.recorded if all_objects else lambda row: None
-        Output(settings).finish(
-            lambda: cluster.runs.show(run_id, sample=0 if all_objects else 10, record_dir=record_dir, each=each),
-            lambda detail: _show_lines(detail, record_dir, all_objects=all_objects),
-        )
+
+    def each(row: RecordedObject) -> None:
+        if all_objects:
+            to_stdout(object_line(row, row.status))
+
+    out.finish(
+        lambda: cluster.runs.show(run_id, sample=0 if all_objects else 10, record_dir=record_dir, each=each),
+        lambda detail: _show_lines(detail, record_dir, all_objects=all_objects),
+    )
 
 
 def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool) -> list[str]:
@@ -101,8 +97,7 @@ def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool
 
 
 def _line(r: RunEntry) -> str:
-    began = f"{datetime.fromtimestamp(r.started_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-    return f"{r.run_id}  {began}  {run_outcome(r)}"
+    return f"{r.run_id}  {moment(r.started_ms)}  {run_outcome(r)}"
 
 
 def run_outcome(r: RunEntry) -> str:
@@ -117,10 +112,12 @@ def run_outcome(r: RunEntry) -> str:
 
 
 @click.command("undelete")
-@click.option("--run", "run_id", required=True, type=RUN, metavar="RUN", help="The run to take back (l0gc runs list).")
+@click.option(
+    "--run", "run_id", required=True, shell_complete=RUN, metavar="RUN", help="The run to take back (l0gc runs list)."
+)
 @record_option
-@common_options
-def undelete_command(settings: Settings, run_id: str, record_dir: Path | None) -> None:
+@cluster_options()
+def undelete_command(out: Output, cluster: Cluster, run_id: str, record_dir: Path | None) -> None:
     """Bring back what a sweep or a vacuum deleted from a versioned bucket.
 
     It removes the delete markers that the run made, while the versions below them still exist. The objects are given
@@ -130,10 +127,7 @@ def undelete_command(settings: Settings, run_id: str, record_dir: Path | None) -
     Example:
       l0gc undelete --run 20260131T235959Z-0123abcd
     """
-    with library(settings) as cluster:
-        Output(settings).finish(
-            lambda: cluster.undelete(run_id, record_dir=record_dir), _undelete_lines, progress="bringing back"
-        )
+    out.finish(lambda: cluster.undelete(run_id, record_dir=record_dir), _undelete_lines, title="bringing back")
 
 
 def _undelete_lines(result: UndeleteResult) -> list[str]:

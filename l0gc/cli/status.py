@@ -1,25 +1,42 @@
-"""`l0gc status`, `explain`, `report` and `doctor`: what people ask of a cluster. None of them changes it."""
+"""`l0gc status`, `explain`, `report`, `doctor` and `verify`: what people ask of a cluster. None of them changes it."""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from l0gc.cli.files import whole_file
+from l0gc.api import Cluster, Engine
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import common_options, library, price_option
-from l0gc.cli.output import Output, epoch, is_coloured, writing_stdout
+from l0gc.cli.options import cluster_options, engine_options, price_option
+from l0gc.cli.output import Output, epoch, held_back, is_coloured, whole_file, writing_stdout
+from l0gc.cli.runs import run_outcome
 from l0gc.cli.signals import exit_code_of
-from l0gc.cli.units import Number
+from l0gc.cli.terminal import escaped
+from l0gc.cli.units import Number, duration
+from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
-from l0gc.formatting import size
+from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
+from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.doctor.checkup import OK, DoctorResult
-from l0gc.settings import Settings
+from l0gc.inspect.status import Held, Status
+from l0gc.inspect.verify.findings import VerifyResult
+from l0gc.watermark.source import Holder
 
 WATCH_S: Final = 5.0
+INDENT: Final = 11
+LEAST_WIDTH: Final = 40
+PIPED_WIDTH: Final = 80
+_CAUSES: Final = 5
+_TOGETHER: Final = "\N{NO-BREAK SPACE}"
+"""Stands for a space at which no line ends."""
 
 
 @click.command("status")
@@ -28,9 +45,8 @@ WATCH_S: Final = 5.0
     help="Look again every so many seconds (5), until Ctrl-C.",
 )  # fmt: skip
 @price_option
-@common_options
-@metrics_options
-def status_command(settings: Settings, watch: float | None, price_gb_month: float) -> None:
+@cluster_options(metrics_options)
+def status_command(out: Output, cluster: Cluster, watch: float | None, price_gb_month: float) -> None:
     """Show M, how old it is, what holds it back and why, and what to do next. Changes nothing.
 
     \b
@@ -38,35 +54,157 @@ def status_command(settings: Settings, watch: float | None, price_gb_month: floa
       l0gc status
       l0gc status --watch
     """
-    from l0gc.cli.status_text import folded, lines_of
 
-    out = Output(settings)
-    with library(settings) as cluster:
+    def look() -> tuple[dict[str, Any], list[str]]:
+        s = cluster.status(price_gb_month=price_gb_month)
+        return s.to_json(), folded(lines_of(s, cluster.url), coloured=is_coloured())
 
-        def look() -> tuple[dict[str, Any], list[str]]:
-            s = cluster.status(price_gb_month=price_gb_month)
-            return s.to_json(), folded(lines_of(s, cluster.url), coloured=is_coloured())
+    if watch is None:
+        with out.progress("reading"):
+            data, lines = look()
+        out.result(data, lines, indent=None, styled=True)
+        return
+    try:
+        with out.watching() as show:
+            while True:
+                show(*look())
+                time.sleep(watch)
+    except KeyboardInterrupt as e:
+        click.get_current_context().exit(exit_code_of(e))
 
-        if watch is None:
-            with out.progress("reading"):
-                data, lines = look()
-            out.result(data, lines, indent=None, styled=True)
-            return
-        try:
-            with out.watching() as show:
-                while True:
-                    show(*look())
-                    time.sleep(watch)
-        except KeyboardInterrupt as e:
-            click.get_current_context().exit(exit_code_of(e))
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A label, empty if the line belongs to the one above, and the text next to it; `colour` of the label."""
+
+    label: str
+    text: str
+    colour: str = ""
+    bold: bool = False
+
+
+def lines_of(s: Status, url: str) -> list[Line]:
+    """The whole block, the next step last."""
+    lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {moment(s.as_of_ms)}")]
+    lines += _epoch_and_m(s)
+    lines.append(Line("garbage", _garbage(s)))
+    lines += _labelled("held by", _held(s))
+    lines += _labelled("broken", s.errors, "red")
+    lines.append(Line("jobs", _jobs(s)))
+    lines += _sweeps(s)
+    for number, cause in enumerate(s.causes[:_CAUSES]):
+        lines.append(Line("why" if number == 0 else "and", f"{cause.cause}: {cause.detail}", "red"))
+        if cause.remedy != s.next:
+            lines.append(Line("", f"-> {cause.remedy}"))
+    if len(s.causes) > _CAUSES:
+        lines.append(Line("", f"and {count(len(s.causes) - _CAUSES, 'more cause')} (--json)", "red"))
+    for warning in s.warnings:
+        lines.append(Line("warning", f"{warning.cause}: {warning.detail}", "yellow"))
+        lines.append(Line("", f"-> {warning.remedy}"))
+    idle = s.next.startswith(NOTHING)
+    text = f"{NOTHING} to do: M follows the epoch" if s.next == NOTHING else s.next
+    lines.append(Line("next", text, "green" if idle else "", bold=not idle))
+    return lines
+
+
+def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
+    """As wide as the terminal, or 80 columns without one; escaped, and coloured if that is wanted."""
+    width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
+    fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
+    out = []
+    for line in lines:
+        for number, wrapped in enumerate(fold.wrap(escaped(line.text)) or [""]):
+            part = wrapped.replace(_TOGETHER, " ")
+            indent = min(INDENT, max(0, width - len(part)))  # a long key has its own line, to be copied whole
+            label = f"{line.label:{INDENT}}" if number == 0 else " " * indent
+            out.append(_coloured(label, part, line) if coloured else f"{label}{part}")
+    return out
+
+
+def _coloured(label: str, part: str, line: Line) -> str:
+    beside = click.style(label, fg=line.colour or None, dim=not line.colour) if label.strip() else label
+    return beside + (click.style(part, bold=True) if line.bold else part)
+
+
+def _ago(s: Status, ms: int) -> str:
+    return f"{span(s.as_of_ms - ms)} ago"
+
+
+def _epoch_and_m(s: Status) -> Iterator[Line]:
+    if s.external_log:
+        known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not known yet"
+        yield Line("epoch", f"another system's: {known}")
+    else:
+        topics, partitions, journals = (
+            count(n, noun) for n, noun in ((s.topics, "topic"), (s.partitions, "partition"), (s.journals, "journal"))
+        )
+        in_all = f"{topics}, {partitions} in {journals}" if s.topics else topics
+        yield Line("epoch", f"{s.cluster_epoch}, begun {_ago(s, s.epoch_ms)}; {in_all}")
+    published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "none is published"
+    now = f"; {epoch(s.computable_watermark)} if it were computed now" if s.computable_watermark is not None else ""
+    yield Line("M", published + now)
+    if s.external_log:
+        if s.published_ms >= 0:
+            yield Line("lag", f"{count(s.lag_epochs, 'epoch')} behind the epoch that was published with it")
+        return
+    lag = count(s.lag_epochs, "epoch")
+    if s.lag_ms:
+        more = " (or longer)" if s.lag_at_least else ""
+        lag += f"; what was uploaded in the last {span(s.lag_ms)}{more} cannot go yet"
+    yield Line("lag", lag)
+    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0")
+
+
+def _garbage(s: Status) -> str:
+    deleted, amount, price = s.deleted_since, s.dollars_month, s.price_gb_month
+    if amount is None:
+        return "not known: no listing was read when M was published" if s.published_ms >= 0 else "not known yet"
+    found, as_of = f"{count(s.eligible_objects, 'object')} ({size(s.eligible_bytes)})", _ago(s, s.eligible_as_of_ms)
+    if not s.eligible_objects:
+        return f"none as of {as_of}"
+    name = " (S3 standard)" if price == STANDARD_PRICE else ""
+    gone = f"; since then {deleted.objects:,} ({size(deleted.bytes)}) deleted" if deleted.objects else ""
+    if deleted.objects >= s.eligible_objects:
+        return f"none: {found} of {as_of} went with the last sweeps"
+    left = ", what is left of it" if deleted.objects else ","
+    return f"{found} as of {as_of}{gone}{left} {dollars(amount)} a month at ${price:g} a GB-month{name}"
+
+
+def _held(s: Status) -> list[str]:
+    def age(group: Sequence[Holder]) -> str:
+        known = [h.oldest_ms for h in group if isinstance(h, Held) and h.oldest_ms >= 0]
+        return f" (the oldest written {_ago(s, min(known))})" if known else ""
+
+    return held_back(s.held_back_by, total=s.held_partitions, beside=age)
+
+
+def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:
+    return [Line("" if number else label, text, colour) for number, text in enumerate(texts)]
+
+
+def _jobs(s: Status) -> str:
+    ended = {a.command: a for a in s.attempts}
+    shown = []
+    for step in EXTERNAL_STEPS if s.external_log else STEPS:
+        a = ended.get(step)
+        shown.append(f"{step} never" if a is None else f"{step} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
+    return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
+
+
+def _sweeps(s: Status) -> list[Line]:
+    paused = "not paused"
+    if s.paused is not None:
+        paused = f"paused {_ago(s, s.paused.since_ms)} by {s.paused.by}: {s.paused.why}"
+    runs = [f"{r.run_id}  {run_outcome(r)}" for r in reversed(s.runs)]
+    return [Line("sweeps", paused, "yellow" if s.paused is not None else ""), *(Line("", run) for run in runs)]
 
 
 @click.command("explain")
 @click.argument("key", required=False)
 @click.option("--epoch", "epoch_", type=click.IntRange(0), metavar="E", help="What holds the objects of this epoch.")
 @click.option("--partition", metavar="TOPIC/N", help="What this partition holds.")
-@common_options
-def explain_command(settings: Settings, key: str | None, epoch_: int | None, partition: str | None) -> None:
+@cluster_options()
+def explain_command(out: Output, cluster: Cluster, key: str | None, epoch_: int | None, partition: str | None) -> None:
     """Explain why the object KEY is kept or may go, down to the placeholder, and which command moves it.
 
     KEY is relative to the URL, or a whole s3:// URL.
@@ -77,17 +215,16 @@ def explain_command(settings: Settings, key: str | None, epoch_: int | None, par
       l0gc explain --epoch 7
       l0gc explain --partition events/0
     """
-    with library(settings) as cluster:
-        Output(settings).finish(
-            lambda: cluster.explain(key, epoch=epoch_, partition=partition),
-            lambda e: [
-                f"{e.subject}: {e.verdict}",
-                f"M = {epoch(e.watermark)} is published; the cluster epoch is {e.cluster_epoch}",
-                *e.sentences,
-                f"next: {e.next_step}",
-            ],
-            progress="reading",
-        )
+    out.finish(
+        lambda: cluster.explain(key, epoch=epoch_, partition=partition),
+        lambda e: [
+            f"{e.subject}: {e.verdict}",
+            f"M = {epoch(e.watermark)} is published; the cluster epoch is {e.cluster_epoch}",
+            *e.explanation,
+            f"next: {e.next}",
+        ],
+        title="reading",
+    )
 
 
 _STDOUT: Final = "-"
@@ -102,8 +239,8 @@ _STDOUT: Final = "-"
     help="Show what l0gc verify --json printed into this file, too.",
 )  # fmt: skip
 @price_option
-@common_options
-def report_command(settings: Settings, output: str, findings: Path | None, price_gb_month: float) -> None:
+@cluster_options()
+def report_command(out: Output, cluster: Cluster, output: str, findings: Path | None, price_gb_month: float) -> None:
     """Write a page about the cluster: one HTML file that needs no network. Changes nothing in the bucket.
 
     \b
@@ -111,10 +248,9 @@ def report_command(settings: Settings, output: str, findings: Path | None, price
       l0gc report -o report.html
       l0gc verify --json > findings.json; l0gc report --findings findings.json
     """
-    out = Output(settings)
-    if settings.json and output == _STDOUT:
+    if out.json and output == _STDOUT:
         raise UsageError("-o - and --json both print to stdout; take one of them")
-    with library(settings) as cluster, out.progress("reading"):
+    with out.progress("reading"):
         report = cluster.report(findings=findings, price_gb_month=price_gb_month)
     if output == _STDOUT:
         with writing_stdout():
@@ -127,8 +263,8 @@ def report_command(settings: Settings, output: str, findings: Path | None, price
 
 
 @click.command("doctor")
-@common_options
-def doctor_command(settings: Settings) -> None:
+@cluster_options()
+def doctor_command(out: Output, cluster: Cluster) -> None:
     """Check the store, the credentials, this machine and the cluster, and name a remedy for each problem.
 
     Tries what the commands do, below l0gc/probe/ or with requests that cannot take effect, and leaves nothing behind.
@@ -138,8 +274,7 @@ def doctor_command(settings: Settings) -> None:
       l0gc doctor
       l0gc doctor --json
     """
-    out = Output(settings)
-    with library(settings) as cluster, out.progress("examining") as show:
+    with out.progress("examining") as show:
         result = cluster.doctor(progress=show)
     print_result(out, result)
 
@@ -153,3 +288,56 @@ def print_result(out: Output, result: DoctorResult) -> None:
         if c.status != OK:
             lines.append(f"{'':8} {'':{width}}  -> {c.remedy}")
     out.finish(lambda: result, lambda r: lines, indent=11 + width)
+
+
+@click.command("verify")
+@click.option(
+    "--deep", is_flag=True, help="Read every block that a journal needs and every L1 object, and check what they hold."
+)
+@click.option(
+    "--min-age", type=duration, default="1h", show_default=True,
+    help="An L1 object that no journal names is a finding when it is older than this, e.g. 30m or 2h.",
+)  # fmt: skip
+@cluster_options(engine_options())
+def verify_command(out: Output, cluster: Cluster, engine: Engine, deep: bool, min_age: int) -> None:
+    """Check that the bucket holds what the journals say, and that nothing live is at or below M. Changes nothing.
+
+    \b
+    Example:
+      l0gc verify
+      l0gc verify --deep --json
+    """
+    out.finish(
+        partial(cluster.verify, engine, deep=deep, min_age_s=min_age),
+        verified,
+        title="verifying",
+        reports=True,
+        stays=lambda reported: "nothing was changed, and nothing is known; run l0gc verify again",
+    )
+
+
+def verified(result: VerifyResult) -> list[str]:
+    """The result of a run as text."""
+    checked = result.checked
+    lines = [f.line for f in result.findings]
+    if result.total > len(lines):
+        lines.append(f"{count(result.total - len(lines), 'more finding')} like these")
+    verdict = count(result.total, "finding") if result.total else "nothing is wrong"
+    lines.append(
+        f"{verdict}: {count(checked.journals, 'journal')}, {count(checked.partitions, 'partition')}, "
+        f"{count(checked.extents, 'unreconciled extent')}, {count(checked.l0_objects, 'L0 object')}, "
+        f"{count(checked.l1_objects, 'L1 object')}"
+        + (f"; {size(checked.bytes_read)} read and checked" if result.deep else "")
+    )
+    lines.append(
+        f"M = {epoch(result.watermark)}, cluster epoch {result.cluster_epoch}; L0 objects that no journal needs: "
+        f"{result.waiting_objects:,} waiting for M, {result.eligible_objects:,} for the next sweep"
+    )
+    if result.young_l1_objects:
+        lines.append(f"{count(result.young_l1_objects, 'L1 object')} named by no journal yet")
+    if result.deleted_topic_objects:
+        lines.append(f"{count(result.deleted_topic_objects, 'L1 object')} of deleted topics")
+    if result.unparsable_keys:
+        where = "in the data folders"
+        lines.append(count(result.unparsable_keys, f"key {where} is not l0gc's", f"keys {where} are not l0gc's"))
+    return lines

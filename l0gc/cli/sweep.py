@@ -1,48 +1,102 @@
-"""`l0gc sweep`."""
+"""`l0gc sweep` and `l0gc vacuum`, the options that they and `l0gc gc` take, and what is printed of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from l0gc.api.engine import Engine
-from l0gc.cli.files import ObjectLines
+from l0gc.api import Cluster, Engine
+from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import FILE, common_options, library
-from l0gc.cli.output import Output, epoch
-from l0gc.cli.run_options import bytes_that_stay, new_run, removal_options
+from l0gc.cli.options import FILE, Decorator, cluster_options, engine_options, options
+from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
-from l0gc.cli.spark_options import engine_options
-from l0gc.collect.plan import UNKNOWN
+from l0gc.cli.units import Number, duration
+from l0gc.collect.garbage import KINDS
+from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS, UNKNOWN, Removal, run_id
+from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult
 from l0gc.errors import UsageError
-from l0gc.formatting import count, size
+from l0gc.formatting import count, size, span
 from l0gc.runtime import give_memory_back
-from l0gc.settings import Settings
+from l0gc.storage.objectstore import ENABLED, SUSPENDED
+
+if TYPE_CHECKING:
+    from l0gc.collect.vacuum import VacuumResult
+
+_LIMITS: Final[list[Decorator]] = [
+    click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects."),
+    click.option(
+        "--max-rate", type=Number(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
+    ),
+]
+_RECORD: Final[list[Decorator]] = [
+    click.option(
+        "--record-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+        help="Keep the run record in this folder instead of the bucket, e.g. because the store is full.",
+    ),
+    click.option(
+        "--no-record", "record", is_flag=True, callback=lambda context, option, given: not given,
+        help="Keep no run record: nothing can then be shown or undeleted.",
+    ),
+]  # fmt: skip
+_VACUUM_AGES: Final[list[Decorator]] = [
+    click.option(
+        "--l1-grace", "l1_grace_s", type=duration, default=f"{L1_GRACE_MS // 3_600_000}h", show_default=True,
+        help="How long readers may go on with L1 objects that were merged or dropped.",
+    ),
+    click.option(
+        "--orphan-age", "orphan_age_s", type=duration, default=f"{ORPHAN_AGE_MS // 3_600_000}h", show_default=True,
+        help="Refuse what runs stamped so long ago and have not committed, and delete it.",
+    ),
+    click.option(
+        "--keep-runs", "keep_runs_s", type=duration, default=f"{KEEP_RUNS_S // 86400}d", show_default=True,
+        help="Remove records of runs older than this.",
+    ),
+]  # fmt: skip
 
 
-class ShardRange(click.ParamType[tuple[int, int]]):
+_SWEEP: Final[list[Decorator]] = [
+    click.option(
+        "--min-age", "min_age_s", type=duration, default="0s", show_default=True, help="Leave objects younger than this.",
+    ),
+    *_LIMITS,
+    click.option(
+        "--max-delete-ratio", type=Number(0, 1), metavar="R",
+        help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
+    ),
+    *_RECORD,
+]  # fmt: skip
+_DRY_RUN: Final = click.option(
+    "--dry-run", is_flag=True, help="Delete nothing; print the numbers that the run would print."
+)
+gc_options: Final = options([*_SWEEP, *_VACUUM_AGES])
+
+
+def new_run(cluster: Cluster) -> str:
+    """A name for a run, which the events of its log get."""
+    handles = cluster.handles()
+    logs.HANDLER.run_id = run_id(handles.now_ms(), handles.runtime.new_id())
+    return logs.HANDLER.run_id
+
+
+def shards(value: str) -> tuple[int, int]:
     """`000-249`, or one shard; the first and the last."""
-
-    name = "shards"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        m = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(value).strip())
-        if m is None or int(m[2] or m[1]) < int(m[1]):
-            self.fail(f"{value!r} is not a range of shards; use for example 000-249 or 7", param, ctx)
-        return int(m[1]), int(m[2] or m[1])
+    m = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", value.strip())
+    if m is None or int(m[2] or m[1]) < int(m[1]):
+        raise click.BadParameter(f"{value!r} is not a range of shards; use for example 000-249 or 7")
+    return int(m[1]), int(m[2] or m[1])
 
 
 @click.command("sweep")
-@removal_options("sweep")
-@click.option("--shards", type=ShardRange(), metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
+@options([_DRY_RUN, *_SWEEP])
+@click.option("--shards", type=shards, metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
 @click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
 @click.option(
     "--list",
@@ -51,10 +105,8 @@ class ShardRange(click.ParamType[tuple[int, int]]):
     metavar="FILE",
     help="With --dry-run: write what would be deleted there (key, epoch, bytes, time), - for stdout.",
 )
-@common_options
-@engine_options("Where it runs")
-@metrics_options
-def command(settings: Settings, engine: Engine, listed: str | None, **options: Any) -> None:
+@cluster_options(engine_options(), metrics_options)
+def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | None, **options: Any) -> None:
     """Delete the L0 objects whose epoch is at or below the published watermark M.
 
     \b
@@ -68,32 +120,30 @@ def command(settings: Settings, engine: Engine, listed: str | None, **options: A
         raise UsageError(
             "--list writes what would be deleted, so it belongs to --dry-run; of a run, see l0gc runs show"
         )
-    if listed == "-" and settings.json:
+    if listed == "-" and out.json:
         raise UsageError("--list - writes to stdout, and so does --json: name a file for one of them")
-    with library(settings) as cluster:
-        sweep = partial(cluster.sweep, spark=engine, run_id=new_run(cluster.handles()), **options)
-        run_sweep(Output(settings), sweep, listed)
+    run_id = new_run(cluster)
+
+    def sweep(**hooks: Any) -> SweepResult:
+        with list_file(None if listed in (None, "-") else Path(str(listed))) as write:
+
+            def gone(objects: Sequence[Deletable]) -> None:
+                write("".join(map(object_line, objects)))
+
+            each = None if listed is None else gone
+            return cluster.sweep(spark=engine, run_id=run_id, gone=each, **options, **hooks)
+
+    run_sweep(out, sweep, aside=listed == "-")
 
 
-def run_sweep(out: Output, sweep: Callable[..., SweepResult], listed: str | None = None) -> None:
-    """Sweep, and print the result.
-
-    Args:
-        listed: the file that a dry run lists the objects in, - for stdout; the result is then a note.
-    """
+def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
+    """Delete, and print the result as `Output.finish` does; the first signal ends the run in good order."""
     give_memory_back()
     with stop_event() as stop:
-
-        def work() -> SweepResult:
-            path = None if listed in (None, "-") else Path(str(listed))
-            with ObjectLines.to(path) as lines, out.progress("sweeping") as show:
-                gone = None if listed is None else lines.found
-                return sweep(progress=show, stop=stop, gone=gone)
-
-        out.finish(work, lines_of, aside=listed == "-")
+        out.finish(partial(work, stop=stop), reports=True, **shown)
 
 
-def lines_of(r: SweepResult) -> list[str]:
+def swept(r: SweepResult) -> list[str]:
     """The run as text."""
     plan = r.plan
     lines = [
@@ -127,3 +177,66 @@ def lines_of(r: SweepResult) -> list[str]:
     if r.versioning == UNKNOWN:
         lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
     return lines
+
+
+@click.command("vacuum")
+@options([_DRY_RUN, *_VACUUM_AGES, *_LIMITS, *_RECORD])
+@cluster_options(engine_options("Where orphans are searched for"), metrics_options)
+def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
+    """Delete what else is garbage: replaced and expired L1 objects, orphans, old records.
+
+    L0 objects are deleted by l0gc sweep, log entries by l0gc housekeep.
+
+    \b
+    Example:
+      l0gc vacuum --dry-run
+      l0gc vacuum --l1-grace 2h
+    """
+    run_vacuum(out, partial(cluster.vacuum, spark=engine, run_id=new_run(cluster), **options))
+
+
+def vacuumed(r: VacuumResult) -> list[str]:
+    """The run as text."""
+    would = "would be deleted" if r.dry_run else "deleted"
+    lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {would} in {r.seconds:.1f} s"]
+    lines += [f"  {d.objects:,} {KINDS[kind].text} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
+    if r.fence is not None:
+        listed = count(r.listed, "object")
+        lines.append(f"orphans were stamped below epoch {r.fence}, and no journal names them; {listed} listed")
+    if r.oldest_dropped_age_s is not None and not r.tally.paused:
+        lines.append(
+            f"the oldest object that waits for its grace was dropped {span(1000 * r.oldest_dropped_age_s)} ago (--l1-grace)"
+        )
+    if r.plan.paused:
+        lines.append(f"deletions are paused, so a run would delete nothing: {r.plan.paused}")
+    if r.unparsable:
+        keys = count(r.unparsable, "key is not an L1 key and stays", "keys are not L1 keys and stay")
+        lines.append(f"{keys}, e.g. {r.unparsable_samples[0]}")
+    if r.objects:
+        lines += bytes_that_stay(r.plan)
+    return lines
+
+
+def bytes_that_stay(plan: Removal, or_what: str = "") -> list[str]:
+    """Which bytes stay after a run that deleted from a bucket that keeps, or kept, versions.
+
+    Args:
+        plan: of a dry run, nothing can be brought back.
+        or_what: what removes the bytes, next to a lifecycle rule.
+    """
+    undelete = ""
+    if plan.record and not plan.dry_run:
+        place = f" --record-dir {plan.record_dir}" if plan.record_dir is not None else ""
+        undelete = f"; l0gc undelete --run {plan.run_id}{place} brings them back until then"
+    return {
+        ENABLED: [f"the bucket keeps versions: the bytes stay until a lifecycle rule{or_what} removes them{undelete}"],
+        SUSPENDED: [
+            "the bucket's versioning is suspended: what was written since is gone for good; the bytes of what was written "
+            f"before stay until a lifecycle rule{or_what} removes them{undelete}"
+        ],
+    }.get(plan.versioning, [])
+
+
+run_sweep: Final = partial(_remove, lines=swept, title="sweeping")
+run_vacuum: Final = partial(_remove, lines=vacuumed, title="vacuuming")
+"""As the commands show their work and its result, for them and for `l0gc gc`."""

@@ -1,27 +1,52 @@
-"""`l0gc topic create|alter|delete|list|describe`."""
+"""`l0gc topic create|alter|delete|list|describe`; `l0gc expire` and `l0gc delete-records`, which end what topics keep."""
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import UNSET, UnsetType
 
-from l0gc.api.cluster import Cluster
-from l0gc.cli.names import TOPIC
-from l0gc.cli.options import asked, common_options, library
+from l0gc.api import Cluster
+from l0gc.cli.options import TOPIC, asked, cluster_options, options
 from l0gc.cli.output import Output
-from l0gc.cli.retention import retention_options, retention_text, settings_of
+from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
-from l0gc.formatting import count, size
-from l0gc.settings import Settings
+from l0gc.formatting import count, size, span
+from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.topics import PARTITIONS_SHOWN, PartitionOffsets, TopicDescription
+
+if TYPE_CHECKING:
+    from l0gc.streamlog.level_one.expire import ExpireResult
 
 _RUNS_SHOWN: Final = 20
 
 
+retention_options: Final = options([
+    click.option(
+        "--retention-ms", type=quantity(MS, "604800000 or 7d"), default=UNSET, metavar="N",
+        help="Delete L1 objects whose newest record is older than this. -1: unlimited.",
+    ),
+    click.option(
+        "--retention-bytes", type=quantity(BYTES, "1073741824 or 1GiB"), default=UNSET, metavar="N",
+        help="Delete the oldest L1 objects of a partition while the others are as large as this. -1: unlimited.",
+    ),
+])  # fmt: skip
+
+
+def retention_text(ms: int | None, bytes_: int | None) -> str:
+    """A retention as text; None if it is the cluster's."""
+    kept_ms = DEFAULT if ms is None else "unlimited" if ms == UNLIMITED else span(ms) if ms >= 1000 else f"{ms} ms"
+    kept_bytes = DEFAULT if bytes_ is None else "unlimited" if bytes_ == UNLIMITED else size(bytes_)
+    if kept_ms == kept_bytes:
+        return f"retention {kept_ms}"
+    return f"retention {kept_ms} and {kept_bytes}"
+
+
 @click.group("topic")
-def command() -> None:
+def topic_command() -> None:
     """Create, alter, delete, list and describe topics.
 
     \b
@@ -31,7 +56,7 @@ def command() -> None:
     """
 
 
-@command.command("create")
+@topic_command.command("create")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), required=True, help="How many partitions; it cannot change.")
 @click.option(
@@ -39,14 +64,9 @@ def command() -> None:
     help="Spread the partitions over so many journals. An upload then commits to each of them.  [default: 1]",
 )  # fmt: skip
 @retention_options
-@common_options
+@cluster_options()
 def create(
-    settings: Settings,
-    name: str,
-    partitions: int,
-    journals: int | None,
-    retention_ms: int | str | None,
-    retention_bytes: int | str | None,
+    out: Output, cluster: Cluster, name: str, partitions: int, journals: int | None, **retention: int | UnsetType | None
 ) -> None:
     """Create a topic; run again with the same numbers, it changes nothing.
 
@@ -55,26 +75,18 @@ def create(
       l0gc topic create events --partitions 8
       l0gc topic create events --partitions 8 --retention-ms 7d
     """
-    kept = settings_of(retention_ms, retention_bytes)
-    with library(settings) as cluster:
-        Output(settings).finish(
-            lambda: cluster.topics.create(name, partitions, journals, **kept),
-            lambda t: [f"topic {t.name} {'created' if t.created else 'exists'}: {_line(t)}"],
-        )
+    out.finish(
+        lambda: cluster.topics.create(name, partitions, journals, **retention),
+        lambda t: [f"topic {t.name} {'created' if t.created else 'exists'}: {_line(t)}"],
+    )
 
 
-@command.command("alter")
-@click.argument("name", required=False, type=TOPIC)
+@topic_command.command("alter")
+@click.argument("name", required=False, shell_complete=TOPIC)
 @click.option("--defaults", is_flag=True, help="Alter the settings of topics without their own.")
 @retention_options
-@common_options
-def alter(
-    settings: Settings,
-    name: str | None,
-    defaults: bool,
-    retention_ms: int | str | None,
-    retention_bytes: int | str | None,
-) -> None:
+@cluster_options()
+def alter(out: Output, cluster: Cluster, name: str | None, defaults: bool, **retention: int | UnsetType | None) -> None:
     """Change how long, or how much, topic NAME keeps. Settings that are not given stay; `default` is the cluster's.
 
     \b
@@ -82,27 +94,24 @@ def alter(
       l0gc topic alter events --retention-ms 7d --retention-bytes -1
       l0gc topic alter --defaults --retention-ms 30d
     """
-    kept = settings_of(retention_ms, retention_bytes)
     if (name is None) != defaults:
         raise UsageError("name one topic, or say --defaults")
-    if not kept:
+    if set(retention.values()) == {UNSET}:
         raise UsageError("say what to change: --retention-ms or --retention-bytes")
-    out = Output(settings)
-    with library(settings) as cluster:
-        if name is not None:
-            out.finish(lambda: cluster.topics.alter(name, **kept), lambda t: [f"topic {t.name}: {_line(t)}"])
-            return
-        out.finish(
-            lambda: cluster.topics.alter_defaults(**kept),
-            lambda now: [f"the cluster's default: {retention_text(now.retention_ms, now.retention_bytes)}"],
-        )
+    if name is not None:
+        out.finish(lambda: cluster.topics.alter(name, **retention), lambda t: [f"topic {t.name}: {_line(t)}"])
+        return
+    out.finish(
+        lambda: cluster.topics.alter_defaults(**retention),
+        lambda now: [f"the cluster's default: {retention_text(now.retention_ms, now.retention_bytes)}"],
+    )
 
 
-@command.command("delete")
-@click.argument("name", type=TOPIC)
+@topic_command.command("delete")
+@click.argument("name", shell_complete=TOPIC)
 @click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
-@common_options
-def delete(settings: Settings, name: str, yes: bool) -> None:
+@cluster_options()
+def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
     """Delete a topic: its partitions take nothing more, and no longer hold M back. Says what goes, and asks.
 
     \b
@@ -110,17 +119,16 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
       l0gc topic delete events
       l0gc topic delete events --yes
     """
-    with library(settings) as cluster:
-        if not yes:
-            what = f"{_what_goes(cluster, name)}; its records can then be read no more, and their objects go"
-            asked(settings, "delete", what)
-        Output(settings).finish(
-            lambda: cluster.topics.delete(name),
-            lambda t: [
-                f"topic {t.name} (revision {t.revision}) deleted; closed in "
-                f"{count(len(t.journals) - len(t.broken), 'journal')}"
-            ],
-        )
+    if not yes:
+        what = f"{_what_goes(cluster, name)}; its records can then be read no more, and their objects go"
+        asked(out, "delete", what)
+    out.finish(
+        lambda: cluster.topics.delete(name),
+        lambda t: [
+            f"topic {t.name} (revision {t.revision}) deleted; closed in "
+            f"{count(len(t.journals) - len(t.broken), 'journal')}"
+        ],
+    )
 
 
 def _what_goes(cluster: Cluster, name: str) -> str:
@@ -135,9 +143,9 @@ def _what_goes(cluster: Cluster, name: str) -> str:
     return f"{what} and {records}, {totals.unreconciled_records:,} of them not in L1"
 
 
-@command.command("list")
-@common_options
-def list_topics(settings: Settings) -> None:
+@topic_command.command("list")
+@cluster_options()
+def list_topics(out: Output, cluster: Cluster) -> None:
     """List the topics.
 
     \b
@@ -145,12 +153,11 @@ def list_topics(settings: Settings) -> None:
       l0gc topic list
     """
     none = "no topics exist; create one with l0gc topic create NAME --partitions N"
-    with library(settings) as cluster:
-        Output(settings).finish(cluster.topics.list, lambda topics: [f"{t.name}  {_line(t)}" for t in topics] or [none])
+    out.finish(cluster.topics.list, lambda topics: [f"{t.name}  {_line(t)}" for t in topics] or [none])
 
 
-@command.command("describe")
-@click.argument("name", type=TOPIC)
+@topic_command.command("describe")
+@click.argument("name", shell_complete=TOPIC)
 @click.option("--partition", type=int, metavar="N", help="Show partition N alone.")
 @click.option(
     "--limit",
@@ -160,8 +167,8 @@ def list_topics(settings: Settings) -> None:
     metavar="N",
     help="Show the first N partitions.",
 )
-@common_options
-def describe(settings: Settings, name: str, partition: int | None, limit: int) -> None:
+@cluster_options()
+def describe(out: Output, cluster: Cluster, name: str, partition: int | None, limit: int) -> None:
     """Show topic NAME: its retention, which journals keep its partitions, and what these hold.
 
     \b
@@ -169,11 +176,10 @@ def describe(settings: Settings, name: str, partition: int | None, limit: int) -
       l0gc topic describe events
       l0gc topic describe events --partition 3 --json
     """
-    with library(settings) as cluster:
-        Output(settings).finish(
-            lambda: cluster.topics.describe(name, partition, limit),
-            lambda found: _described(found, found.topic.partitions - len(found.offsets) if partition is None else 0),
-        )
+    out.finish(
+        lambda: cluster.topics.describe(name, partition, limit),
+        lambda found: _described(found, found.topic.partitions - len(found.offsets) if partition is None else 0),
+    )
 
 
 def _described(found: TopicDescription, hidden: int) -> list[str]:
@@ -217,3 +223,86 @@ def _line(topic: Topic) -> str:
 
 def _partitions(first: int, n: int) -> str:
     return f"partition {first:,}" if n == 1 else f"partitions {first:,} to {first + n - 1:,}"
+
+
+@click.command("expire")
+@click.argument("topic", required=False, shell_complete=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@cluster_options()
+def expire_command(out: Output, cluster: Cluster, topic: str | None, dry_run: bool) -> None:
+    """Delete the records of TOPIC, or of all topics, that are beyond the topic's retention.
+
+    By Kafka's rules, where a segment is an L1 object: what is not in L1 yet stays. Readers see no more of the records at
+    once; l0gc vacuum removes the L1 objects later.
+
+    \b
+    Example:
+      l0gc topic alter events --retention-ms 7d
+      l0gc expire --dry-run
+    """
+    run_expire(out, partial(cluster.expire, topic, dry_run=dry_run))
+
+
+@click.command("delete-records")
+@click.argument("topic", shell_complete=TOPIC)
+@click.option("--partition", type=int, metavar="N", help="Only of partition N.  [default: of all]")
+@click.option(
+    "--before-offset",
+    type=click.IntRange(-1),
+    metavar="N",
+    help="The first offset that stays. -1: delete all that there is now.",
+)
+@click.option(
+    "--before-time",
+    type=time_ms,
+    metavar="TIME",
+    help="Delete what lies before the first record of this time or later: 2026-01-31T12:00:00Z, or 7d ago.",
+)
+@click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@cluster_options()
+def delete_records_command(
+    out: Output, cluster: Cluster, topic: str, before_offset: int | None, before_time: int | None, **options: Any
+) -> None:
+    """Delete TOPIC's oldest records by moving its partitions' start offsets.
+
+    They are gone for readers at once, and for good. An L1 object goes when all of its records are deleted, by the next
+    l0gc vacuum; what was never reconciled no longer holds M back.
+
+    \b
+    Example:
+      l0gc delete-records events --partition 3 --before-offset 1000
+      l0gc delete-records events --before-time 7d --dry-run
+    """
+    if (before_offset is None) == (before_time is None):
+        raise UsageError("say before what records are to be deleted: --before-offset or --before-time, one of the two")
+    if before_time is not None and before_time <= 0:
+        before_time += cluster.handles().now_ms()
+    delete = partial(cluster.delete_records, topic, before_offset=before_offset, before_time_ms=before_time, **options)
+    out.finish(delete, _expired)
+
+
+def _expired(result: ExpireResult) -> list[str]:
+    verb = "would be deleted" if result.dry_run else "deleted"
+    text = "nothing to delete"
+    if result.partitions:
+        text = f"{count(result.records, 'record')} of {count(result.partitions, 'partition')} {verb}"
+    if result.l1_objects:
+        text += f", with {count(result.l1_objects, 'L1 object')} ({size(result.bytes)}) for vacuum"
+    lines = [text]
+    lines += [
+        f"{s.topic}/{s.partition} begins at offset {s.log_start_offset} (was {s.previous})" for s in result.starts
+    ]
+    if result.partitions > len(result.starts) > 0:
+        lines.append(f"and {count(result.partitions - len(result.starts), 'partition')} more")
+    if result.lost:
+        lines.append(f"{count(result.lost, 'partition')} changed during the run; the next run takes them")
+    return lines
+
+
+run_expire: Final = partial(
+    Output.finish,
+    lines=_expired,
+    title="expiring: reading the journals",
+    stays=lambda reported: "what is deleted stays deleted; l0gc expire continues from there",
+)
+"""As the command shows its work and the result, for it and for `l0gc gc`."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
+from msgspec import UNSET, UnsetType
 
 from l0gc.streamlog.controller.entries import UNLIMITED
 
@@ -18,7 +19,8 @@ MS: Final = {"": 1, "ms": 1} | {unit: 1000 * n for unit, n in _SECONDS.items() i
 BYTES: Final = {"": 1} | {f"{u}{end}": 1 << 10 * n for n, u in enumerate("kmgt", 1) for end in ("", "b", "i", "ib")}
 _AMOUNT: Final = re.compile(r"([0-9]+)([a-z]*)")
 _AGO: Final = re.compile(r"[0-9]{1,9}[smhd]")
-_MOST_BYTES: Final = 1 << 30
+HELD: Final = 1 << 30
+"""The most bytes that an option may have of what is held in memory at once."""
 
 
 def _amount(text: str, units: Mapping[str, int]) -> int | None:
@@ -37,71 +39,61 @@ class Number(click.FloatRange):
         return number
 
 
-class Duration(click.ParamType[int]):
-    """`30s`, `15m`, `2h`, `7d`; seconds, as an int."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        seconds = _amount(str(value), _SECONDS)
-        if seconds is None:
-            self.fail(f"{value!r} is not a valid duration; use for example 30s, 15m, 2h or 7d", param, ctx)
-        return seconds
+def duration(value: object) -> int:
+    """`30s`, `15m`, `2h`, `7d`; seconds."""
+    seconds = _amount(str(value), _SECONDS)
+    if seconds is None:
+        raise click.BadParameter(f"{value!r} is not a valid duration; use for example 30s, 15m, 2h or 7d")
+    return seconds
 
 
-class Size(click.ParamType[int]):
-    """`4MiB`, `512KiB`, `1GiB` or bytes, as an int; at most 1 GiB by default, for what is held in memory at once."""
+def size_up_to(most: int) -> Callable[[object], int]:
+    """The type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
 
-    name = "size"
-
-    def __init__(self, most: int = _MOST_BYTES) -> None:
-        self._most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        size = _amount(str(value), BYTES)
-        if not size:
-            self.fail(f"{value!r} is not a valid size; use for example 4MiB, 512KiB or a number of bytes", param, ctx)
-        if size > self._most:
-            self.fail(f"{value!r} is more than {self._most >> 30}GiB", param, ctx)
-        return size
-
-
-class Quantity(click.ParamType[int | str]):
-    """A number as Kafka has it, or one with a unit; -1 for unlimited, `default` for the cluster's setting."""
-
-    name = "quantity"
-
-    def __init__(self, units: Mapping[str, int], example: str) -> None:
-        self._units, self._example = units, example
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        text = str(value).strip().lower()
-        if text in {DEFAULT, str(UNLIMITED)}:
-            return DEFAULT if text == DEFAULT else UNLIMITED
-        amount = _amount(text, self._units)
-        if amount is None:
-            self.fail(f"{value!r} is not valid; use {self._example}, -1 for unlimited, or {DEFAULT}", param, ctx)
+    def size(value: object) -> int:
+        amount = _amount(str(value), BYTES)
+        if not amount:
+            raise click.BadParameter(
+                f"{value!r} is not a valid size; use for example 4MiB, 512KiB or a number of bytes"
+            )
+        if amount > most:
+            raise click.BadParameter(f"{value!r} is more than {most >> 30}GiB")
         return amount
 
+    return size
 
-class Moment(click.ParamType[int]):
+
+def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int | UnsetType | None]:
+    """A number as Kafka has it, or one with a unit; -1 for unlimited, `default` for the cluster's setting, which is None."""
+
+    def convert(value: object) -> int | UnsetType | None:
+        text = str(value).strip().lower()
+        if value is UNSET or text == DEFAULT:
+            return UNSET if value is UNSET else None
+        if text == str(UNLIMITED):
+            return UNLIMITED
+        amount = _amount(text, units)
+        if amount is None:
+            raise click.BadParameter(f"{value!r} is not valid; use {example}, -1 for unlimited, or {DEFAULT}")
+        return amount
+
+    return convert
+
+
+def time_ms(value: object) -> int:
     """A time as RFC 3339 has it, with its zone: milliseconds since 1970; or how long ago: `7d`, as a negative number."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).strip()
-        if _AGO.fullmatch(text):
-            return -(_amount(text, MS) or 0)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            moment = datetime.min
-        if moment.tzinfo is None or len(text) < len("2026-01-01T00:00Z"):
-            self.fail(
-                f"{value!r} is not a valid time; use 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d", param, ctx
-            )
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        if since.days < 0:
-            self.fail(f"{value!r} is before 1970", param, ctx)
-        return since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000
+    text = str(value).strip()
+    if _AGO.fullmatch(text):
+        return -(_amount(text, MS) or 0)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None or len(text) < len("2026-01-01T00:00Z"):
+        raise click.BadParameter(
+            f"{value!r} is not a valid time; use 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d"
+        )
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    if since.days < 0:
+        raise click.BadParameter(f"{value!r} is before 1970")
+    return since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000

@@ -1,51 +1,47 @@
-"""`l0gc upload`."""
+"""`l0gc upload`, and `l0gc producer describe|list`, which show how far uploads got."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from l0gc.api import Cluster
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.names import PRODUCER, TOPIC
-from l0gc.cli.options import FILE, common_options, library
-from l0gc.cli.output import Output
+from l0gc.cli.options import FILE, PRODUCER, TOPIC, cluster_options
+from l0gc.cli.output import Output, epoch
 from l0gc.cli.signals import exit_code_of
-from l0gc.cli.units import Size
+from l0gc.cli.units import HELD, size_up_to
 from l0gc.errors import StoppedError
-from l0gc.formatting import count, size
-from l0gc.settings import Settings
+from l0gc.formatting import count, moment, size
 from l0gc.streamlog.ingest.formats import AUTO, FORMATS
 
 if TYPE_CHECKING:
     from l0gc.streamlog.ingest.result import UploadResult
+    from l0gc.streamlog.producers import InputView, JournalView, ProducerList, ProducerView
 
 
 @click.command("upload")
-@click.argument("topic", type=TOPIC)
+@click.argument("topic", shell_complete=TOPIC)
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @click.option("--partition", type=int, metavar="N", help="Everything to partition N.")
 @click.option("--key-field", metavar="F", help="To the partition that field F of the JSON record hashes to; its key.")
 @click.option(
-    "--producer", type=PRODUCER, metavar="NAME", help="Makes a cut-off upload repeatable: no record twice, none lost."
-)
-@click.option("--batch-bytes", type=Size(), default="4MiB", show_default=True, help="Records in one L0 object.")
+    "--producer", shell_complete=PRODUCER, metavar="NAME",
+    help="Makes a cut-off upload repeatable: no record twice, none lost.",
+)  # fmt: skip
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default=AUTO, show_default=True,
+    "--batch-bytes", type=size_up_to(HELD), default="4MiB", show_default=True, help="Records in one L0 object."
+)
+@click.option(
+    "--format", type=click.Choice(FORMATS), default=AUTO, show_default=True,
     help="auto: lines of text, also gzip and zstd; refuses anything else. raw: any bytes, cut at newlines.",
 )  # fmt: skip
-@common_options
-@metrics_options
-def command(
-    settings: Settings,
-    topic: str,
-    files: tuple[str, ...],
-    partition: int | None,
-    key_field: str | None,
-    producer: str | None,
-    batch_bytes: int,
-    form: str,
+@cluster_options(metrics_options)
+def upload_command(
+    out: Output, cluster: Cluster, topic: str, files: tuple[str, ...], producer: str | None, **options: Any
 ) -> None:
     """Upload newline-delimited records (- is stdin) into TOPIC.
 
@@ -58,23 +54,22 @@ def command(
       l0gc upload events day-1.ndjson day-2.ndjson.gz --key-field user --producer nightly
       tail -n +1 log.ndjson | l0gc upload events - --partition 0
     """
-    out = Output(settings)
-    with library(settings) as cluster, out.progress(f"uploading to {topic}") as show:
-        try:
-            result = cluster.upload(
-                topic,
-                *files,
-                partition=partition,
-                key_field=key_field,
-                producer=producer,
-                batch_bytes=batch_bytes,
-                format=form,
-                progress=show,
-            )
-        except BaseException as e:
-            _explain(out, e, repeatable=producer is not None)
+    upload = partial(cluster.upload, topic, *files, producer=producer, **options)
+    try:
+        out.finish(upload, _uploaded, title=f"uploading to {topic}", reports=True)
+    except BaseException as e:
+        done: UploadResult | None = vars(e).get("so_far")
+        if done is None or not done.records:
             raise
-    out.measure({"fence": dataclasses.asdict(result.fence)})
+        again = "they would land again if repeated" if producer is None else "repeat it as it was: nothing lands twice"
+        committed = f"{count(done.records, 'record')} before that are committed and stay; {again}"
+        if isinstance(e, KeyboardInterrupt):
+            raise StoppedError(f"stopped: {committed}", exit_code_of(e)) from e
+        out.note(committed)
+        raise
+
+
+def _uploaded(result: UploadResult) -> list[str]:
     text = f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
     text += count(len(result.placeholders), "placeholder")
     if result.skipped and not result.records:
@@ -83,19 +78,84 @@ def command(
         text += f"; {result.skipped:,} had landed before"
     if result.retries:
         text += f"; {count(result.retries, 'batch', 'batches')} stamped anew"
-    out.result(result.to_json(), [text])
+    return [text]
 
 
-def _explain(out: Output, e: BaseException, *, repeatable: bool) -> None:
-    """What was committed before `e`: for the metrics, and as a sentence. Raises `StoppedError` if a signal ended it."""
-    done: UploadResult | None = getattr(e, "result", None)
-    if done is None:
-        return
-    out.measure({**done.to_json(), "fence": dataclasses.asdict(done.fence)})
-    if not done.records:
-        return
-    again = "repeat it as it was: nothing lands twice" if repeatable else "they would land again if repeated"
-    committed = f"{count(done.records, 'record')} before that are committed and stay; {again}"
-    if isinstance(e, KeyboardInterrupt):
-        raise StoppedError(f"stopped: {committed}", exit_code_of(e)) from e
-    out.note(committed)
+_INPUTS_SHOWN: Final = 3
+_DIGITS_SHOWN: Final = 12
+
+
+@click.group("producer")
+def producer_command() -> None:
+    """Show producers, and how far their uploads got.
+
+    \b
+    Example:
+      l0gc producer list
+      l0gc producer describe nightly
+    """
+
+
+@producer_command.command("describe")
+@click.argument("name", shell_complete=PRODUCER)
+@cluster_options()
+def describe(out: Output, cluster: Cluster, name: str) -> None:
+    """Show the newest run of producer NAME, and how far each journal is with it.
+
+    \b
+    Example:
+      l0gc producer describe nightly
+    """
+    out.finish(lambda: cluster.producers.describe(name), _described, title="reading", indent=13)
+
+
+@producer_command.command("list")
+@cluster_options()
+def list_all(out: Output, cluster: Cluster) -> None:
+    """List the producers that the controller knows.
+
+    \b
+    Example:
+      l0gc producer list
+    """
+
+    def lines(found: ProducerList) -> list[str]:
+        shown = [
+            f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {moment(p.began_ms)}" for p in found.producers
+        ]
+        return shown or ["no producers exist; l0gc upload --producer NAME makes one"]
+
+    out.finish(cluster.producers.list, lines)
+
+
+def _described(view: ProducerView) -> list[str]:
+    lines = [
+        f"producer     {view.name}: id {view.producer_id}, epoch {view.epoch}, last epoch {epoch(view.last_epoch)}",
+        f"began        {moment(view.began_ms)}; last used {moment(view.last_used_ms)}",
+        f"expires      {moment(view.expires_ms)}, unless another run begins before",
+    ]
+    for j in view.journals:
+        lines += _journal(j)
+    if view.unknown_journals:
+        begin = "it may begin there" if view.may_begin else "the run is too old to begin there, upload again"
+        lines.append(f"unknown      in {count(view.unknown_journals, 'journal')}; {begin}")
+    return [*lines, *(f"broken       {e}" for e in view.errors)]
+
+
+def _journal(j: JournalView) -> list[str]:
+    known = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {moment(j.last_landed_ms)}"
+    rest = [j.meaning, *_inputs(j.inputs)]
+    return [f"journal {j.journal:<4} {known}", *(f"{'':13}{line}" for line in rest)]
+
+
+def _inputs(inputs: Sequence[InputView]) -> list[str]:
+    """The inputs that landed last; how many there are of the others."""
+    lines = [f"input {_short(i.input)}: {count(i.landed, 'record')} landed" for i in inputs[:_INPUTS_SHOWN]]
+    more = len(inputs) - _INPUTS_SHOWN
+    return [*lines, f"and {count(more, 'input')} before (--json has them)"] if more > 0 else lines
+
+
+def _short(input_id: str) -> str:
+    """The hash, shortened, and the number after the point, which counts inputs of the same content."""
+    digest, point, nth = input_id.partition(".")
+    return digest[:_DIGITS_SHOWN] + point + nth

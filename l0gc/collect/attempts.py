@@ -8,14 +8,14 @@ end is when its object was written, by the store's clock.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
 
 from l0gc.collect.gc_steps import STEPS, GcNote
-from l0gc.decoding import UNDECODABLE, json_decoder
+from l0gc.decoding import UNDECODABLE
 from l0gc.errors import (
     L0gcError,
     NotInitialisedError,
@@ -31,7 +31,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
 
-_NOT_TOLD: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
+_NOT_RECORDED: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
 """Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store to write to."""
 _LONGEST: Final = 1000
 _STOPPED: Final = 130
@@ -50,8 +50,8 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.exit_code == 0
 
 
-_ATTEMPT: Final = json_decoder(Attempt)
-_NOTE: Final = json_decoder(GcNote)
+_ATTEMPT: Final = msgspec.json.Decoder(Attempt)
+_NOTE: Final = msgspec.json.Decoder(GcNote)
 
 
 def attempt_key(command: str) -> str:
@@ -92,27 +92,24 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
         store.put(GC_NOTE, msgspec.json.encode(note))
 
 
-class RecordedAttempt:
-    """Notes how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
+@contextmanager
+def recorded_attempt(cluster: ClusterHandle, command: str, *, whole: bool = True) -> Iterator[None]:
+    """Records how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
     Args:
         whole: False for a run that writes nothing, or covers a part of the cluster only; such a run is not recorded.
     """
-
-    def __init__(self, cluster: ClusterHandle, command: str, *, whole: bool = True) -> None:
-        self._cluster, self._command, self._whole = cluster, command, whole
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._whole or not self._cluster.identified or isinstance(error, _NOT_TOLD):
-            return
-        if error is not None and isinstance(error.__cause__, BrokenPipeError):
-            return  # the reader of the output has gone, which does not concern the run
-        write_attempt(self._cluster.store, Attempt(self._command, *_outcome(error)))
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as e:
+        error = e
+        raise
+    finally:
+        # If the reader of the output has gone, that does not concern the run.
+        unconcerned = isinstance(error, _NOT_RECORDED) or isinstance(getattr(error, "__cause__", None), BrokenPipeError)
+        if whole and cluster.identified and not unconcerned:
+            write_attempt(cluster.store, Attempt(command, *_outcome(error)))
 
 
 def _outcome(error: BaseException | None) -> tuple[int, str]:

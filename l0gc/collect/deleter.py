@@ -26,8 +26,11 @@ _SLOWER: Final = {
     "SlowDown", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded",
     "TooManyRequests", "503", "429",
 }  # fmt: skip
+_TIMEOUT: Final = "RequestTimeout"
 _UNANSWERED: Final = ""
 _AGAIN: Final = {"InternalError", "OperationAborted", "500", _UNANSWERED}
+_UNSURE: Final = _AGAIN | {_TIMEOUT}
+"""Failures after which an object may be gone, and its delete marker there."""
 _GONE: Final = {"NoSuchKey", "NoSuchVersion"}
 
 
@@ -50,16 +53,6 @@ class DeleteOutcome:
     error: L0gcError | None = None
 
 
-@dataclass(slots=True)
-class _Reply:
-    """What one request brought: a failure for each key that failed, and whether the store wants fewer."""
-
-    failures: list[DeleteFailure] = field(default_factory=list)
-    markers: dict[str, str] = field(default_factory=dict)
-    slower: bool = False
-    unanswered: bool = False
-
-
 class Deleter:
     """Deletes for one process; safe for several threads.
 
@@ -67,9 +60,6 @@ class Deleter:
         stop: set when the run is to end: the request in flight is the last one.
         keep_history: whether the bucket may keep versions, so that the ids of delete markers are of use.
     """
-
-    deletes: Final = True
-    """Whether what it was given is gone from the bucket then."""
 
     def __init__(
         self, store: ObjectStore, runtime: Runtime, pacer: Pacer, stop: threading.Event, *, keep_history: bool = False
@@ -98,6 +88,7 @@ class Deleter:
                 outcome.left = _without(todo, unsure)
                 break
             batch, rest = todo[:size], todo[size:]
+            sent_at = self._runtime.clock.monotonic()
             try:
                 reply = self._send(batch, outcome)
             except L0gcError as e:
@@ -106,6 +97,8 @@ class Deleter:
                 untouched = todo if isinstance(e, AccessDeniedError | NotFoundError) else rest
                 outcome.left = _without(untouched, unsure)
                 break
+            slower = any(f.code in _SLOWER for f in reply.failures)
+            self._pacer.answered(sent_at, len(batch), len(batch) - len(reply.failures), slower=slower)
             lost = {(f.key, f.version_id): f for f in reply.failures}
             failed = [(o, f) for o in batch if (f := lost.get((o.key, o.version_id)) or lost.get((o.key, "")))]
             gone = batch
@@ -114,11 +107,11 @@ class Deleter:
             outcome.deleted += gone
             requested(gone)
             outcome.markers |= {k: v for k, v in reply.markers.items() if k not in unsure}
-            unsure |= {o.key for o, f in failed if reply.unanswered or f.code in _AGAIN}
+            unsure |= {o.key for o, f in failed if f.code in _UNSURE}
             again = [(o, f) for o, f in failed if f.code in _SLOWER | _AGAIN]
             outcome.failures += [f for _, f in failed if f.code not in _SLOWER | _AGAIN]
             tries = 0 if gone else tries + 1
-            if again and self._is_hopeless(began, tries, slower=reply.slower):
+            if again and self._is_hopeless(began, tries, slower=slower):
                 outcome.failures += [f for _, f in again]
                 again = []
             if again:
@@ -131,37 +124,26 @@ class Deleter:
             return tries >= TRIES
         return self._runtime.clock.monotonic() - max(began, self._pacer.last_success) > PATIENCE_S
 
-    def _send(self, batch: list[Deletable], outcome: DeleteOutcome) -> _Reply:
-        """One request, and what it means for the pace. Raises what no retry helps against."""
+    def _send(self, batch: list[Deletable], outcome: DeleteOutcome) -> VersionsDeleted:
+        """One request. Raises what no retry helps against."""
         outcome.requests += 1
-        sent_at = self._runtime.clock.monotonic()
         try:
-            done = self._ask(batch)
-            failures = _of_batch(batch, [f for f in done.failures if f.code not in _GONE])
-            reply = _Reply(failures, done.markers, any(f.code in _SLOWER for f in failures))
-        except AccessDeniedError:
-            outcome.errors += 1
-            raise
-        except (ThrottledError, StoreTimeoutError) as e:
-            outcome.errors += 1
-            unanswered = isinstance(e, StoreTimeoutError)
-            reply = _Reply([DeleteFailure(o.key, "SlowDown", str(e)) for o in batch], {}, True, unanswered)
+            if self._keep_history:
+                done = self._store.delete_versions([VersionedKey(o.key, o.version_id) for o in batch])
+            else:
+                done = VersionsDeleted(self._store.delete_once([o.key for o in batch]))
+            return VersionsDeleted(_of_batch(batch, [f for f in done.failures if f.code not in _GONE]), done.markers)
         except StoreError as e:
             outcome.errors += 1
-            reply = _Reply([DeleteFailure(o.key, _UNANSWERED, str(e)) for o in batch], {}, unanswered=True)
-        self._pacer.answered(sent_at, len(batch), len(batch) - len(reply.failures), slower=reply.slower)
-        return reply
-
-    def _ask(self, batch: list[Deletable]) -> VersionsDeleted:
-        if self._keep_history:
-            return self._store.history.delete([VersionedKey(o.key, o.version_id) for o in batch])
-        return VersionsDeleted(self._store.delete_once([o.key for o in batch]))
+            if isinstance(e, AccessDeniedError):
+                raise
+            kinds = ((ThrottledError, "SlowDown"), (StoreTimeoutError, _TIMEOUT))
+            code = next((code for kind, code in kinds if isinstance(e, kind)), _UNANSWERED)
+            return VersionsDeleted([DeleteFailure(o.key, code, str(e)) for o in batch])
 
 
 class DryDeleter:
     """Deletes nothing; the outcome is that of requests that succeed."""
-
-    deletes: Final = False
 
     def delete(self, objects: Sequence[Deletable], requested: Callable[[Sequence[Deletable]], None]) -> DeleteOutcome:
         """Take all objects for deleted."""

@@ -8,11 +8,15 @@ about each key of a listing: what the key's own unit recorded after the fence. `
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
+from l0gc.collect.old_records import old_run_records, old_scan_snapshots
+from l0gc.collect.plan import Removal
 from l0gc.collect.scan import Deletable
+from l0gc.formatting import Outcome
+from l0gc.keys import L1_DATA, L1_INDEX
 from l0gc.storage.objectstore import ObjectStore
 
 DROPPED_L1: Final = "dropped_l1"
@@ -24,21 +28,28 @@ SCAN_SNAPSHOTS: Final = "scan_snapshots"
 
 
 class GarbageKind(NamedTuple):
-    """What it is, and whether it held data: what is deleted of such is on record."""
+    """A kind of garbage.
+
+    Attributes:
+        text: what it is, for messages and metrics.
+        folder: where orphans of it are listed; empty for what is found otherwise.
+        old: finds it, if it is old records. These hold no data, and what is deleted of them is not on record.
+    """
 
     text: str
-    held_data: bool = True
+    folder: str = ""
+    old: Callable[[ObjectStore, Removal], Iterator[list[Deletable]]] | None = None
 
 
 KINDS: Final = {
     DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics"),
     DROPPED_INDEX: GarbageKind("index objects that others have taken the place of"),
-    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named"),
-    ORPHANED_INDEX: GarbageKind("index objects that no journal ever named"),
-    RUN_RECORDS: GarbageKind("objects of old run records", held_data=False),
-    SCAN_SNAPSHOTS: GarbageKind("old scan snapshots", held_data=False),
+    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", folder=L1_DATA),
+    ORPHANED_INDEX: GarbageKind("index objects that no journal ever named", folder=L1_INDEX),
+    RUN_RECORDS: GarbageKind("objects of old run records", old=old_run_records),
+    SCAN_SNAPSHOTS: GarbageKind("old scan snapshots", old=old_scan_snapshots),
 }
-"""What a vacuum deletes, in the order in which it does; its counts, metrics and messages have a line for each."""
+"""What a vacuum deletes, in the order in which it does; its steps, counts, metrics and messages follow from the rows."""
 
 
 class DroppedBatch(NamedTuple):
@@ -65,11 +76,13 @@ class Fact(NamedTuple):
     unknown: bool = False
 
 
-class Amounts(msgspec.Struct, frozen=True):
+class Amounts(msgspec.Struct, Outcome, frozen=True):
     """L1 and index objects and their bytes: those that are named, and those that were dropped and are still there.
 
     `oldest_dropped_ms` is when the oldest of these was dropped; None without any.
     """
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"oldest_dropped_ms"})
 
     live_objects: int = 0
     live_bytes: int = 0
@@ -78,28 +91,19 @@ class Amounts(msgspec.Struct, frozen=True):
     oldest_dropped_ms: int | None = None
 
 
-class KeyFacts(Protocol):
-    """What the units of a part of the listing said, at or after their fences."""
-
-    def facts(self, keys: Sequence[str]) -> list[Fact]:
-        """What is known of each key."""
-        ...
+KeyFacts = Callable[[Sequence[str]], list[Fact]]
+"""Gives what is known of each key, by what the units of a part of the listing said at or after their fences."""
 
 
-class ListingPart(Protocol):
+class ListingPart(msgspec.Struct, frozen=True, array_like=True):
     """A part of a listing: the keys below `prefix` after `start` up to `end`, itself included; without an end, to the last.
 
     It holds no secret and can be sent to executors.
     """
 
-    @property
-    def prefix(self) -> str: ...
-
-    @property
-    def start(self) -> str: ...
-
-    @property
-    def end(self) -> str | None: ...
+    prefix: str
+    start: str
+    end: str | None
 
 
 LookAt = Callable[[ObjectStore, ListingPart], KeyFacts]
@@ -156,20 +160,12 @@ class GarbageSource(Protocol):
         """
         ...
 
-    def scan_due(self, before_ms: int) -> bool:
-        """Whether the fences are older than `before_ms`: so long no run has searched for orphans."""
-        ...
-
     def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
         """The listing below `prefix` in about `count` parts, which together are all of it."""
         ...
 
     def looker(self, *, remote: bool) -> LookAt:
         """How a part is read; `remote` where that is done in another process."""
-        ...
-
-    def prefixes(self) -> dict[str, str]:
-        """Where objects of each kind that can be orphaned lie."""
         ...
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:

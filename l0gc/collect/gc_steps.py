@@ -27,6 +27,8 @@ COMPUTE: Final = "compute-watermark"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
 STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, COMPUTE, SWEEP, VACUUM)
+EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
+"""Those that a cluster with an external log can do; `gc` leaves the first to whoever has that log's reports."""
 """In their order. Each leaves a record of its last run, whoever ran it."""
 
 WORST: Final = (143, 130, 4, 6, 5, 2, 1, 3)

@@ -12,28 +12,31 @@ from typing import Final
 
 from l0gc.collect.attempts import attempt_key
 from l0gc.collect.gc_steps import STEPS
-from l0gc.collect.runs import old_runs, run_of
+from l0gc.collect.plan import Removal
+from l0gc.collect.runs import run_of, started_ms
 from l0gc.collect.scan import Deletable
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import ListedPage, ObjectStore
-from l0gc.watermark.scan_keys import old_scans
+from l0gc.watermark.scans import old_scans
 
 KEEP_RUNS: Final = 10_000
 """The most runs whose records are kept."""
 
 
-def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str) -> Iterator[list[Deletable]]:
-    """The records of runs that began before `before_ms`, and of all but the `keep` newest.
+def old_run_records(store: ObjectStore, plan: Removal, keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
+    """The records of runs that are older than the plan keeps them, and of all but the `keep` newest.
 
     An attempt of a step that this l0gc does not have expires by the same age.
     """
+    before_ms = plan.started_ms - plan.keep_runs_ms
     known = {attempt_key(step) for step in STEPS}
     for page in store.scan(ATTEMPTS):
         yield _those(page, lambda key, modified_ms: key not in known and modified_ms < before_ms)
     runs: set[str] = set()
     for page in store.scan(RUNS):
         runs |= {run for key in page.keys if (run := run_of(key)) is not None}
-    old = old_runs(runs, before_ms, keep) - {this_run}
+    newest_first = sorted(runs, reverse=True)
+    old = {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms} - {plan.run_id}
     if not old:
         return
     newest = max(old)
@@ -43,10 +46,10 @@ def old_run_records(store: ObjectStore, before_ms: int, keep: int, this_run: str
             return  # names sort by time
 
 
-def old_scan_snapshots(store: ObjectStore, now_ms: int) -> Iterator[list[Deletable]]:
+def old_scan_snapshots(store: ObjectStore, plan: Removal) -> Iterator[list[Deletable]]:
     """The snapshots that `old_scans` names."""
     pages = list(store.scan(SCANS))
-    old = set(old_scans([key for page in pages for key in page.keys], now_ms))
+    old = set(old_scans([key for page in pages for key in page.keys], plan.started_ms))
     yield from (_those(page, lambda key, _: key in old) for page in pages)
 
 

@@ -15,12 +15,12 @@ The order of the listing decides nothing: each key is judged alone, and a store 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import lt
 
 from l0gc.collect.garbage import Fact, ListingPart, LookAt
 from l0gc.collect.remover import Remover
 from l0gc.collect.scan import SAMPLES, Deletable, Tally
-from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.keys import KeyLayout
+from l0gc.storage.ranges import KeyRange, RangeReader
 from l0gc.storage.workers import Place
 
 
@@ -29,63 +29,31 @@ def is_orphan(fact: Fact) -> bool:
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
-class OrphanScan:
-    """The orphans of one part of a listing, page by page; memory is that of a page, and of what the part's units name."""
+def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: ListingPart) -> None:
+    """Hand over the orphans of a part. Memory is that of a page, and of what the part's units name."""
+    counts = Tally()
+    listing = RangeReader(place.store, KeyLayout(), KeyRange(part.start, part.end), folder=part.prefix)
 
-    def __init__(self, store: ObjectStore, part: ListingPart, look_at: LookAt) -> None:
-        self._store, self._part, self._look_at = store, part, look_at
-        self.counts = Tally()
-
-    def batches(self) -> Iterator[list[Deletable]]:
-        """The orphans of each page; may be empty. Raises what `KeyFacts.facts` raises."""
-        look = self._look_at(self._store, self._part)  # after the fence, and before the first page
-        for page in self._pages():
-            self.counts.listed += len(page)
+    def orphans() -> Iterator[list[Deletable]]:
+        facts_of = look_at(place.store, part)  # after the fence, and before the first page
+        for page in listing.read():
+            counts.listed += len(page)
             found = []
-            rows = zip(page.keys, look.facts(page.keys), page.sizes, page.modified_ms, strict=True)
+            rows = zip(page.keys, facts_of(page.keys), page.sizes, page.modified_ms, strict=True)
             for key, fact, size, modified_ms in rows:
                 if fact.epoch < 0:
-                    self.counts.unparsable += 1
-                    self.counts.unparsable_samples += [key] if len(self.counts.unparsable_samples) < SAMPLES else []
+                    counts.unparsable += 1
+                    counts.unparsable_samples += [key] if len(counts.unparsable_samples) < SAMPLES else []
                 elif fact.unknown:
-                    self.counts.add(Tally(unknown=1, unknown_folders=[self._folder(key)]))
+                    topic = key.removeprefix(part.prefix).partition("/")[0]
+                    counts.add(Tally(unknown=1, unknown_folders=[f"{part.prefix}{topic}/"]))
                 elif is_orphan(fact):
                     found.append(Deletable(key, fact.epoch, size, modified_ms))
             yield found
 
-    def _folder(self, key: str) -> str:
-        """The folder below the listed prefix that holds `key`."""
-        return f"{self._part.prefix}{key.removeprefix(self._part.prefix).partition('/')[0]}/"
-
-    def _pages(self) -> Iterator[ListedPage]:
-        """What of the listing is of this part."""
-        start, end = self._part.start, self._part.end
-        last, ordered = start, True
-        self.counts.list_requests = 1  # for the first page, also if it is empty
-        for number, page in enumerate(self._store.scan(self._part.prefix, start)):
-            self.counts.list_requests += number > 0
-            keys = page.keys
-            ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))
-            last = keys[-1]
-            if ordered and (end is None or last <= end):
-                yield page
-                continue
-            inside = [i for i, k in enumerate(keys) if k > start and (end is None or k <= end)]
-            if inside:
-                yield ListedPage(
-                    [keys[i] for i in inside],
-                    [page.sizes[i] for i in inside],
-                    [page.modified_ms[i] for i in inside],
-                )
-            if ordered:
-                return
-
-
-def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: ListingPart) -> None:
-    """Hand over the orphans of a part."""
-    scan = OrphanScan(place.store, part, look_at)
     try:
-        remover.take_all(scan.batches())
+        remover.take_all(orphans())
     finally:
+        counts.list_requests = listing.requests
         with remover.lock:
-            remover.tally.add(scan.counts)
+            remover.tally.add(counts)

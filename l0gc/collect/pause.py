@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from l0gc.decoding import UNDECODABLE, json_decoder
+from l0gc.decoding import UNDECODABLE
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.keys import PAUSED
@@ -36,7 +36,7 @@ class NewPause(Pause, frozen=True):
     new: bool
 
 
-_PAUSE: Final = json_decoder(Pause)
+_PAUSE: Final = msgspec.json.Decoder(Pause)
 
 
 def read_pause(store: ObjectStore) -> Pause | None:

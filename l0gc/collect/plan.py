@@ -31,8 +31,6 @@ UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
 ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record"
 """The options that only one process can keep."""
-SPARK_FROM: Final = 1_000_000
-"""Eligible objects from which `auto` takes a Spark cluster, if it is given one: below, starting Spark takes longer."""
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +197,7 @@ def _planned(cluster: ClusterHandle, wanted: Removal, judged: Judged) -> Removal
 def versioning_of(store: ObjectStore) -> str:
     """Whether the bucket keeps versions; `unknown` where the store or the credentials do not say."""
     try:
-        return store.history.versioning()
+        return store.versioning()
     except StoreError:
         return UNKNOWN
 

@@ -3,23 +3,31 @@
 A segment of objects is written as `planned` before the first of them is deleted, and written again, with what became of
 each, when the last request of the segment has ended. So whatever is deleted is in a segment: a killed run leaves some as
 `planned`, and the bucket itself shows which of those are gone (`runs.py`).
+
+A store that is full takes no more writes: then an operator can say that the record is to go to a folder of this machine, or
+that none is needed. In a folder, a file is on disk before the write returns, so the record is true whenever the run is
+killed, as in the bucket.
 """
 
 from __future__ import annotations
 
+import builtins
 import itertools
+import os
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.scan import Deletable
-from l0gc.decoding import UNDECODABLE, json_decoder
-from l0gc.errors import CorruptObjectError, StoreError
+from l0gc.decoding import decoded
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError, UsageError
 from l0gc.keys import RUNS
-from l0gc.storage.objectstore import ListedPage, Listing, Stored
+from l0gc.storage.objectstore import ListedPage, Listing, ObjectStore, Stored
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
@@ -29,31 +37,84 @@ DELETED: Final = "deleted"
 FAILED: Final = "failed"
 LEFT: Final = "left"
 
-SWEEP: Final = "sweep"
-VACUUM: Final = "vacuum"
-"""The commands whose runs are on record."""
+_PARTIAL: Final = ".partial"
 
 OBJECTS: Final = "objects"
 VERSIONS: Final = "versions"
 """What a segment holds, and how its name begins: objects as they are, or versions that go for good."""
 
 
-class RecordSink(Protocol):
-    """Where a run record is written: the bucket, or a folder of this machine (`record_places.py`)."""
+class FolderRecords:
+    """Keeps records below a folder, under the keys that they would have in the bucket."""
 
-    def put(self, key: str, body: bytes) -> object: ...
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def put_bulk(self, key: str, body: bytes) -> None: ...
+    @classmethod
+    def created(cls, folder: Path) -> FolderRecords:
+        """With the folder made, and tried out. Raises `UsageError`."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as trial:
+                trial.write(b"l0gc")
+                trial.flush()
+        except OSError as e:
+            raise UsageError(f"--record-dir {folder} cannot be written to: {e.strerror or e}") from e
+        return cls(folder)
+
+    def put(self, key: str, body: bytes) -> None:
+        """Write a file, whole or not at all, and on disk when this returns. Raises `StoreError`."""
+        path = self._folder / key
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(path.name + _PARTIAL)
+            with partial.open("wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            self._sync(path.parent)
+        except OSError as e:
+            raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
+
+    def put_bulk(self, key: str, body: bytes) -> None:
+        self.put(key, body)
+
+    @staticmethod
+    def _sync(folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def get(self, key: str) -> Stored:
+        """A file. Raises `ObjectNotFoundError`, `StoreError`."""
+        path = self._folder / key
+        try:
+            modified_ms = int(path.stat().st_mtime * 1000)
+            return Stored(path.read_bytes(), "", modified_ms, modified_ms)
+        except FileNotFoundError as e:
+            raise ObjectNotFoundError(f"{path} does not exist") from e
+        except OSError as e:
+            raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
+
+    def list(self, folder: str) -> Listing:
+        return Listing({key: int(p.stat().st_mtime * 1000) for key, p in self._files(folder)}, 0)
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        found = [(key, p.stat()) for key, p in self._files(prefix) if key > start_after]
+        if found:
+            times = [int(s.st_mtime * 1000) for _, s in found]
+            yield ListedPage([key for key, _ in found], [s.st_size for _, s in found], times)
+
+    def _files(self, prefix: str) -> builtins.list[tuple[str, Path]]:
+        files = (p for p in (self._folder / prefix).rglob("*") if p.is_file() and not p.name.endswith(_PARTIAL))
+        return sorted((p.relative_to(self._folder).as_posix(), p) for p in files)
 
 
-class RecordSource(Protocol):
-    """Where run records are read: the bucket, or a folder of this machine."""
-
-    def get(self, key: str) -> Stored: ...
-
-    def list(self, folder: str) -> Listing: ...
-
-    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]: ...
+Records = ObjectStore | FolderRecords
+"""Where run records are written and read."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -91,23 +152,23 @@ class RunSummary(msgspec.Struct, frozen=True):
     kinds: dict[str, Removed] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedObject:
-    """An object of a segment, and what became of it.
+class RecordedObject(Deletable, frozen=True, gc=False):
+    """An object of a segment, and what became of it; what is deleted was so by `deleted_ms`.
 
     `version_id` is that of the delete marker, or of the version that went.
     """
 
-    key: str
-    epoch: int
-    size: int
-    modified_ms: int
-    version_id: str
-    status: str
+    status: str = PLANNED
     deleted_ms: int = -1
 
+    @classmethod
+    def of(cls, o: Deletable, status: str = PLANNED, marker: str = "", now_ms: int = -1) -> RecordedObject:
+        """An object as it goes on record at `now_ms`; `marker` is the delete marker that hides it now, if that is known."""
+        when = now_ms if status == DELETED else -1
+        return cls(o.key, o.epoch, o.size, o.modified_ms, o.version_id or marker, status, when)
 
-_SUMMARY: Final = json_decoder(RunSummary)
+
+_SUMMARY: Final = msgspec.json.Decoder(RunSummary)
 
 
 def folder(run_id: str) -> str:
@@ -120,35 +181,23 @@ def worker_of(segment: str) -> str:
     return segment.rpartition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Objects that went on record together, and where they are on record."""
+def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
+    """A segment as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    key: str
-    objects: Sequence[Deletable]
+    from l0gc.columns import integers, strings
 
-    def encode(self, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> bytes:
-        """The segment as Parquet. See `RecordedObject` for what the columns mean; what is deleted was so by `now_ms`."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from l0gc.columns import integers, strings
-
-        table = pa.table(
-            {
-                "key": strings([o.key for o in self.objects]),
-                "epoch": integers([o.epoch for o in self.objects]),
-                "size": integers([o.size for o in self.objects]),
-                "modified_ms": integers([o.modified_ms for o in self.objects]),
-                "version_id": strings(version_ids),
-                "status": strings(statuses),
-                "deleted_ms": integers([now_ms if s == DELETED else -1 for s in statuses]),
-            }
-        )
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
-        body: bytes = sink.getvalue().to_pybytes()
-        return body
+    table = pa.table(
+        {
+            f.name: (strings if f.type is str else integers)([getattr(row, f.name) for row in rows])
+            for f in msgspec.structs.fields(RecordedObject)
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
 
 
 class RunRecord:
@@ -158,20 +207,20 @@ class RunRecord:
         sink: where they go; None to write nothing.
     """
 
-    def __init__(self, sink: RecordSink | None, run_id: str, worker: str, *, purge: bool = False) -> None:
+    def __init__(self, sink: Records | None, run_id: str, worker: str, *, purge: bool = False) -> None:
         self._sink = sink
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
         self._encoding = threading.Lock()  # an encoder takes some MiB: one at a time
 
-    def plan(self, objects: Sequence[Deletable]) -> Segment:
-        """Write a segment before its objects are deleted."""
-        segment = Segment(f"{self._stem}-{next(self._numbers):05}.parquet", objects)
-        self.write(segment, [PLANNED] * len(objects), [o.version_id for o in objects], -1)
-        return segment
+    def plan(self, objects: Sequence[Deletable]) -> str:
+        """Write a segment before its objects are deleted; returns its key."""
+        key = f"{self._stem}-{next(self._numbers):05}.parquet"
+        self.write(key, [RecordedObject.of(o) for o in objects])
+        return key
 
-    def write(self, segment: Segment, statuses: Sequence[str], version_ids: Sequence[str], now_ms: int) -> None:
-        """Write a segment again, with what became of its objects by `now_ms`.
+    def write(self, key: str, rows: Sequence[RecordedObject]) -> None:
+        """Write a segment again, with what became of its objects.
 
         Raises:
             StoreError: it cannot be written. Objects that are not on record are not deleted.
@@ -180,8 +229,8 @@ class RunRecord:
             return
         try:
             with self._encoding:
-                body = segment.encode(statuses, version_ids, now_ms)
-            self._sink.put_bulk(segment.key, body)
+                body = encode_segment(rows)
+            self._sink.put_bulk(key, body)
         except StoreError as e:
             raise type(e)(
                 f"{e}; the run record is written before anything is deleted: if the store takes no more writes, keep the "
@@ -189,7 +238,7 @@ class RunRecord:
             ) from e
 
 
-def read_segment(records: RecordSource, key: str) -> list[RecordedObject]:
+def read_segment(records: Records, key: str) -> list[RecordedObject]:
     """The objects of a segment. Raises `CorruptObjectError` if it cannot be read as one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -208,15 +257,12 @@ def summary_key(run_id: str) -> str:
     return f"{folder(run_id)}run.json"
 
 
-def write_summary(records: RecordSink, summary: RunSummary) -> None:
+def write_summary(records: Records, summary: RunSummary) -> None:
     """Write `run.json`."""
     records.put(summary_key(summary.run_id), msgspec.json.encode(summary))
 
 
-def read_summary(records: RecordSource, run_id: str) -> RunSummary:
+def read_summary(records: Records, run_id: str) -> RunSummary:
     """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it cannot be read as one."""
     body = records.get(summary_key(run_id)).body
-    try:
-        return _SUMMARY.decode(body)
-    except UNDECODABLE as e:
-        raise CorruptObjectError(f"{summary_key(run_id)} cannot be read: {e}") from e
+    return decoded(_SUMMARY, body, f"{summary_key(run_id)} cannot be read")

@@ -1,7 +1,7 @@
 """Removing what is handed over: into segments, on record, then deleted; what every run that deletes has in common.
 
 The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then its
-batches go to the deleters. Few segments are in progress at once, and the caller waits for a place, with no more than
+objects are deleted. Few segments are in progress at once, and the caller waits for a place, with no more than
 the batch in its hands, so memory does not grow with the bucket. An operator's pause is read before each segment is put
 on record; it ends the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no
 record, and a pause does not end it.
@@ -14,23 +14,23 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final
 
 from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import describe, read_pause
 from l0gc.collect.plan import Removal
-from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordSink, RunRecord, Segment
+from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject, Records, RunRecord
 from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.objectstore import ObjectStore
 
 _log: Final = logging.getLogger(__name__)
 
-SEGMENTS_UNDER_WAY: Final = 3
-"""Enough for all deleters to be busy, `DELETERS` requests of `PAGE_SIZE` objects; each costs a MiB and a half."""
+SEGMENTS_IN_FLIGHT: Final = 6
+"""Enough for all deleters to be busy: each removes one segment. A segment costs up to a MiB and a half."""
 
 
 @dataclass(slots=True)
@@ -38,16 +38,6 @@ class Budget:
     """How many objects may still be claimed; None for no limit. Removers that work one after another may share one."""
 
     left: int | None = None
-
-
-@dataclass(slots=True)
-class _OpenSegment:
-    """A segment whose objects are being deleted; `left` are the batches that have not ended."""
-
-    segment: Segment
-    objects: list[Deletable]
-    left: int
-    outcomes: list[DeleteOutcome] = field(default_factory=list)
 
 
 class Remover:
@@ -65,8 +55,7 @@ class Remover:
 
     Attributes:
         full: no more is wanted: the limit is reached.
-        gone: called with what a batch has removed, or would remove in a dry run.
-        shown, shown_bytes: how many objects are gone, and their bytes, request by request.
+        gone: called with what a request has removed, or would remove in a dry run.
     """
 
     def __init__(
@@ -77,7 +66,7 @@ class Remover:
         *,
         worker: str,
         deleters: Executor,
-        records: RecordSink | None,
+        records: Records | None,
         stop: threading.Event | None = None,
         pacer: Pacer | None = None,
         progress: Callable[[], None] = lambda: None,
@@ -96,32 +85,20 @@ class Remover:
         self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
-        self._places = threading.Semaphore(SEGMENTS_UNDER_WAY)
+        self._places = threading.Semaphore(SEGMENTS_IN_FLIGHT)
         self.tally = Tally()
         """What was done so far."""
         self._waiting: list[Deletable] = []
         self.full = False
         self.error: BaseException | None = None
         self._began = runtime.clock.monotonic()
-        self.shown = self.shown_bytes = 0
 
     def begin_again(self) -> None:
         """Count anew, for a scan that begins again. What was deleted is not listed any more, so it stays in the numbers."""
-        t, self.tally = self.tally, Tally(list_requests=self.tally.list_requests)
-        if self._deleter.deletes:
-            self.tally = Tally(
-                listed=t.deleted,
-                eligible=t.deleted,
-                list_requests=t.list_requests,
-                deleted=t.deleted,
-                bytes=t.bytes,
-                highest_deleted_epoch=t.highest_deleted_epoch,
-                delete_requests=t.delete_requests,
-                delete_errors=t.delete_errors,
-                paused=t.paused,
-            )
-        else:
-            self.shown = self.shown_bytes = 0
+        done = Tally(list_requests=self.tally.list_requests) if self.plan.dry_run else self.tally
+        seen = done.deleted
+        self.tally = replace(done, listed=seen, eligible=seen, held_by_age=0, unparsable=0, unparsable_samples=[])
+        self.tally.failed, self.tally.failures, self.tally.limited = 0, [], False
         self._budget.left = None if self.plan.limit is None else self.plan.limit - self.tally.deleted
         self.full = False
 
@@ -172,40 +149,46 @@ class Remover:
     def drain(self) -> None:
         """Send off what is waiting, and wait until all segments have ended."""
         objects, self._waiting = self._waiting, []
-        if objects and not self.stop.is_set():
+        if objects:
             self._places.acquire()
             self._send(objects)
-        for _ in range(SEGMENTS_UNDER_WAY):
+        for _ in range(SEGMENTS_IN_FLIGHT):
             self._places.acquire()
-        for _ in range(SEGMENTS_UNDER_WAY):
+        for _ in range(SEGMENTS_IN_FLIGHT):
             self._places.release()
 
     def _send(self, objects: list[Deletable]) -> None:
-        """Put a segment on record, then pass its batches to the deleters; its place is free when all have ended."""
-        batches = [objects[i : i + PAGE_SIZE] for i in range(0, len(objects), PAGE_SIZE)]
-        opened = None
+        """Have a segment removed; its place is free when that has ended."""
         try:
-            if not self._paused():
-                opened = _OpenSegment(self._record.plan(objects), objects, len(batches))
+            self._deleters.submit(self._remove, objects)
+        except RuntimeError:  # no thread could be started
+            self._places.release()
+            raise
+
+    # -- deleting -----------------------------------------------------------------------------------------------------
+
+    def _remove(self, objects: list[Deletable]) -> None:
+        """Put a segment on record, delete its objects, and record what became of them; nothing of it once the run ends.
+
+        If that fails, the record still says `planned`, which is true.
+        """
+        try:
+            if not self.stop.is_set() and not self._paused():
+                key = self._record.plan(objects)
+                outcome = self._deleter.delete(objects, self._count)
+                self._add(outcome)
+                passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
+                self._record.write(key, rows_of(objects, outcome, self.plan.started_ms + passed_ms))
+        except BaseException as e:  # raised in the caller's thread, since nothing catches it here
+            self._fail(e)
+            if not isinstance(e, Exception):
+                raise  # a kill, or a panic of obstore's Rust
         finally:
-            if opened is None:
-                self._places.release()
-        if opened is None:
-            return
-        for number, batch in enumerate(batches):
-            try:
-                self._deleters.submit(self._delete, opened, batch)
-            except RuntimeError:  # no thread could be started: the rest of the segment stays planned
-                with self.lock:
-                    opened.left -= len(batches) - number
-                    last = opened.left == 0
-                if last:
-                    self._places.release()
-                raise
+            self._places.release()
 
     def _paused(self) -> bool:
         """Whether deletions are paused, which ends the run; it does not go on, though the pause may be gone again."""
-        pause = read_pause(self._store) if self._deleter.deletes else None
+        pause = None if self.plan.dry_run else read_pause(self._store)
         if pause is None:
             return False
         with self.lock:
@@ -214,80 +197,44 @@ class Remover:
         _log.info("a pause ends the run: %s", describe(pause), extra=event("pause_seen"))
         return True
 
-    # -- deleting -----------------------------------------------------------------------------------------------------
+    def _count(self, gone: Sequence[Deletable]) -> None:
+        """Count what one request has removed."""
+        with self.lock:
+            t = self.tally
+            t.deleted += len(gone)
+            t.bytes += sum(o.size for o in gone)
+            t.highest_deleted_epoch = max([t.highest_deleted_epoch, *(o.epoch for o in gone)])
+            self.gone(gone)
+        self.progress()
 
-    def _delete(self, opened: _OpenSegment, batch: list[Deletable]) -> None:
-        try:
-            outcome = self._deleter.delete(batch, self._requested)
-        except BaseException as e:  # raised in the caller's thread, since nothing catches it here
-            self._fail(e)
-            if not isinstance(
-                e, Exception
-            ):  # a kill, or a panic of obstore's Rust: write no more, and release those who wait
-                self._places.release()
-                raise
-            outcome = DeleteOutcome()
+    def _add(self, outcome: DeleteOutcome) -> None:
+        """Count the requests, and what they could not remove."""
         if outcome.error is not None:
             self._fail(outcome.error)
         with self.lock:
-            self._add(outcome)
-            opened.outcomes.append(outcome)
-            opened.left -= 1
-            last = opened.left == 0
-        if last:
-            self._finish(opened)
-
-    def _requested(self, gone: Sequence[Deletable]) -> None:
-        with self.lock:
-            self._show(gone)
-        self.progress()
-
-    def _show(self, gone: Sequence[Deletable]) -> None:
-        self.shown += len(gone)
-        self.shown_bytes += sum(o.size for o in gone)
+            t = self.tally
+            t.delete_requests += outcome.requests
+            t.delete_errors += outcome.errors
+            t.failed += len(outcome.failures)
+            t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:
             self.error = self.error or error
         self.stop.set()
 
-    def _finish(self, opened: _OpenSegment) -> None:
-        """Put on record what became of a segment."""
-        passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-        statuses, version_ids = outcomes_of(opened.objects, opened.outcomes)
-        try:
-            self._record.write(opened.segment, statuses, version_ids, self.plan.started_ms + passed_ms)
-        except Exception as e:  # noqa: BLE001 - the record still says `planned`, which is true
-            self._fail(e)
-        finally:
-            self._places.release()
 
-    def _add(self, outcome: DeleteOutcome) -> None:
-        t = self.tally
-        t.delete_requests += outcome.requests
-        t.delete_errors += outcome.errors
-        t.deleted += len(outcome.deleted)
-        t.bytes += sum(o.size for o in outcome.deleted)
-        t.highest_deleted_epoch = max([t.highest_deleted_epoch, *(o.epoch for o in outcome.deleted)])
-        t.failed += len(outcome.failures)
-        t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
-        self.gone(outcome.deleted)
-
-
-def outcomes_of(objects: Sequence[Deletable], outcomes: Sequence[DeleteOutcome]) -> tuple[list[str], list[str]]:
-    """What became of each object of a segment, and the id of the version that went or of the marker that hides it.
-
-    One of which nothing is known is still planned.
-    """
-    nothing_odd = not any(o.failures or o.left or o.markers for o in outcomes)
-    if nothing_odd and sum(len(o.deleted) for o in outcomes) == len(objects):
-        return [DELETED] * len(objects), [o.version_id for o in objects]
-    status: dict[tuple[str, str], str] = {}
-    markers: dict[str, str] = {}
-    for outcome in outcomes:
-        markers |= outcome.markers
-        status |= {(o.key, o.version_id): DELETED for o in outcome.deleted}
-        status |= {(o.key, o.version_id): LEFT for o in outcome.left}
-        status |= {(f.key, f.version_id): FAILED for f in outcome.failures}
-    statuses = [status.get((o.key, o.version_id), status.get((o.key, ""), PLANNED)) for o in objects]
-    return statuses, [o.version_id or markers.get(o.key, "") for o in objects]
+def rows_of(objects: Sequence[Deletable], outcome: DeleteOutcome, now_ms: int) -> list[RecordedObject]:
+    """What became of each object of a segment. One of which nothing is known is still planned."""
+    status = {(o.key, o.version_id): DELETED for o in outcome.deleted}
+    status |= {(o.key, o.version_id): LEFT for o in outcome.left}
+    status |= {(f.key, f.version_id): FAILED for f in outcome.failures}
+    return [
+        RecordedObject.of(
+            o,
+            status.get((o.key, o.version_id), status.get((o.key, ""), PLANNED)),
+            outcome.markers.get(o.key, ""),
+            now_ms,
+        )
+        for o in objects
+    ]

@@ -18,22 +18,22 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import refusal
 from l0gc.collect.plan import ONE_PROCESS, Removal
-from l0gc.collect.record import SWEEP, RunSummary, folder, worker_of, write_summary
-from l0gc.collect.record_places import sink_of
+from l0gc.collect.record import FolderRecords, Records, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
 from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.objectstore import DeleteFailure, ObjectStore
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, LocalWorkers, Place, Workers
 from l0gc.watermark.source import ClusterHandle
@@ -67,8 +67,7 @@ class RunResult(Outcome):
     """
 
     command: ClassVar[str] = SWEEP
-    beside: ClassVar[frozenset[str]] = frozenset({"plan", "tally"})
-    """The fields that are not in the JSON."""
+    hidden: ClassVar[frozenset[str]] = frozenset({"plan", "tally"})
 
     plan: Removal
     tally: Tally = field(default_factory=Tally)
@@ -89,16 +88,16 @@ class RunResult(Outcome):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.run_id, self.dry_run, self.versioning = self.plan.run_id, self.plan.dry_run, self.plan.versioning
         self.count(self.tally)
 
     def count(self, tally: Tally) -> None:
-        """Take over what the workers counted."""
+        """Take over what was planned, and what the workers counted, by the names of the fields."""
         self.tally = tally
-        self.listed, self.unparsable = tally.listed, tally.unparsable
-        self.bytes, self.failed, self.failures = tally.bytes, tally.failed, tally.failures
+        mine = {f.name for f in fields(self)} - {"deleted", "paused"}
+        for source, names in ((self.plan, Removal.__struct_fields__), (tally, Tally.__slots__)):
+            for name in mine.intersection(names):
+                setattr(self, name, getattr(source, name))
         self.requests = {"list": tally.list_requests, "delete": tally.delete_requests}
-        self.throttled, self.backpressure_seconds = tally.throttled, tally.backpressure_seconds
         self.paused = self.plan.paused or tally.paused or None
 
     @property
@@ -119,11 +118,9 @@ class RunResult(Outcome):
 
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""
-        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.beside}
-        told["failures"] = [{"key": f.key, "code": f.code, "message": f.message} for f in self.failures]
-        told |= {name: round(told[name], 3) for name in ("seconds", "backpressure_seconds")}
-        builtins: dict[str, Any] = msgspec.to_builtins(told)
-        return builtins
+        fields = super().to_json() | {"backpressure_seconds": round(self.backpressure_seconds, 3)}
+        fields["failures"] = [{"key": f.key, "code": f.code, "message": f.message} for f in self.failures]
+        return fields
 
     def summary(self, outcome: str, ended_ms: int) -> RunSummary:
         """What goes on record of it."""
@@ -234,21 +231,21 @@ class RemovalRun(Generic[R]):
             with remover.finishing():
                 self._workers.map(lambda place, part: find(place, remover, part), parts)
             return
-        plan, done = self._plan, []
+        plan, done = self._plan, dict[str, Tally]()
         if plan.max_rate is not None:
             plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(parts))
         try:
             with _cancelling(self._workers, self.stop):
                 if not self.stop.is_set():
-                    done = self._workers.map(functools.partial(_elsewhere, find, plan, kind), parts)
+                    done = dict(self._workers.map(functools.partial(_elsewhere, find, plan, kind), parts))
         except Exception as e:
             if not self.stop.is_set() or not isinstance(e, L0gcError):
                 with suppress(StoreError):  # the error that ended the run is the one to report
                     self._settle(kind, [])
                 raise
-        for d in done:
-            remover.tally.add(d.tally)
-        self._settle(kind, [d.worker for d in done])
+        for tally in done.values():
+            remover.tally.add(tally)
+        self._settle(kind, done)
         if remover.tally.paused:
             self.stop.set()
 
@@ -271,15 +268,24 @@ class RemovalRun(Generic[R]):
         tally.deleted, tally.bytes = deleted, size
 
 
-class _Done(NamedTuple):
-    """What a part elsewhere came to; `worker` is what its segments are called."""
+def sink_of(store: ObjectStore, wanted: Removal) -> Records | None:
+    """Where the record of a run goes; None for a run that keeps none, as a dry run does.
 
-    worker: str
-    tally: Tally
+    Raises:
+        UsageError: both a folder and no record are wanted, or the folder cannot be written to.
+    """
+    if wanted.record_dir is not None and not wanted.record:
+        raise UsageError(
+            "--record-dir keeps the run record in a folder, and --no-record keeps none: give one of the two"
+        )
+    folder = FolderRecords.created(wanted.record_dir) if wanted.record_dir is not None else None
+    if wanted.dry_run or not wanted.record:
+        return None
+    return folder or store
 
 
-def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -> _Done:
-    """One part, on an executor."""
+def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -> tuple[str, Tally]:
+    """One part, on an executor: what its segments are called, and what it came to."""
     store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
@@ -297,7 +303,7 @@ def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -
             find(place, remover, part)
     tally = remover.tally
     tally.throttled, tally.backpressure_seconds = pacer.throttled - throttled, pacer.backpressure_s - waited
-    return _Done(worker, tally)
+    return worker, tally
 
 
 @contextmanager

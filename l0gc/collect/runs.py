@@ -10,20 +10,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
+from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.record import (
     DELETED,
     LEFT,
     PLANNED,
-    SWEEP,
     VERSIONS,
     RecordedObject,
-    RecordSource,
+    Records,
     RunSummary,
     folder,
     read_segment,
@@ -34,7 +34,7 @@ from l0gc.errors import NotFoundError, ObjectNotFoundError, PartialFailureError,
 from l0gc.formatting import Outcome, count
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey
-from l0gc.storage.parallel import Inline, Parallel
+from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
 
 KEEP_RUNS_S: Final = 30 * 86400
@@ -72,14 +72,12 @@ class RunList(Outcome):
     runs: list[RunEntry]
     total: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The runs, each with its own JSON."""
-        return {"runs": [run.to_json() for run in self.runs], "total": self.total}
-
 
 @dataclass
 class RunDetail(Outcome):
     """One run, object by object; `by_status` counts what became of them, as the bucket shows it."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"entry"})
 
     entry: RunEntry
     by_status: Counter[str] = field(default_factory=Counter)
@@ -90,9 +88,7 @@ class RunDetail(Outcome):
 
     def to_json(self) -> dict[str, Any]:
         """The run's own JSON, and what became of its objects."""
-        fields = super().to_json()
-        del fields["entry"]
-        return self.entry.to_json() | fields
+        return self.entry.to_json() | super().to_json()
 
 
 @dataclass
@@ -149,7 +145,7 @@ def run_of(key: str) -> str | None:
 # -- list and show ------------------------------------------------------------------------------------------------------
 
 
-def newest_runs(records: RecordSource, last: int, now_ms: int) -> list[RunEntry]:
+def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
     """The `last` newest runs, the oldest of them first; searches a day back, then a week, and only then all of them."""
     for days in (1, 7):
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
@@ -160,7 +156,7 @@ def newest_runs(records: RecordSource, last: int, now_ms: int) -> list[RunEntry]
 
 
 def list_runs(
-    records: RecordSource, last: int, start_after: str = "", *, parallel: Parallel | None = None
+    records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None
 ) -> tuple[list[RunEntry], int]:
     """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
 
@@ -178,7 +174,7 @@ def list_runs(
                 if key == summary_key(run):
                     ended.add(run)
     newest = sorted(segments)[-last:]
-    summaries = (parallel or Inline()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
+    summaries = (parallel or Parallel()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
     entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
     return entries, len(segments)
 
@@ -188,7 +184,7 @@ def show_run(
     run_id: str,
     sample: int = 10,
     *,
-    records: RecordSource | None = None,
+    records: Records | None = None,
     each: Callable[[RecordedObject], None] = lambda row: None,
 ) -> RunDetail:
     """What became of each object of a run.
@@ -219,7 +215,7 @@ def show_run(
     return detail
 
 
-def _segments(records: RecordSource, run_id: str) -> list[str]:
+def _segments(records: Records, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
     if run_of(f"{folder(run_id)}x") is None:
         raise UsageError(f"{run_id!r} is not a run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
@@ -229,14 +225,14 @@ def _segments(records: RecordSource, run_id: str) -> list[str]:
     return [k for k in keys if k.endswith(".parquet")]
 
 
-def _summary(records: RecordSource, run_id: str) -> RunSummary | None:
+def _summary(records: Records, run_id: str) -> RunSummary | None:
     try:
         return read_summary(records, run_id)
     except ObjectNotFoundError:
         return None
 
 
-def _settled(cluster: ClusterHandle, records: RecordSource, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
+def _settled(cluster: ClusterHandle, records: Records, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
     """What became of each object, once each: the bucket shows it of those that were planned, or got no answer.
 
     An object may be in two segments: a store that lists out of order is scanned twice, and Spark runs the task of an
@@ -257,12 +253,10 @@ def _settled(cluster: ClusterHandle, records: RecordSource, segments: Iterable[s
     for at in range(0, len(todo), PAGE_SIZE):
         some = todo[at : at + PAGE_SIZE]
         there = cluster.parallel.map(lambda r: _is_there(cluster.store, r), some)
-        yield [_settle(r, there=t) for r, t in zip(some, there, strict=True)]
-
-
-def _settle(row: RecordedObject, *, there: bool) -> RecordedObject:
-    status = DELETED if not there else (LEFT if row.status == PLANNED else row.status)
-    return replace(row, status=status)
+        yield [
+            msgspec.structs.replace(r, status=DELETED if not t else LEFT if r.status == PLANNED else r.status)
+            for r, t in zip(some, there, strict=True)
+        ]
 
 
 def _is_there(store: ObjectStore, row: RecordedObject) -> bool:
@@ -278,7 +272,7 @@ def _is_of_versions(segment: str) -> bool:
 # -- take back ----------------------------------------------------------------------------------------------------------
 
 
-def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | None = None) -> UndeleteResult:
+def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = None) -> UndeleteResult:
     """Remove the delete markers that a run made, so that the objects are there again.
 
     Args:
@@ -294,7 +288,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
     if any(_is_of_versions(key) for key in segments):
         raise UsageError(f"run {run_id} removed versions for good: there is nothing to bring back")
     summary = _summary(records, run_id)
-    if (summary is not None and summary.versioning == OFF) or store.history.versioning() == OFF:
+    if (summary is not None and summary.versioning == OFF) or store.versioning() == OFF:
         raise UsageError(f"run {run_id} deleted from a bucket that kept no versions: there is nothing to bring back")
     since_ms = started_ms(run_id)
     result.command = summary.command if summary is not None else SWEEP
@@ -318,7 +312,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: RecordSource | Non
         missing |= set(lost) - _there(cluster, lost)
         for at in range(0, len(markers), PAGE_SIZE):
             some = markers[at : at + PAGE_SIZE]
-            failures = store.history.delete(some).failures
+            failures = store.delete_versions(some).failures
             result.failures += failures
             keys = {m.key for m in some} - {f.key for f in failures}
             back = _there(cluster, sorted(keys))
@@ -335,7 +329,7 @@ def _there(cluster: ClusterHandle, keys: Sequence[str]) -> set[str]:
     return {key for key, there in zip(keys, is_there, strict=True) if there}
 
 
-def _deleted_again(records: RecordSource, run_id: str, keys: set[str]) -> Counter[str]:
+def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str]:
     """How many of the keys, which are not there, each later run has deleted last."""
     again: Counter[str] = Counter()
     left = set(keys)
@@ -353,7 +347,7 @@ def _deleted_again(records: RecordSource, run_id: str, keys: set[str]) -> Counte
 
 def _versions_of(store: ObjectStore, key: str) -> Iterator[tuple[str, int | None]]:
     """The versions of `key`; of a delete marker, with the time of its making."""
-    for page in store.history.versions(key):
+    for page in store.versions(key):
         rows = zip(page.keys, page.version_ids, page.markers, page.modified_ms, strict=True)
         yield from ((version, modified if marker else None) for k, version, marker, modified in rows if k == key)
 
@@ -365,15 +359,6 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
         for version, made_ms in _versions_of(store, key)
         if made_ms is not None and made_ms >= since_ms
     ]
-
-
-# -- old records --------------------------------------------------------------------------------------------------------
-
-
-def old_runs(runs: Iterable[str], before_ms: int, keep: int) -> set[str]:
-    """The runs that began before `before_ms`, and all but the `keep` newest."""
-    newest_first = sorted(runs, reverse=True)
-    return {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms}
 
 
 def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[int, int]:

@@ -133,7 +133,7 @@ class SkipScan:
             start, cursor = cursor, None
             last = start
             self.counts.list_requests += 1  # for the first page, also if it is empty
-            for number, page in enumerate(self._counting_errors(self._pages(start))):
+            for number, page in enumerate(self._pages(start)):
                 self.counts.list_requests += number > 0
                 keys = page.keys
                 if self._skip and self._disordered(keys, last):
@@ -157,13 +157,9 @@ class SkipScan:
         return not self._versions and (keys[0] == last or len(set(keys)) < len(keys))
 
     def _pages(self, start: str) -> Iterator[ListedPage | VersionPage]:
-        if self._versions:
-            return self._store.history.versions(self._layout.data_prefix, start)
-        return self._store.scan(self._layout.data_prefix, start)
-
-    def _counting_errors(self, pages: Iterator[ListedPage | VersionPage]) -> Iterator[ListedPage | VersionPage]:
+        list_pages = self._store.versions if self._versions else self._store.scan
         try:
-            yield from pages
+            yield from list_pages(self._layout.data_prefix, start)
         except StoreError:
             self.counts.list_errors += 1
             raise

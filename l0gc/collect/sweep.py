@@ -1,6 +1,8 @@
 """A sweep: L0 objects at or below M, and unfinished uploads of such, go.
 
 One process sweeps all shards with one remover; a limit is used up in key order. On Spark each part is a range of shards.
+Scanning and deleting overlap (`remover.py`). A store that lists out of order (hazard 12) is noticed by a scanner; then
+all deletes in progress are finished, and the part is scanned once more, all of it and in one piece.
 Uploads: their parts cost money, and no listing of objects shows them. One is aborted only if its key is an L0 key at or
 below M (hazard 13 goes for them, too). Completing it later could only bring about an object that M already gives up: no
 partition takes a placeholder for it any more.
@@ -9,26 +11,26 @@ partition takes a placeholder for it any more.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from l0gc.collect.plan import Removal, plan_sweep
+from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
-from l0gc.collect.scan import Deletable, Tally
-from l0gc.collect.sweeper import Ranges, sweep_ranges
+from l0gc.collect.scan import Deletable, OutOfOrderError, SkipScan, Tally
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError, SafetyError, StoreError
-from l0gc.events import quiet
-from l0gc.formatting import count
+from l0gc.events import Progress, quiet
+from l0gc.formatting import count, size
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.storage.workers import LOCAL, Workers
-from l0gc.watermark.source import ClusterHandle
+from l0gc.storage.workers import LOCAL, Place
 
 LEVEL_ZERO: Final = "l0"
 """What the segments of a sweep's workers begin with."""
+Ranges = Sequence[tuple[int, int]]
+"""Ranges of shards that follow each other, each from its first shard to the one after its last."""
 
 
 @dataclass(kw_only=True)
@@ -38,7 +40,7 @@ class SweepResult(RunResult):
     `eligible` are objects at or below M, whatever their age; `unparsable` keys are not L0 keys, and stay.
     """
 
-    beside: ClassVar[frozenset[str]] = RunResult.beside | {"uploads_note"}
+    hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"uploads_note"}
 
     watermark: int = NO_WATERMARK
     eligible: int = 0
@@ -51,8 +53,7 @@ class SweepResult(RunResult):
 
     def count(self, tally: Tally) -> None:
         super().count(tally)
-        self.watermark = self.plan.watermark
-        self.eligible, self.held_by_age, self.deleted = tally.eligible, tally.held_by_age, tally.deleted
+        self.deleted = tally.deleted
 
     def measures(self) -> dict[str, Any]:
         names = ("highest_deleted_epoch", "list_errors", "delete_errors")
@@ -87,32 +88,21 @@ class SweepResult(RunResult):
 
 
 class Sweep(RemovalRun[SweepResult]):
-    """One run; see `RemovalRun` for the other arguments.
+    """One run."""
 
-    Args:
-        gone: called with what each batch has removed, or would remove in a dry run, in the order of keys. Those of a scan
-            that began again, because the store lists out of order, come twice.
-    """
-
-    def __init__(
+    def run(
         self,
-        cluster: ClusterHandle,
-        wanted: Removal | None = None,
-        workers: Workers[Any] | None = None,
-        *,
-        stop: threading.Event | None = None,
-        deleters: Executor | None = None,
+        ranges: int | None = None,
+        reason: str = "",
         gone: Callable[[Sequence[Deletable]], None] | None = None,
-    ) -> None:
-        super().__init__(cluster, wanted, workers, stop=stop, deleters=deleters if gone is None else InlineExecutor())
-        self._gone = gone
-
-    def run(self, ranges: int | None = None, reason: str = "") -> SweepResult:
+    ) -> SweepResult:
         """Sweep.
 
         Args:
             ranges: into how many ranges the shards are cut, each scanned on its own; by default as suits the workers.
             reason: why the engine was chosen, for the result.
+            gone: called with what each request has removed, or would remove in a dry run, in the order of keys. Those of a
+                scan that began again, because the store lists out of order, come twice.
 
         Raises:
             What `plan_sweep` raises: nothing was deleted.
@@ -125,10 +115,13 @@ class Sweep(RemovalRun[SweepResult]):
         self._begin(plan)
         if plan.watermark == NO_WATERMARK:
             return result
+        if gone is not None:
+            self._deleters = InlineExecutor()
         with self._ending(result):
-            remover, parts, say = self._remover(LEVEL_ZERO), self._parts(plan, ranges), self._workers.say
-            if self._gone is not None:
-                remover.gone = self._gone
+            remover, say = self._remover(LEVEL_ZERO), self._workers.say
+            parts = self._parts(plan, ranges, in_order=plan.limit is not None or gone is not None)
+            if gone is not None:
+                remover.gone = gone
             if self._workers.engine != LOCAL:
                 say(f"{count(len(parts), 'range')} of shards")
                 say = quiet
@@ -138,15 +131,15 @@ class Sweep(RemovalRun[SweepResult]):
                 self._abort_uploads(plan, result, remover.tally)
         return result
 
-    def _parts(self, plan: Removal, ranges: int | None) -> list[Ranges]:
-        """The shards in parts."""
+    def _parts(self, plan: Removal, ranges: int | None, *, in_order: bool) -> list[Ranges]:
+        """The shards in parts; in key order a limit is used up by the same objects in a dry run and in the run."""
         workers = self._workers
         if workers.engine != LOCAL:
             # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
             return [[r] for r in plan.ranges(workers.slots if plan.max_rate is None else workers.cores)]
         n = ranges or workers.slots
-        if plan.limit is not None or self._gone is not None:
-            n = 1  # a limit is used up in key order, so that a dry run counts the objects that the run deletes
+        if in_order:
+            n = 1
         elif plan.is_mostly_garbage:
             n = (n + 3) // 4  # the deletes set the pace, and a scanner that waits holds a page
         return [plan.ranges(n)]
@@ -156,7 +149,7 @@ class Sweep(RemovalRun[SweepResult]):
         store, layout = self._cluster.store, plan.layout
         tally.list_requests += 1  # for the first page, also if it is empty
         try:
-            for number, page in enumerate(store.history.uploads(layout.data_prefix)):
+            for number, page in enumerate(store.uploads(layout.data_prefix)):
                 tally.list_requests += number > 0
                 for upload in page:
                     if self.stop.is_set():
@@ -170,7 +163,73 @@ class Sweep(RemovalRun[SweepResult]):
                     ):
                         continue
                     if not plan.dry_run:
-                        store.history.abort(upload)
+                        store.abort(upload)
                     result.uploads_aborted += 1
         except StoreError as e:
             result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
+
+
+# -- a part of the shards -------------------------------------------------------------------------------------------------
+
+
+def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ranges) -> None:
+    """Hand over what may go in the ranges.
+
+    Args:
+        progress: called after every request with where the run is.
+    """
+    sweeper = _Sweeper(place.store, remover, progress)
+    try:
+        place.parallel.map(lambda span: sweeper.scan(*span), ranges)
+    except OutOfOrderError:
+        remover.drain()
+        remover.begin_again()
+        sweeper.listed = remover.tally.listed
+        sweeper.scan(ranges[0][0], ranges[-1][1], skip=False)
+
+
+class _Sweeper:
+    """Scans ranges of shards; `listed` counts the objects that were seen in any of them."""
+
+    def __init__(self, store: ObjectStore, remover: Remover, progress: Progress) -> None:
+        self._store, self._remover, self._progress = store, remover, progress
+        self.listed = 0
+        self._at = ""
+        remover.progress = self._report
+
+    def scan(self, first: int, end: int, *, skip: bool = True) -> None:
+        """Scan a range, and have the scanners of the others end where it cannot be scanned to its end."""
+        remover, plan = self._remover, self._remover.plan
+        scan = SkipScan(
+            self._store, plan.layout, plan.watermark, first, end,
+            older_than_ms=plan.older_than_ms, skip=skip, versions=plan.by_version,
+        )  # fmt: skip
+        seen = 0
+        try:
+            for batch in scan.batches():
+                with remover.lock:
+                    self.listed, seen = self.listed + scan.counts.listed - seen, scan.counts.listed
+                    self._at = scan.at
+                remover.take(batch)
+                self._report()
+                if remover.full or remover.stop.is_set():
+                    return
+        except BaseException:
+            remover.full = True  # the other scanners may as well end
+            raise
+        finally:
+            with remover.lock:
+                remover.tally.add(scan.counts)
+
+    def _report(self) -> None:
+        remover, expected = self._remover, self._remover.plan.expected
+        with remover.lock:
+            deleted, gone, rate = remover.tally.deleted, remover.tally.bytes, remover.pacer.rate()
+            listed, shard = self.listed, remover.plan.layout.shard_text(self._at)
+        total = expected if expected >= deleted else None
+        of = f" of {count(expected, 'object')}" if total is not None else ""
+        held = f", held to {rate:,.0f}/s" if rate is not None else ""
+        text = f"{deleted:,}{of} deleted, {size(gone)}, shard {shard}{held}"
+        self._progress(
+            text, done=deleted, total=total, deleted=deleted, bytes=gone, listed=listed, shard=shard, rate=rate
+        )

@@ -8,28 +8,25 @@ that follows deletes. The pause, the run record, the pace and the limits are tho
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from l0gc.collect.dropped_l1 import DroppedRemoval
-from l0gc.collect.garbage import KINDS, RUN_RECORDS, SCAN_SNAPSHOTS, Amounts, GarbageSource
-from l0gc.collect.old_records import KEEP_RUNS, old_run_records, old_scan_snapshots
+from l0gc.collect.garbage import KINDS, Amounts, GarbageSource
+from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
-from l0gc.collect.plan import Removal, plan_vacuum
-from l0gc.collect.record import VACUUM, Removed, RunSummary
+from l0gc.collect.plan import plan_vacuum
+from l0gc.collect.record import Removed, RunSummary
 from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
 from l0gc.collect.scan import Tally
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
 from l0gc.storage.objectstore import PAGE_SIZE
-from l0gc.storage.workers import LOCAL, Workers
-from l0gc.watermark.source import ClusterHandle
+from l0gc.storage.workers import LOCAL
 
 
 @dataclass(kw_only=True)
@@ -56,21 +53,14 @@ class VacuumResult(RunResult):
 
     def count(self, tally: Tally) -> None:
         super().count(tally)
-        self.objects, self.unparsable_samples = tally.deleted, tally.unparsable_samples
-        self.unknown, self.unknown_folders = tally.unknown, tally.unknown_folders
+        self.objects = tally.deleted
 
     def summary(self, outcome: str, ended_ms: int) -> RunSummary:
         return msgspec.structs.replace(super().summary(outcome, ended_ms), deleted=self.objects, kinds=self.deleted)
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as `--json` prints them."""
-        fields = super().to_json()
-        del fields["l1"]["oldest_dropped_ms"]
-        return fields
-
     @property
     def left_traces(self) -> bool:
-        return any(self.deleted[name].objects for name, kind in KINDS.items() if kind.held_data) or self.failed > 0
+        return any(self.deleted[name].objects for name, kind in KINDS.items() if kind.old is None) or self.failed > 0
 
     @property
     def problem(self) -> L0gcError | None:
@@ -103,27 +93,13 @@ class VacuumResult(RunResult):
 
 
 class Vacuum(RemovalRun[VacuumResult]):
-    """One run; see `RemovalRun` for the other arguments.
+    """One run."""
 
-    Args:
-        source: the writers; None where they keep an external log, and only old records are to go.
-    """
-
-    def __init__(
-        self,
-        cluster: ClusterHandle,
-        source: GarbageSource | None,
-        wanted: Removal | None = None,
-        workers: Workers[Any] | None = None,
-        *,
-        stop: threading.Event | None = None,
-        deleters: Executor | None = None,
-    ) -> None:
-        super().__init__(cluster, wanted, workers, stop=stop, deleters=deleters)
-        self._source = source
-
-    def run(self) -> VacuumResult:
+    def run(self, source: GarbageSource | None) -> VacuumResult:
         """Vacuum.
+
+        Args:
+            source: the writers; None where they keep an external log, and only old records are to go.
 
         Raises:
             What `plan_vacuum` raises: nothing was deleted.
@@ -135,17 +111,13 @@ class Vacuum(RemovalRun[VacuumResult]):
         result = VacuumResult(plan=plan, engine=self._workers.engine)
         self._begin(plan)
         with self._ending(result):
-            if self._source is not None and not plan.external_log:
-                self._vacuum_data(self._source, result)
-            now_ms, store = plan.started_ms, self._cluster.store
-            for kind, batches in (
-                (RUN_RECORDS, old_run_records(store, now_ms - plan.keep_runs_ms, KEEP_RUNS, plan.run_id)),
-                (SCAN_SNAPSHOTS, old_scan_snapshots(store, now_ms)),
-            ):
-                if not self._ended:
-                    remover = self._remover(kind)
+            if source is not None and not plan.external_log:
+                self._vacuum_data(source, result)
+            for name, kind in KINDS.items():
+                if kind.old is not None and not self._ended:
+                    remover = self._remover(name)
                     with remover.finishing():
-                        remover.take_all(batches)
+                        remover.take_all(kind.old(self._cluster.store, plan))
         return result
 
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
@@ -170,22 +142,18 @@ class Vacuum(RemovalRun[VacuumResult]):
         here = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
         find = functools.partial(remove_orphans, source.looker(remote=not here))
-        for kind, prefix in source.prefixes().items():
-            self._spread(kind, find, source.parts(prefix, parts))
+        orphans = {name: kind.folder for name, kind in KINDS.items() if kind.folder}
+        for name, folder in orphans.items():
+            self._spread(name, find, source.parts(folder, parts))
             if self._ended:
                 return
         if not plan.dry_run:
-            source.scanned(fence, self._left(source.prefixes()))
-
-    def _left(self, kinds: Iterable[str]) -> list[str] | None:
-        """The keys of orphans that could not be deleted; None if they are too many to be known."""
-        found = [self._remover(kind).tally for kind in kinds]
-        if any(t.failed > len(t.failures) for t in found):
-            return None
-        return [f.key for t in found for f in t.failures]
+            found = [self._remover(name).tally for name in orphans]
+            known = all(t.failed <= len(t.failures) for t in found)
+            source.scanned(fence, [f.key for t in found for f in t.failures] if known else None)
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        return super()._remover(kind, record=KINDS[kind].held_data)
+        return super()._remover(kind, record=KINDS[kind].old is None)
 
     def _count(self, result: VacuumResult) -> None:
         super()._count(result)
@@ -193,5 +161,5 @@ class Vacuum(RemovalRun[VacuumResult]):
 
     def _report(self, kind: str) -> None:
         removers = list(self._removers.values())
-        deleted, total = sum(r.shown for r in removers), sum(r.shown_bytes for r in removers)
+        deleted, total = sum(r.tally.deleted for r in removers), sum(r.tally.bytes for r in removers)
         self._workers.say(f"{kind}: {deleted:,} deleted, {size(total)}", kind=kind, deleted=deleted, bytes=total)

@@ -2,21 +2,15 @@
 
 The decisions here, and what makes them safe:
 
-- **`weed mini`, not `weed server`.** `mini` starts the master, the volume server, the filer and the S3
-  gateway one after the other, each as soon as the one before it answers: under a second. `server` starts
-  them on fixed delays (3 s at best), and if its master elects itself late, the first write hangs for up to
-  8 s more.
-- **Private.** It listens on 127.0.0.1 only, on ports that were free a moment ago, with credentials made up
-  for this start. Its environment is empty but for PATH and HOME, so that no `AWS_...` variable and no file
-  of the user changes what it serves, and nothing is written into the user's home.
-- **Ready means served.** `start` returns after a signed S3 request with this start's credentials succeeded;
-  no other server that grabbed a port in between could answer that. A server that exits early, as it does
-  when it lost a port, is started again on other ports, a few times.
-- **Never left behind.** `stop` asks, waits for `STOP_GRACE_SECONDS`, then kills: a polite shutdown
-  sometimes waits half a minute for the server's own streams. Acknowledged writes are in the operating
-  system's hands by then, so that a kill does not lose them. If this process ends without `stop`, `atexit`
-  stops the server; if it is killed, the kernel does so (on Linux, see `bound_exec`). Linux ties that to the
-  *thread* that spawned the server, so one thread is kept for just that.
+- **`weed mini`, not `weed server`.** `mini` starts its parts one after the other, each as soon as the one before it answers:
+  under a second. `server` starts them on fixed delays (3 s at best), and its first write may hang for up to 8 s more.
+- **Private.** It listens on 127.0.0.1 only, on ports that were free a moment ago, with credentials made up for this start.
+  Its environment is empty but for PATH and HOME: no variable or file of the user changes what it serves, or is written.
+- **Ready means served.** `start` returns after a signed S3 request with this start's credentials succeeded, which no other
+  server could answer. One that exits early, as it does when it lost a port, is started again on other ports, a few times.
+- **Never left behind.** `stop` asks, waits, then kills: acknowledged writes are in the operating system's hands by then. If
+  this process ends without `stop`, `atexit` stops the server; if it is killed, the kernel does so (on Linux, see
+  `bound_exec`). Linux ties that to the *thread* that spawned the server, so one thread is kept for just that.
 """
 
 from __future__ import annotations
@@ -34,8 +28,8 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Self
 
 import boto3
@@ -45,8 +39,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from l0gc.errors import L0gcError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mypy_boto3_s3 import S3Client
 
 BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
@@ -106,7 +98,7 @@ class SeaweedFS:
     @property
     def pid(self) -> int:
         """The server's process id."""
-        return self._running().pid
+        return self._running().process.pid
 
     def environment(self) -> dict[str, str]:
         """The variables that point an AWS client, and `l0gc`, at this server; they hold its secret."""
@@ -130,27 +122,22 @@ class SeaweedFS:
     def start(self) -> Self:
         """Start the server and wait until it serves; `EmbeddedServerError` if it cannot."""
         if self._server is not None:
-            raise EmbeddedServerError(f"the embedded S3 server runs already, as process {self._server.pid}")
-        weed = find_weed()
-        for attempts_left in reversed(range(START_ATTEMPTS)):
-            try:
-                self._launch(weed)
-                self._wait_until_served()
-            except _ExitedEarlyError as error:
-                self.stop()
-                if attempts_left:
+            raise EmbeddedServerError(f"the embedded S3 server runs already, as process {self.pid}")
+        weed, last_words = find_weed(), ""
+        for _ in range(START_ATTEMPTS):
+            with contextlib.ExitStack() as unless_served:
+                unless_served.callback(self.stop)
+                try:
+                    self._launch(weed)
+                    self._wait_until_served()
+                except _ExitedEarlyError as error:
+                    last_words = str(error)
                     continue
-                raise EmbeddedServerError(
-                    f"the embedded S3 server exited at once, {START_ATTEMPTS} times: {error}"
-                ) from error
-            except OSError as error:
-                self.stop()
-                raise EmbeddedServerError(f"cannot start the embedded S3 server: {error}") from error
-            except BaseException:
-                self.stop()
-                raise
-            return self
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                except OSError as error:
+                    raise EmbeddedServerError(f"cannot start the embedded S3 server: {error}") from error
+                unless_served.pop_all()
+                return self
+        raise EmbeddedServerError(f"the embedded S3 server exited at once, {START_ATTEMPTS} times: {last_words}")
 
     def wait(self, seconds: float) -> None:
         """Return after `seconds`; `EmbeddedServerError` if the server ends before, unasked."""
@@ -176,9 +163,7 @@ class SeaweedFS:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _running(self) -> _BoundProcess:
@@ -195,7 +180,10 @@ class SeaweedFS:
         self.secret_key = secrets.token_hex(20)
         identities = scratch / "identities.json"
         identities.touch(mode=0o600)
-        identities.write_text(json.dumps(_identities(self.access_key, self.secret_key)))
+        credentials = [{"accessKey": self.access_key, "secretKey": self.secret_key}]
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        identity = {"name": "l0gc", "credentials": credentials, "actions": actions}
+        identities.write_text(json.dumps({"identities": [identity]}))
         names = [name for part in LISTENERS for name in (part, f"{part}.grpc")]
         self._ports = dict(zip(names, _free_ports(len(names)), strict=True))
         if self._port is not None:
@@ -260,46 +248,29 @@ class _BoundProcess:
     def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
         self._log = directory / "log"
         self._exited = threading.Event()
-        spawned: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
-        threading.Thread(
-            target=self._run,
-            args=(command, environment, directory, spawned),
-            name="l0gc-seaweedfs",
-            daemon=True,
-        ).start()
-        outcome = spawned.get()
-        if isinstance(outcome, OSError):
-            raise outcome
-        self._process = outcome
+        spawned: Future[subprocess.Popen[bytes]] = Future()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        def run() -> None:
+            try:
+                with self._log.open("wb") as log:
+                    process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=environment,
+                        cwd=directory,
+                        start_new_session=True,  # a Ctrl-C is for the caller, who then stops the server
+                    )
+            except OSError as error:
+                spawned.set_exception(error)
+                return
+            spawned.set_result(process)
+            process.wait()
+            self._exited.set()
 
-    def _run(
-        self,
-        command: list[str],
-        environment: dict[str, str],
-        directory: Path,
-        spawned: SimpleQueue[subprocess.Popen[bytes] | OSError],
-    ) -> None:
-        try:
-            with self._log.open("wb") as log:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    cwd=directory,
-                    start_new_session=True,  # a Ctrl-C is for the caller, who then stops the server
-                )
-        except OSError as error:
-            spawned.put(error)
-            return
-        spawned.put(process)
-        process.wait()
-        self._exited.set()
+        threading.Thread(target=run, name="l0gc-seaweedfs", daemon=True).start()
+        self.process = spawned.result()
 
     def exited(self, wait_seconds: float) -> bool:
         """Whether the process has ended, now or within that time."""
@@ -307,9 +278,9 @@ class _BoundProcess:
 
     def stop(self) -> None:
         """End the process: ask, wait for the grace, kill; returns when it is gone."""
-        self._process.terminate()
+        self.process.terminate()
         if not self._exited.wait(STOP_GRACE_SECONDS):
-            self._process.kill()
+            self.process.kill()
             self._exited.wait()
 
     def last_words(self) -> str:
@@ -319,23 +290,10 @@ class _BoundProcess:
         return (" / ".join(fatal[:1] or lines[-3:]) or "(it said nothing)")[-600:]
 
 
-def _identities(access_key: str, secret_key: str) -> dict[str, object]:
-    return {
-        "identities": [
-            {
-                "name": "l0gc",
-                "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
-                "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-            }
-        ]
-    }
-
-
 def _refuse_if_taken(port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # a server that ended a moment ago does not count
+    with socket.socket() as listener:
+        # A server that ended a moment ago does not count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
         except OSError as error:
@@ -349,7 +307,7 @@ def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         ports = []
         for _ in range(count):
-            listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            listener = held.enter_context(socket.socket())
             listener.bind((HOST, 0))
             ports.append(int(listener.getsockname()[1]))
         return ports

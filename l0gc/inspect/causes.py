@@ -17,9 +17,9 @@ import msgspec
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause, describe
 from l0gc.formatting import count, span
-from l0gc.keys import KeyLayout
+from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
@@ -73,9 +73,6 @@ GC_BARRIER: Final = "l0gc gc --barrier"
 NOTHING: Final = "nothing"
 """How the text begins if no step is needed: held objects become free in time, and the sentence says when."""
 
-FOREIGN: Final = "foreign"
-DAMAGED: Final = "damaged"
-
 
 class Cause(msgspec.Struct, frozen=True):
     """Why something stands: a stable code, a sentence, and what to do."""
@@ -83,14 +80,6 @@ class Cause(msgspec.Struct, frozen=True):
     cause: str
     detail: str
     remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedObject:
-    """An L0 object that holds M and cannot be read as the log says."""
-
-    key: str
-    what: str
 
 
 @dataclass(slots=True)
@@ -102,7 +91,7 @@ class Facts:
         epoch_ms: when it began.
         interval_ms: how often it should move.
         local_ms: this machine's clock as `now_ms` was read.
-        watermark: the published M; `watermark_error` is FOREIGN or DAMAGED if it cannot be used, with the sentence.
+        watermark: the published M; `watermark_error` is the code of the cause if it cannot be used, with the sentence.
         highest: the highest epoch in the published M or a journal, and in which of them.
         forgotten: what a journal holds and the controller's log does not, as a sentence.
         set_back: which journal was set back, and how that shows, as a sentence.
@@ -110,7 +99,8 @@ class Facts:
         holders: the first few of the partitions that `computable` stands at; `held_partitions` counts all of them.
         windows: those of the journals in which M would still stand there if all were reconciled.
         damaged_journals, unreadable_journals: why journals cannot be read: what they hold, or what the store said.
-        damaged: the L0 object that holds M, if it cannot be read.
+        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
+        giving_up: the command that gives up its records in the first partition that it holds.
         damaged_record: why the record of a sweep cannot be read.
         unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
         eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
@@ -135,7 +125,8 @@ class Facts:
     windows: Sequence[EpochWindow] = ()
     damaged_journals: Sequence[str] = ()
     unreadable_journals: Sequence[str] = ()
-    damaged: DamagedObject | None = None
+    damaged: str = ""
+    giving_up: str = ""
     damaged_record: str = ""
     unclosed: Sequence[str] = ()
     unreconciled_records: int = 0
@@ -213,21 +204,18 @@ def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
 
 def _of_the_watermark(f: Facts) -> list[Cause]:
     if f.watermark_error is not None:
-        kind, text = f.watermark_error
+        code, text = f.watermark_error
         compute = THEIR_COMPUTE if f.external_log else COMPUTE
-        code = FOREIGN_WATERMARK if kind == FOREIGN else DAMAGED_WATERMARK
-        key = "l0gc/watermarks/published.json"
-        restore = f"restore {key} from a version or a backup, or remove it if you have neither"
-        way_out = f"remove {key}" if kind == FOREIGN else restore
+        way_out = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
+        if code == FOREIGN_WATERMARK:
+            way_out = f"remove {PUBLISHED_WATERMARK}"
         return [Cause(code, text, f"{way_out}, then {compute}")]
     highest, where = f.highest
     if f.external_log or (highest <= f.epoch and not f.forgotten):
         return []
     known = f"{where} is at epoch {highest}, above the cluster epoch {f.epoch}" if highest > f.epoch else f.forgotten
     detail = f"{known}: the controller log went back, as from a backup"
-    return [
-        Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}"),
-    ]
+    return [Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")]
 
 
 def _of_the_bucket(f: Facts) -> list[Cause]:
@@ -242,13 +230,13 @@ def _of_the_bucket(f: Facts) -> list[Cause]:
             found.append(Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}"))
     if f.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(DAMAGED_JOURNAL, f"{_first(f.damaged_journals)}", remedy))
+        found.append(Cause(DAMAGED_JOURNAL, _first(f.damaged_journals), remedy))
     if f.unreadable_journals:
         remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(UNREADABLE_JOURNAL, f"{_first(f.unreadable_journals)}", remedy))
-    if f.damaged is not None:
-        remedy = f"restore that object from a version or a backup, then {RECONCILE} && {COMPUTE}"
-        found.append(Cause(DAMAGED_OBJECT, f"reconcile fails on object {f.damaged.key}: {f.damaged.what}", remedy))
+        found.append(Cause(UNREADABLE_JOURNAL, _first(f.unreadable_journals), remedy))
+    if f.damaged:
+        ways = f"restore that object from a version or a backup, or give up its records: {f.giving_up} (docs/operations.md)"
+        found.append(Cause(DAMAGED_OBJECT, f.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}"))
     return found
 
 
@@ -299,7 +287,7 @@ def _of_partitions(f: Facts) -> list[Cause]:
     idle = [h for h in f.holders if h.kind == IDLE]
     remedy = _moving(f, by_data)
     found = []
-    if by_data and f.damaged is None:
+    if by_data and not f.damaged:
         records = count(sum(h.unreconciled_records for h in by_data), "record")
         held = f"{_some(f, by_data)} at {f.computable}: {_at_least(f)}{records} not in L1 yet"
         failed = f.attempts.get("reconcile")
@@ -366,20 +354,17 @@ def _of_m(f: Facts, others: set[str]) -> list[Cause]:
 
 def _of_failed_runs(f: Facts, others: set[str]) -> list[Cause]:
     """What no better cause explains; the run's own words are the sentence."""
-    explained = {
-        "housekeep": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, OLD_CONTROLLER, SET_BACK_JOURNAL, HOUSEKEEP_OVERDUE},
-        "reconcile": {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL, DAMAGED_OBJECT, RECONCILE_FAILED},
-        "compute-watermark": _M_REFUSED,
-    }
-    remedies = {
-        "housekeep": (HOUSEKEEP_FAILED, HOUSEKEEP),
-        "reconcile": (RECONCILE_FAILED, RECONCILE),
-        "compute-watermark": (COMPUTE_FAILED, THEIR_COMPUTE if f.external_log else f"{HOUSEKEEP} && {COMPUTE}"),
-    }
+    compute = THEIR_COMPUTE if f.external_log else f"{HOUSEKEEP} && {COMPUTE}"
+    journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
+    rows = (
+        ("housekeep", HOUSEKEEP_FAILED, HOUSEKEEP, journals | {OLD_CONTROLLER, HOUSEKEEP_OVERDUE}),
+        ("reconcile", RECONCILE_FAILED, RECONCILE, journals | {DAMAGED_OBJECT, RECONCILE_FAILED}),
+        ("compute-watermark", COMPUTE_FAILED, compute, _M_REFUSED),
+    )
     found = []
-    for command, (code, remedy) in remedies.items():
+    for command, code, remedy, explained in rows:
         attempt = f.attempts.get(command)
-        if attempt is not None and not attempt.ok and not others & explained[command]:
+        if attempt is not None and not attempt.ok and not others & explained:
             detail = f"{_ran(f, command)}: {attempt.error}"
             found.append(Cause(code, detail, f"see to what it says, then {remedy}"))
     return found

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from l0gc.errors import ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
+from l0gc.errors import ExternalLogError, NotFoundError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
     BARRIER,
@@ -25,11 +25,11 @@ from l0gc.inspect.causes import (
     THEIR_COMPUTE,
     free_in,
 )
-from l0gc.inspect.journals import Journals, read_journals
+from l0gc.inspect.journals import Journals, head_of, read_journals
 from l0gc.keys import KeyLayout
-from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.watermark.publication import read_published, watermark_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
@@ -39,28 +39,19 @@ SHOWN: Final = 10
 RESTORE: Final = "restore the named object from a version or a backup"
 
 
-class Explanation(msgspec.Struct, Outcome, rename={"sentences": "explanation", "next_step": "next"}):
-    """`verdict` is for scripts, `sentences` for display; `holders` are the lowest few, `held_by` counts all."""
+class Explanation(msgspec.Struct, Outcome):
+    """`verdict` is for scripts, `explanation` for display; `holders` are the lowest few, `held_by` counts all."""
 
     subject: str
     verdict: str
-    sentences: list[str]
-    next_step: str
+    explanation: list[str]
+    next: str
     epoch: int | None = None
     watermark: int = -1
     cluster_epoch: int = -1
     holders: list[Holder] = []
     held_by: int = 0
     broken: list[str] = []
-
-
-class _Naming(NamedTuple):
-    """The unreconciled extents of an L0 object in one journal."""
-
-    journal: int
-    topic: str
-    revision: int
-    object: UnreconciledObject
 
 
 class _View:
@@ -81,11 +72,7 @@ class _View:
         if self.snapshot.external_log:
             self.epoch = published.cluster_epoch if published is not None else -1
         else:
-            self.read_journals(cluster)
-
-    def read_journals(self, cluster: Cluster) -> None:
-        """Read the journals, or read them once more."""
-        self.journals = read_journals(cluster, self.snapshot, self.watermark)
+            self.journals = read_journals(cluster, self.snapshot, self.watermark)
 
     def explanation(self, subject: str, epoch: int | None = None) -> Explanation:
         return Explanation(subject, "", [], "", epoch, self.watermark, self.epoch, broken=self.journals.errors)
@@ -108,10 +95,10 @@ class _View:
         when = free_in(ticks, self._age_ms, self._interval_ms)
         return f"{NOTHING} to do: epoch {epoch} is free {when}, or now with {GC_BARRIER}"
 
-    def naming(self, key: str) -> list[_Naming]:
-        """Where the journals refer to the L0 object `key`, for topics that there are."""
+    def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
+        """Which journals refer to the L0 object `key`, for which topics that there are, and the extents."""
         return [
-            _Naming(r.journal, topic.name, topic.revision, o)
+            (r.journal, topic, o)
             for r in self.journals.readings
             if r.state is not None
             for topic, _ in self.snapshot.topics_of(r.journal)
@@ -121,55 +108,48 @@ class _View:
         ]
 
 
-def _is_there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFoundError:
-        return False
-    return True
-
-
 def explain_key(cluster: Cluster, key: str) -> Explanation:
     """Why the object `key` (relative to the URL) is kept, or that it may go."""
     view = _View(cluster)
     parsed = view.layout.parse(key)
-    there = bool(key) and not key.endswith("/") and _is_there(cluster.store, key)
+    there = bool(key) and not key.endswith("/") and head_of(cluster.store, key) is not None
     if parsed is None:
         return _foreign(view, key, there=there)
     e = view.explanation(key, parsed.epoch)
     if not there:
-        e.sentences.append("There is no such object: it was deleted, or never written.")
+        e.explanation.append("There is no such object: it was deleted, or never written.")
     naming = view.naming(key)
     if naming and not there:  # perhaps reconciled since the journals were read, and then swept
-        view.read_journals(cluster)
+        view.journals = read_journals(cluster, view.snapshot, view.watermark)
         naming = view.naming(key)
     if naming:
         _needed(e, view, naming, there=there)
         return e
     if not there:
-        e.verdict, e.next_step = "gone", "nothing"
+        e.verdict, e.next = "gone", "nothing"
         return e
     _of_epoch(e, view, parsed.epoch)
     if e.verdict == "held" and not e.broken and not view.snapshot.external_log:
-        e.sentences.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
+        e.explanation.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
     return e
 
 
-def _needed(e: Explanation, view: _View, naming: Sequence[_Naming], *, there: bool) -> None:
+def _needed(
+    e: Explanation, view: _View, naming: Sequence[tuple[int, Topic, UnreconciledObject]], *, there: bool
+) -> None:
     e.verdict = "needed" if there else "missing"
-    e.next_step = RECONCILE if there else "restore it from a version or a backup; l0gc verify shows what else is wrong"
-    e.held_by = sum(len(n.object.extents) for n in naming)
-    for n in naming:
-        topic = view.snapshot.topics[n.topic]
-        for row in n.object.extents[: SHOWN - len(e.holders)]:
+    e.next = RECONCILE if there else "restore it from a version or a backup; l0gc verify shows what else is wrong"
+    e.held_by = sum(len(o.extents) for _, _, o in naming)
+    for journal, topic, o in naming:
+        for row in o.extents[: SHOWN - len(e.holders)]:
             partition, base, records = int(row["partition"]), int(row["base"]), int(row["records"])
             e.holders.append(view.journals.holder(topic, partition))
-            e.sentences.append(
-                f"Partition {n.topic}/{partition} needs it: entry {n.object.log_offset} of journal {n.journal} refers to it "
+            e.explanation.append(
+                f"Partition {topic.name}/{partition} needs it: entry {o.log_offset} of journal {journal} refers to it "
                 f"for the records {base} to {base + records - 1}, which are not in L1 yet."
             )
     if e.held_by > len(e.holders):
-        e.sentences.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
 
 
 def _foreign(view: _View, key: str, *, there: bool) -> Explanation:
@@ -178,11 +158,11 @@ def _foreign(view: _View, key: str, *, there: bool) -> Explanation:
         raise NotFoundError(
             f"no object {key!r} exists, and that is not an L0 key of this cluster ({view.layout.template})"
         )
-    e.verdict, e.next_step = "foreign", "nothing: remove it by hand if nobody needs it"
+    e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
     what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
     if key.startswith(("l0gc/", "level_one/")):
         what = "It is not an L0 object: no sweep ever lists it."
-    e.sentences.append(what)
+    e.explanation.append(what)
     return e
 
 
@@ -196,31 +176,33 @@ def explain_epoch(cluster: Cluster, epoch: int) -> Explanation:
 
 def _of_epoch(e: Explanation, view: _View, epoch: int) -> None:
     if epoch > view.epoch and not view.snapshot.external_log:
-        e.verdict, e.next_step = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
-        e.sentences.append(
+        e.verdict, e.next = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
+        e.explanation.append(
             f"Epoch {epoch} is above the cluster epoch {view.epoch}: nothing is published or deleted while such an object "
             "is there."
         )
         return
     if epoch <= view.watermark:
-        e.verdict, e.next_step = "eligible", SWEEP
-        e.sentences.append(f"M = {view.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
+        e.verdict, e.next = "eligible", SWEEP
+        e.explanation.append(f"M = {view.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
         return
     if view.snapshot.external_log:
-        e.verdict, e.next_step = "held", THEIR_COMPUTE
-        e.sentences.append("The log is another system's: only its reports say who still needs it.")
+        e.verdict, e.next = "held", THEIR_COMPUTE
+        e.explanation.append("The log is another system's: only its reports say who still needs it.")
         return
     e.holders, e.held_by = view.journals.lowest(epoch)[:SHOWN], view.journals.below(epoch)
     if e.broken:
-        e.verdict, e.next_step = "held", RESTORE
+        e.verdict, e.next = "held", RESTORE
     elif e.holders:
-        e.verdict, e.next_step = "held", view.moves(e.holders, epoch)
+        e.verdict, e.next = "held", view.moves(e.holders, epoch)
     else:
-        e.verdict, e.next_step = "releasable", COMPUTE
-        e.sentences.append(f"No partition needs epoch {epoch} any more; M = {view.watermark} was computed before that.")
-    e.sentences += [_why(h) for h in e.holders]
+        e.verdict, e.next = "releasable", COMPUTE
+        e.explanation.append(
+            f"No partition needs epoch {epoch} any more; M = {view.watermark} was computed before that."
+        )
+    e.explanation += [_why(h) for h in e.holders]
     if e.held_by > len(e.holders):
-        e.sentences.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
 
 
 def _why(h: Holder) -> str:
@@ -251,12 +233,12 @@ def explain_partition(cluster: Cluster, name: str) -> Explanation:
     h = view.journals.holder(topic, partition)
     e = view.explanation(f"partition {h.name}", h.gc_epoch)
     e.holders, e.held_by = [h], 1
-    e.verdict, e.next_step = "holds", view.moves([h], h.gc_epoch + 1, topic.journal_of(partition))
-    e.sentences.append(_why(h))
+    e.verdict, e.next = "holds", view.moves([h], h.gc_epoch + 1, topic.journal_of(partition))
+    e.explanation.append(_why(h))
     lowest = view.journals.watermark.watermark
     if h.gc_epoch > lowest:
         e.verdict = "does not hold M"
-        e.sentences.append(f"It does not hold M back: others are at {lowest}, it is at {h.gc_epoch}.")
+        e.explanation.append(f"It does not hold M back: others are at {lowest}, it is at {h.gc_epoch}.")
     elif h.kind == IDLE:
-        e.sentences.append(f"To close the window of its journal at once, when uploads are quiet: {BARRIER}.")
+        e.explanation.append(f"To close the window of its journal at once, when uploads are quiet: {BARRIER}.")
     return e

@@ -1,8 +1,7 @@
 """The journals as they are now, read once: from here status, explain and the report know what holds M, and why.
 
-What a partition holds, and the sentence that says so, is decided where M comes from (`journal/summary.py`), so what is shown
-and what M is computed from cannot differ. A journal that cannot be read is named, and the rest is shown. The cost goes with
-the journals, never with their partitions.
+What a partition holds, and the sentence that says so, is decided where M comes from (`journal/summary.py`). A journal that
+cannot be read is named, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError
+from l0gc.storage.objectstore import Head, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.summary import JournalTask, summary_of, tasks_of, unreadable
+from l0gc.streamlog.journal.summary import JournalTask, sum_up, summary_of, tasks_of
 from l0gc.streamlog.journal.topic import Extent
-from l0gc.streamlog.journal.window import EpochWindow
 from l0gc.watermark.compute import Watermark, compute
 from l0gc.watermark.source import Holder, UnitSummary
 
@@ -56,10 +56,6 @@ class Journals:
         """Why journals cannot be read."""
         return [r.error for r in self.readings if r.error]
 
-    def state_of(self, topic: Topic, partition: int) -> JournalState | None:
-        """The journal of a partition; None if it cannot be read."""
-        return self.readings[topic.journal_of(partition)].state
-
     def holder(self, topic: Topic, partition: int) -> Holder:
         """What one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
         reading = self.readings[topic.journal_of(partition)]
@@ -71,7 +67,7 @@ class Journals:
     def extent_of(self, holder: Holder) -> Extent | None:
         """The extent that keeps a partition where it is, in the object that the holder names."""
         topic = self.snapshot.topics[holder.topic]
-        state = self.state_of(topic, holder.partition)
+        state = self.readings[topic.journal_of(holder.partition)].state
         found = state.topic(topic.revision).extents(holder.partition) if state is not None and holder.key else []
         return next((e for e in found if e.key == holder.key), None)
 
@@ -148,6 +144,14 @@ class Journals:
         return next(filter(None, unknown), "")
 
 
+def head_of(store: ObjectStore, key: str) -> Head | None:
+    """The metadata of an object; None if it is not there."""
+    try:
+        return store.head(key)
+    except ObjectNotFoundError:
+        return None
+
+
 def unclosed_text(topic: Topic, journal: int) -> str:
     """That a journal has not closed a topic that was deleted long ago."""
     return (
@@ -179,14 +183,6 @@ def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -
     """
 
     def read(task: JournalTask) -> Reading:
-        handle = cluster.journal(task.journal)
-        try:
-            with handle.replica.lock:
-                state = handle.catch_up()
-                return Reading(task.journal, summary_of(task.journal, task.runs, state, handle.replica.offset), state)
-        except StoreUnreachableError:
-            raise
-        except (CorruptObjectError, StoreError) as e:
-            return Reading(task.journal, unreadable(task, e), None)
+        return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica))
 
     return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)))

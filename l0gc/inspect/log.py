@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
-from l0gc.storage.entry import Landed, decode_checkpoint
+from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import decode_entry as decode_controller_entry
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, ProducerState, Purged, decode_entry
+from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, Purged, decode_entry
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     INDEX_OBJECT,
@@ -42,7 +42,7 @@ from l0gc.streamlog.journal.rows import (
     unpack,
 )
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, check_object
+from l0gc.streamlog.journal.topic import TopicState, check_object
 
 _READ_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 1000
@@ -251,14 +251,13 @@ def _checkpoint(
 ) -> Iterator[Shown]:
     key, where = log.checkpoint_key(offset), {"checkpoint": offset}
     try:
-        body = cluster.store.get(key).body
-        kept = decode_checkpoint(key, body)
-        head = {**where, "time": _time(kept.time_ms), "bytes": len(body)}
+        kept = log.get_checkpoint(offset)
+        head = {**where, "time": _time(kept.time_ms), "bytes": kept.weight}
         state: ControllerState | JournalState
         if journal is None:
-            state = ControllerMachine().decode(kept.state, key)
+            state = ControllerMachine().decode(kept.payload, key)
         else:
-            state = JournalMachine(journal).decode(kept.state, key)
+            state = JournalMachine(journal).decode(kept.payload, key)
     except (CorruptObjectError, ObjectNotFoundError) as e:  # a newer one may have taken its place since the listing
         yield _damaged(where, e)
         return
@@ -287,11 +286,7 @@ def _journal_parts(state: JournalState, names: Mapping[int, str]) -> Iterator[di
     for topic in state.topics.values():
         yield from _topic_parts(topic, names)
     for producer_id, producer in state.producers.items():
-        yield {"producer": producer_id, **_producer(producer)}
-
-
-def _producer(producer: ProducerState) -> dict[str, Any]:
-    return _tree(producer, {})
+        yield {"producer": producer_id, **_tree(producer, {})}
 
 
 def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[str, Any]]:
@@ -304,18 +299,9 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
     }
     yield {**which, "topic_id": topic.topic_id, "partitions": Table(columns)}
     for o in topic.objects:
-        yield {**which, **_unreconciled(o)}
+        fields = {"object": o.key, "epoch": o.epoch, "log_offset": o.log_offset}
+        yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}
     if len(topic.index):
         yield {**which, "indexes": Table.of(topic.index)}
-
-
-def _unreconciled(o: UnreconciledObject) -> dict[str, Any]:
-    return {
-        "object": o.key,
-        "epoch": o.epoch,
-        "log_offset": o.log_offset,
-        "blocks": _blocks(o.blocks, o.start),
-        "extents": Table.of(o.extents),
-    }

@@ -26,7 +26,6 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
         AccessDeniedError: credentials are to be sent, but none were found.
     """
     from l0gc.errors import UsageError
-    from l0gc.spark.credentials import for_executors
     from l0gc.spark.ship import make_ready
 
     try:
@@ -34,7 +33,6 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
     except ImportError as e:
         raise UsageError(f'format("l0gc") needs Spark 4.2 or newer, and this is {spark.version} ({e})') from e
     from l0gc.storage.config import StoreConfig
-    from l0gc.storage.s3 import S3Store
 
-    make_ready(spark, lambda: for_executors(S3Store(StoreConfig("", profile=profile)), send_credentials))
+    make_ready(spark, StoreConfig("", profile=profile), send_credentials)
     spark.dataSource.register(L0gcDataSource)

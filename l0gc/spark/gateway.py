@@ -11,17 +11,22 @@ answer, takes Java along. pyspark's own start breaks that leash, which is why it
 - Java inherits what l0gc prints to, and a pipe does not end before Java does. Here it gets stderr at most, with `-vv`.
 
 An end in good order leaves Java time to remove its temporary folders.
+
+The Python that Java starts is this interpreter, with pyspark imported from where it is installed. Spark puts a zip of it
+first on the path of every Python that it starts: three to look up, make and plan data sources, and one for the work. A zip
+keeps no compiled code, so each of them would compile pyspark anew, half a second of CPU each.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import shlex
 import signal
-import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -29,28 +34,62 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from l0gc.spark.interpreter import own_folder
-
 GRACE_S: Final = 10.0
 """How long Java may take to end on its own before it is killed."""
 
-_WORKERS_S: Final = 2.0
-"""So long Java's Python workers may take to end after it."""
+PYTHON: Final = "spark.pyspark.python"
+_WORKERS_S: Final = 4.0
+"""How long Java's Python workers may take to end once they are killed."""
 _LOOK_EVERY_S: Final = 0.05
-_SAID: Final = struct.Struct(">ii")
-"""How the file begins in which Java says where it listens: the port, and how long the secret is that follows."""
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SCRIPT: Final = """\
+#!/bin/sh
+rest=
+IFS=:
+set -f
+for entry in $PYTHONPATH; do
+  case $entry in
+    {home}/*.zip) ;;
+    *) rest=${{rest:+$rest:}}$entry ;;
+  esac
+done
+PYTHONPATH=$rest exec {python} "$@"
+"""
 _java: list[subprocess.Popen[bytes]] = []
 
 
-def start_java(settings: Mapping[str, str], *, verbose: bool) -> None:
+def own_folder(purpose: str) -> Path:
+    """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
+    folder = tempfile.TemporaryDirectory(prefix=f"l0gc-{purpose}-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@functools.cache
+def without_zips() -> str:
+    """A program to start instead of this interpreter, which leaves out the zips inside the installed pyspark, so that the
+    code is the same; gone at this process's end. This interpreter if pyspark is itself in a zip."""
+    home = Path(pyspark.__file__).parent
+    if not home.is_dir():
+        return sys.executable
+    script = own_folder("python") / "python"
+    script.write_text(_SCRIPT.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable)))
+    script.chmod(0o700)
+    return str(script)
+
+
+def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> None:
     """Start Java for this process, unless there is one: another session's, or spark-submit's, which is not ours to end.
+
+    Args:
+        python: plans data sources.
 
     Raises:
         PySparkRuntimeError: it ended at once.
@@ -64,12 +103,17 @@ def start_java(settings: Mapping[str, str], *, verbose: bool) -> None:
     out = sys.stderr.fileno() if verbose else subprocess.DEVNULL
     with signals_later():
         process = subprocess.Popen(
-            [*_command(settings)],
+            [
+                str(Path(_find_spark_home()) / "bin" / "spark-submit"),
+                *(option for key, value in settings.items() for option in ("--conf", f"{key}={value}")),
+                *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
+            ],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,
             env={
                 **os.environ,
+                "PYSPARK_PYTHON": python,
                 "SPARK_CONNECT_MODE": "0",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(place),
                 "TMPDIR": str(work),  # where the workers' files are; they are killed, and cannot remove them
@@ -82,15 +126,8 @@ def start_java(settings: Mapping[str, str], *, verbose: bool) -> None:
     try:
         _connect(process, place)
     except BaseException:
-        _terminate()  # it may not be so far that it heeds its stdin
+        end_java()
         raise
-
-
-def _command(settings: Mapping[str, str]) -> Iterator[str]:
-    yield str(Path(_find_spark_home()) / "bin" / "spark-submit")
-    for key, value in settings.items():
-        yield from ("--conf", f"{key}={value}")
-    yield from shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
 
 
 def _connect(process: subprocess.Popen[bytes], place: Path) -> None:
@@ -99,9 +136,9 @@ def _connect(process: subprocess.Popen[bytes], place: Path) -> None:
         if process.poll() is not None:
             raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
         time.sleep(_LOOK_EVERY_S)
-    said = place.read_bytes()
-    port, length = _SAID.unpack_from(said)
-    os.environ[_PORT], os.environ[_SECRET] = str(port), said[_SAID.size :][:length].decode()
+    with place.open("rb") as said:
+        os.environ[_PORT] = str(int.from_bytes(said.read(4)))
+        os.environ[_SECRET] = said.read(int.from_bytes(said.read(4))).decode()
     try:
         SparkContext._ensure_initialized()
     finally:
@@ -112,50 +149,30 @@ def end_java() -> None:
     """End the Java that this process started, if there is one, with all that it started; what ran there is cut off."""
     if not _java:
         return
-    context = SparkContext._active_spark_context
+    context, process = SparkContext._active_spark_context, _java[0]
     if context is not None and context._accumulatorServer is not None:
         context._accumulatorServer.handle_error = _heed_nothing  # type: ignore[method-assign]
-    stdin = _java[0].stdin
-    if stdin is not None:
-        with suppress(OSError):
-            stdin.close()
-    _wait()
-
-
-def _heed_nothing(request: Any, client_address: Any) -> None:
-    """How pyspark's server of accumulators handles a connection that breaks: Java's end is expected."""
-
-
-def _terminate() -> None:
-    """End Java, or the scripts that are about to start it."""
-    if _java:
+    for number in (signal.SIGTERM, signal.SIGKILL):  # Java's scripts heed no end of their stdin
         with suppress(ProcessLookupError):
-            os.killpg(_java[0].pid, signal.SIGTERM)
-        _wait()
-
-
-def _wait() -> None:
-    process = _java[0]
-    try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+            break
     _end_workers(process.pid)
     _java.clear()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
 
 
+def _heed_nothing(request: Any, client_address: Any) -> None:
+    """How pyspark's server of accumulators handles a connection that breaks: Java's end is expected."""
+
+
 def _end_workers(session: int) -> None:
-    """Wait for the Python workers of a Java that has ended, and kill those that do not notice soon."""
+    """Kill the Python workers of a Java that has ended, which they may notice late."""
     until = time.monotonic() + _WORKERS_S
-    while pids := _members(session):
-        late = time.monotonic() - until
-        if late > _WORKERS_S:
-            return
-        for pid in pids if late > 0 else ():
+    while (pids := _members(session)) and time.monotonic() < until:
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_EVERY_S)

@@ -1,31 +1,45 @@
-"""What a process that Spark starts keeps from one task to the next: clients, the cluster's handles, journals' states.
+"""What executors are sent, and what they keep: where the bucket is, credentials for it, and the handles on the cluster.
 
-Setting those up takes a while, and a journal that was replayed only has to be caught up with. A planner's process lives as
-long as its query, an executor's worker for many tasks. A worker keeps two journals, so that its memory does not grow with
-their number. Reconcile, merge and `format("l0gc")` share what is kept here.
+**Credentials** go to the Python workers by a way that nothing logs: into the environment that Spark sends along with each
+Python function and its code, in the messages from the driver to the executors. A Spark setting, a data source's options and
+a command line show in the UI, the event log and process lists. Only credentials that an executor cannot get on its own are
+sent: keys from the driver's environment, a profile, a login. A role of the driver's machine or pod is not sent: the
+executors have one as well, and theirs is renewed while the job runs.
+
+**Handles** stay from one task to the next: a journal that was replayed only has to be caught up with. A planner's process
+lives as long as its query, an executor's worker for many tasks. A worker keeps two journals, so that its memory is bounded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from l0gc.errors import AccessDeniedError
 from l0gc.runtime import Runtime
-from l0gc.spark.remote import store_at
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
+from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 
 _THREADS: Final = 8
 """For the requests of one task."""
 _CLUSTERS_KEPT: Final = 2
 _JOURNALS_KEPT: Final = 2
+_ROLES: Final = {"iam-role", "container-role", "assume-role-with-web-identity"}
+"""How boto3 calls credentials that come with a machine, a container or a pod."""
+
+_SENT: Final = "L0GC_DRIVER_CREDENTIALS"
+_NO_TOKEN: Final = ""
+"""Set, so that an executor's own token is not taken for one of these keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where the bucket is, as the executors see it, and which cluster must be in it; None accepts any."""
+    """Where the bucket is, as the executors see it, and which cluster must be in it; None accepts any. No secret."""
 
     config: StoreConfig
     cluster_id: str | None = None
@@ -33,6 +47,52 @@ class ClusterAddress:
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
 def cluster_at(address: ClusterAddress) -> Cluster:
-    """The cluster, for all tasks of a process."""
-    store, threads = store_at(address.config), Threads(_THREADS)
-    return Cluster(store, Runtime(), threads, expected_cluster_id=address.cluster_id, journals_kept=_JOURNALS_KEPT)
+    """The cluster, for all tasks of a process.
+
+    It resolves credentials as boto3 does: from the environment, where the driver may have put its own (`for_executors`),
+    from a profile, or from the role of its machine.
+    """
+    config = replace(address.config, profile=None) if are_sent() else address.config
+    return Cluster(
+        S3Store(config),
+        Runtime(),
+        Threads(_THREADS),
+        expected_cluster_id=address.cluster_id,
+        journals_kept=_JOURNALS_KEPT,
+    )
+
+
+def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
+    """The variables that make the executors act as the driver does; none if they are to act as themselves.
+
+    Args:
+        send: whether to send credentials; by default only those that do not come with the machine.
+
+    Raises:
+        AccessDeniedError: they are to be sent, but none were found.
+        StoreError: they cannot be renewed.
+    """
+    if send is False:
+        return {}
+    found = store.session.get_credentials()
+    if found is None:
+        if send is None:
+            return {}
+        raise AccessDeniedError("--send-credentials: the driver has none; set AWS_ACCESS_KEY_ID or --profile")
+    if send is None and found.method in _ROLES:
+        return {}
+    keys = store.call("credentials", "", found.get_frozen_credentials)
+    region = store.session.region_name
+    return {
+        _SENT: "1",
+        "AWS_ACCESS_KEY_ID": keys.access_key,
+        "AWS_SECRET_ACCESS_KEY": keys.secret_key,
+        "AWS_SESSION_TOKEN": keys.token or _NO_TOKEN,
+        "AWS_SECURITY_TOKEN": keys.token or _NO_TOKEN,
+        **({"AWS_DEFAULT_REGION": region} if region else {}),
+    }
+
+
+def are_sent(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is an executor's worker with the driver's credentials; a profile then has no effect."""
+    return _SENT in environment

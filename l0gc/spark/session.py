@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import signal
@@ -21,8 +20,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import StoreUnfitError, UsageError
-from l0gc.spark.gateway import start_java
-from l0gc.spark.interpreter import own_folder, without_zips
+from l0gc.spark.gateway import PYTHON, start_java, without_zips
 from l0gc.spark.master import MasterUnreachableError, check_master, has_java, is_local, is_standalone
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -30,16 +28,6 @@ _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 the CPU. Executors of a cluster are not touched; with a local master, `--conf` overrides it for long jobs."""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_PYTHON: Final = "spark.pyspark.python"
-_LOG4J: Final = """\
-rootLogger.level = off
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
-"""
 
 
 class JavaMissingError(StoreUnfitError):
@@ -73,11 +61,6 @@ def get_session(
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
-        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
-        "spark.sql.adaptive.enabled": "true",
         "spark.driver.memory": "1g",
         "spark.log.level": "WARN" if verbose else "OFF",
         **_submitted(),
@@ -87,23 +70,25 @@ def get_session(
         settings["spark.master"] = master
     settings.setdefault("spark.master", "local[*]")
     check_master(settings["spark.master"])
-    java = [f"-Dlog4j2.configurationFile={_log4j(verbose)}", settings.get(_JAVA_OPTIONS, "")]
     local = is_local(settings["spark.master"])
-    python = settings.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON") or (without_zips() if local else sys.executable)
+    python = settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or (without_zips() if local else sys.executable)
     if shutil.which(python) is None:
         raise UsageError(
             f"the executors' Python {python} is not here, where Spark plans with it: put one at that path, too"
         )
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        java.insert(0, _SHORT_JOBS)
-    settings[_JAVA_OPTIONS] = " ".join(java).strip()
+        settings[_JAVA_OPTIONS] = f"{_SHORT_JOBS} {settings.get(_JAVA_OPTIONS, '')}".strip()
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _workers_python(python), _own_ctrl_c(), _no_word_of_javas_end():
-            start_java(settings, verbose=verbose)
-            return builder.getOrCreate()
+        with _own_ctrl_c(), _no_word_of_javas_end():
+            is_new = SparkContext._active_spark_context is None
+            start_java(settings, python, verbose=verbose)
+            spark = builder.getOrCreate()
+            if is_new:
+                spark.sparkContext.pythonExec = python
+            return spark
     except Py4JJavaError as e:
         said = str(e.java_exception.getMessage()).partition("\n")[0]
         if is_standalone(settings["spark.master"]):  # which Spark tried for a minute
@@ -136,20 +121,6 @@ def _submitted() -> dict[str, str]:
 
 
 @contextmanager
-def _workers_python(program: str) -> Iterator[None]:
-    """Start a session whose workers are `program`; pyspark reads that from the environment alone, and then."""
-    before = os.environ.get("PYSPARK_PYTHON")
-    os.environ["PYSPARK_PYTHON"] = program
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYSPARK_PYTHON"]
-        else:
-            os.environ["PYSPARK_PYTHON"] = before
-
-
-@contextmanager
 def _no_word_of_javas_end() -> Iterator[None]:
     """pyspark warns where it stops a session whose Java has gone; also when a signal ends it as it begins."""
     with warnings.catch_warnings():
@@ -168,11 +139,3 @@ def _own_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, heard)
-
-
-@functools.cache
-def _log4j(verbose: bool) -> str:
-    """The URL of Java's logging settings, gone at this process's end."""
-    path = own_folder("log4j2") / "log4j2.properties"
-    path.write_text(_LOG4J.replace("= off", "= warn") if verbose else _LOG4J)
-    return path.as_uri()

@@ -7,29 +7,27 @@ one sentence names what is missing before any work begins.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
+import os
 import re
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import l0gc
-from l0gc.decoding import json_decoder
 from l0gc.errors import L0gcError
-from l0gc.spark.interpreter import own_folder
+from l0gc.spark.gateway import PYTHON, own_folder, without_zips
+from l0gc.spark.handles import for_executors
 from l0gc.spark.master import is_local
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
 
 MODULES: Final = {
     "arro3-core": "arro3.core",
@@ -47,7 +45,7 @@ MODULES: Final = {
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
 
-_ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweeper")
+_ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweep")
 _TAG: Final = "l0gc-look"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _WAY_OUT: Final = (
@@ -63,31 +61,35 @@ class ExecutorsUnfitError(L0gcError):
     """The executors' Python cannot run l0gc, or no executor exists."""
 
 
-class WorkerCheck(msgspec.Struct, frozen=True):
+class WorkerCheck(NamedTuple):
     """What one Python worker has: the version of each package or None, and what kept l0gc from being imported."""
 
     versions: Mapping[str, str | None]
     problem: str = ""
 
 
-_LOOK: Final = json_decoder(WorkerCheck)
+def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool | None) -> None:
+    """Send the package and credentials to the executors, and see that they can work.
 
-
-def make_ready(spark: SparkSession, environment: Callable[[], Mapping[str, str]]) -> None:
-    """Send the package and `environment` to the executors, and see that they can work. With a local master, nothing.
+    With a local master nothing is sent: its workers are this interpreter, unless another one was chosen.
 
     Args:
-        environment: gives the variables for the executors' Python workers. They are not logged.
+        config: names the profile whose credentials are sent.
+        send_credentials: see `for_executors`.
 
     Raises:
         ExecutorsUnfitError: they cannot, and why.
+        AccessDeniedError, StoreError: see `for_executors`.
     """
-    if is_local(spark.sparkContext.master or ""):
+    context = spark.sparkContext
+    if is_local(context.master or ""):
+        if "PYSPARK_PYTHON" not in os.environ and context.getConf().get(PYTHON) is None:
+            context.pythonExec = without_zips()
         return
-    spark.sparkContext.environment.update(environment())
+    context.environment.update(for_executors(S3Store(config), send_credentials))
     package = package_zip()
     if package is not None:
-        spark.sparkContext.addPyFile(str(package))
+        context.addPyFile(str(package))
     driver = {name: importlib.metadata.version(name) for name in MODULES}
     problem = unfit(driver, _looks(spark))
     if problem:
@@ -102,15 +104,11 @@ def package_zip() -> Path | None:
     root = Path(l0gc.__file__).parent
     if not root.is_dir():
         return None
-    files = sorted(root.rglob("*.py"))
-    bodies = {p.relative_to(root.parent).as_posix(): p.read_bytes() for p in files}
-    digest = hashlib.sha256()
-    for name, body in bodies.items():
-        digest.update(f"{name} {len(body)} ".encode() + body)
-    path = own_folder("package") / f"l0gc-{l0gc.__version__}-{digest.hexdigest()[:12]}.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
-        for name, body in bodies.items():
-            package.writestr(zipfile.ZipInfo(name, _ZIP_TIME), body, zipfile.ZIP_DEFLATED)
+    path = own_folder("package") / f"l0gc-{l0gc.__version__}.zip"
+    with zipfile.ZipFile(path, "w") as package:
+        for file in sorted(root.rglob("*.py")):
+            entry = zipfile.ZipInfo(file.relative_to(root.parent).as_posix(), _ZIP_TIME)
+            package.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
     return path
 
 
@@ -152,7 +150,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     timer.start()
     try:
         # As the jobs do it, so that they find these workers warm.
-        found = spark.range(0, slots, 1, slots).mapInArrow(_look(), "look string").collect()
+        found = sc.parallelize(range(slots), slots).map(_look()).collect()
     except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
         if late.is_set():
             raise ExecutorsUnfitError(
@@ -164,36 +162,30 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     finally:
         timer.cancel()
         sc.removeJobTag(_TAG)
-    return [_LOOK.decode(row["look"]) for row in found]
+    return [WorkerCheck(*look) for look in found]
 
 
-def _look() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _look() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
     """A function that is pickled with its code, since the worker may not be able to import this module."""
     modules, entry_points = dict(MODULES), _ENTRY_POINTS
 
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def look(_: int) -> tuple[Mapping[str, str | None], str]:
         import importlib
         import importlib.metadata
-        import json
 
-        import pyarrow as pa
-
-        for _ in batches:
-            versions: dict[str, str | None] = {}
-            for name, module in modules.items():
-                try:
-                    importlib.import_module(module)
-                    versions[name] = importlib.metadata.version(name)
-                except ImportError:
-                    versions[name] = None
-            problem = ""
-            if None not in versions.values():
-                try:
-                    for entry in entry_points:
-                        importlib.import_module(entry)
-                except ImportError as e:
-                    problem = str(e)
-            yield pa.RecordBatch.from_pydict({"look": [json.dumps({"versions": versions, "problem": problem})]})
+        versions: dict[str, str | None] = {}
+        for name, module in modules.items():
+            try:
+                importlib.import_module(module)
+                versions[name] = importlib.metadata.version(name)
+            except ImportError:
+                versions[name] = None
+        try:
+            for entry in entry_points if None not in versions.values() else ():
+                importlib.import_module(entry)
+        except ImportError as e:
+            return versions, str(e)
+        return versions, ""
 
     return look
 

@@ -7,18 +7,23 @@ twice, or its executor die: work is such that this does no harm.
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from l0gc import errors
 from l0gc.events import Progress, quiet
 from l0gc.spark.handles import ClusterAddress, cluster_at
-from l0gc.spark.remote import JOB_ERRORS, cause_of
 from l0gc.storage.workers import SPARK, Stage
 from l0gc.streamlog.cluster import Cluster
 
@@ -30,6 +35,10 @@ TASKS_PER_CORE: Final = 4
 _FEW: Final = 16
 """Of so many results, the driver merges all: a shuffle takes longer on a small bucket than the rest of the job."""
 _LOOK_EVERY_S: Final = 1.0
+JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
+"""What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
+_FULL: Final = os.strerror(errno.ENOSPC)
+_ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
 class SparkWorkers:
@@ -42,12 +51,7 @@ class SparkWorkers:
 
     engine: Final = SPARK
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        address: ClusterAddress,
-        progress: Progress = quiet,
-    ) -> None:
+    def __init__(self, spark: SparkSession, address: ClusterAddress, progress: Progress = quiet) -> None:
         self._context, self._address, self._progress = spark.sparkContext, address, progress
         self._said = ""
         self._cancelled = threading.Event()
@@ -58,7 +62,7 @@ class SparkWorkers:
         if not parts:
             return []
         with self._job():
-            return self._sent(parts).map(functools.partial(_at_place, self._address, work)).collect()
+            return self._sent(work, parts).collect()
 
     def reduce(self, work: Callable[[Cluster, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
         if len(parts) <= _FEW:
@@ -66,13 +70,13 @@ class SparkWorkers:
             return functools.reduce(merge, done) if done else None
         with self._job():
             # In two steps: the driver merges about as many results as the square root of the tasks.
-            return self._sent(parts).map(functools.partial(_at_place, self._address, work)).treeReduce(merge)
+            return self._sent(work, parts).treeReduce(merge)
 
     def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
         items: RDD[Any] = self._context.parallelize(parts, max(1, min(len(parts), stages[0].tasks)))
         for i, stage in enumerate(stages):
             if i:
-                items = items.partitionBy(stage.tasks, _itself).values()
+                items = items.partitionBy(stage.tasks, int).values()
             items = items.mapPartitions(functools.partial(_at_place, self._address, stage.work))
         with self._job():
             return items.collect()
@@ -85,8 +89,9 @@ class SparkWorkers:
         self._cancelled.set()
         self._context.cancelAllJobs()
 
-    def _sent(self, parts: Sequence[A]) -> RDD[A]:
-        return self._context.parallelize(parts, min(len(parts), self.slots))
+    def _sent(self, work: Callable[[Cluster, A], B], parts: Sequence[A]) -> RDD[B]:
+        sent = self._context.parallelize(parts, min(len(parts), self.slots))
+        return sent.map(functools.partial(_at_place, self._address, work))
 
     @contextmanager
     def _job(self) -> Iterator[None]:
@@ -108,17 +113,58 @@ class SparkWorkers:
         thread = threading.Thread(target=follow, name="l0gc-tasks", daemon=True)
         thread.start()
         try:
-            yield
-        except JOB_ERRORS as e:
-            raise cause_of(e) from e
+            with telling_causes():
+                yield
         finally:
             ended.set()
             thread.join()
 
 
-def _itself(task: int) -> int:
-    return task
-
-
 def _at_place(address: ClusterAddress, work: Callable[[Cluster, Any], B], part: Any) -> B:
     return work(cluster_at(address), part)
+
+
+def cause_of(error: BaseException) -> errors.L0gcError:
+    """One of `JOB_ERRORS` as what an executor's l0gc raised, if it did; others as an `L0gcError` that says what failed.
+
+    Raises:
+        KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message, on a connection in the middle
+            of an answer, and that failure hides the signal.
+    """
+    behind = error.__context__
+    while behind is not None:
+        if isinstance(behind, KeyboardInterrupt):
+            raise behind
+        behind = behind.__context__
+    first = ""
+    for line in reversed(str(error).splitlines()):
+        m = _ERROR_LINE.fullmatch(line.strip())
+        if m is None:
+            continue
+        kind = getattr(errors, m[2], None) if m[1] == errors.__name__ else None
+        if isinstance(kind, type) and issubclass(kind, errors.L0gcError):
+            return kind(m[3])
+        first = first or line.strip()
+    if _FULL in str(error):
+        return errors.L0gcError(
+            f"the Spark job failed: {_FULL}, here or on an executor; free some, or name a folder that has more "
+            "(TMPDIR, spark.local.dir)"
+        )
+    if isinstance(error, Py4JJavaError):
+        first = str(error.java_exception.toString()).partition("\n")[0]
+    elif not isinstance(error, PySparkException):
+        return errors.L0gcError(
+            "the Spark job failed: its Java has gone, killed or out of memory (spark.driver.memory); run it again"
+        )
+    return errors.L0gcError(
+        f"the Spark job failed: {first or 'Spark gave no reason'} (run it with -v for the traceback)"
+    )
+
+
+@contextmanager
+def telling_causes() -> Iterator[None]:
+    """Raises a failure inside as `cause_of` explains it."""
+    try:
+        yield
+    except JOB_ERRORS as e:
+        raise cause_of(e) from e

@@ -15,16 +15,15 @@ from typing import Annotated, Final
 
 import msgspec
 
-from l0gc.decoding import UNDECODABLE, json_decoder
+from l0gc.decoding import decoded
 from l0gc.errors import (
     AmbiguousWriteError,
-    CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import Listing, ObjectStore
 
 RAISE_DEADLINE_S: Final = 30.0
@@ -43,7 +42,7 @@ class _Boundary(msgspec.Struct, frozen=True):
     boundary: Annotated[int, msgspec.Meta(ge=0)]
 
 
-_DECODER: Final = json_decoder(_Boundary)
+_DECODER: Final = msgspec.json.Decoder(_Boundary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,8 @@ class Boundary:
         except ObjectNotFoundError as e:
             return 0, None, e.date_ms if e.date_ms is not None else 0
         body = unseal(self.key, stored.body)
-        try:
-            return _DECODER.decode(body).boundary, stored.etag, stored.date_ms
-        except UNDECODABLE as e:
-            raise CorruptObjectError(f"{self.key} does not hold a boundary: {e}") from e
+        boundary = decoded(_DECODER, body, f"{self.key} does not hold a boundary").boundary
+        return boundary, stored.etag, stored.date_ms
 
     def lift(self, boundary: int) -> int:
         """Raise it to `boundary`; it is there, or above, when this returns the store's clock. Raises `StoreError`."""

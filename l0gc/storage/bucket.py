@@ -27,43 +27,33 @@ ABORTS = "aborts uploads"
 MOVES = "moves objects to another storage class"
 
 
-class BucketSettings:
-    """The settings of a store's bucket. Methods raise `StoreError` if the store or the credentials do not show them."""
+def lifecycle(store: Connection) -> list[LifecycleRule]:
+    """The enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix.
 
-    def __init__(self, store: Connection) -> None:
-        self._store, self._bucket = store, store.config.bucket
+    Raises:
+        StoreError: the store or the credentials do not show them; so does `object_lock`.
+    """
+    try:
+        r = store.ask("head", "get_bucket_lifecycle_configuration", "lifecycle")
+    except ObjectNotFoundError:  # S3 answers 404 without a configuration
+        return []
+    return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
 
-    def lifecycle(self) -> list[LifecycleRule]:
-        """The enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix."""
-        try:
-            r = self._store.call(
-                "head", "lifecycle", lambda: self._store.client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
-            )
-        except ObjectNotFoundError:  # S3 answers 404 without a configuration
-            return []
-        return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
 
-    def object_lock(self) -> str:
-        """The default retention as text, `enabled` for a lock without one, empty without a lock."""
-        try:
-            r = self._store.call(
-                "head", "object-lock", lambda: self._store.client.get_object_lock_configuration(Bucket=self._bucket)
-            )
-        except ObjectNotFoundError:
-            return ""
-        lock = r.get("ObjectLockConfiguration", {})
-        if lock.get("ObjectLockEnabled") != "Enabled":
-            return ""
-        keep = lock.get("Rule", {}).get("DefaultRetention", {})
-        if not keep:
-            return "enabled"
-        length = f"{keep['Days']} days" if "Days" in keep else f"{keep.get('Years', '?')} years"
-        return f"{keep.get('Mode', '?')}, {length}"
-
-    def credentials_from(self) -> str:
-        """Where the credentials were found, e.g. `env`; never the credentials. Empty without credentials."""
-        found = self._store.session.get_credentials()
-        return "" if found is None else str(found.method)
+def object_lock(store: Connection) -> str:
+    """The default retention as text, `enabled` for a lock without one, empty without a lock."""
+    try:
+        r = store.ask("head", "get_object_lock_configuration", "object-lock")
+    except ObjectNotFoundError:
+        return ""
+    lock = r.get("ObjectLockConfiguration", {})
+    if lock.get("ObjectLockEnabled") != "Enabled":
+        return ""
+    keep = lock.get("Rule", {}).get("DefaultRetention", {})
+    if not keep:
+        return "enabled"
+    length = f"{keep['Days']} days" if "Days" in keep else f"{keep.get('Years', '?')} years"
+    return f"{keep.get('Mode', '?')}, {length}"
 
 
 def _rule(rule: Any) -> LifecycleRule:

@@ -58,10 +58,6 @@ class Bulk:
     def _once(self) -> Obstore:
         return self._client(0)
 
-    @cached_property
-    def _cut(self) -> int:
-        return len(self._config.prefix)
-
     def ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (start, length). Raises `FileNotFoundError`, and what obstore raises."""
         import obstore
@@ -76,7 +72,7 @@ class Bulk:
         import obstore
         from arro3.core import DataType
 
-        int64, cut = DataType.int64(), self._cut
+        int64, cut = DataType.int64(), len(self._config.prefix)
         asked = False
         try:
             stream = obstore.list(
@@ -102,27 +98,23 @@ class Bulk:
         If not, some may be gone, and the caller has to delete them in another way; nothing is sent if a key is ambiguous.
         """
         import obstore
-        from obstore.exceptions import BaseError
 
-        if _are_ambiguous(keys):
-            return False
-        self._count("delete")
-        try:
-            obstore.delete(self._once, list(keys))
-        except (BaseError, OSError):
-            return False
-        return True
+        return self._send("delete", keys, lambda: obstore.delete(self._once, list(keys)))
 
     def put(self, key: str, body: bytes) -> bool:
         """Write one object, with retries; whether it is there for certain."""
         import obstore
+
+        return self._send("put", [key], lambda: obstore.put(self._patient, key, body, use_multipart=False))
+
+    def _send(self, kind: str, keys: Sequence[str], request: Callable[[], object]) -> bool:
         from obstore.exceptions import BaseError
 
-        if _are_ambiguous([key]):
+        if _are_ambiguous(keys):
             return False
-        self._count("put")
+        self._count(kind)
         try:
-            obstore.put(self._patient, key, body, use_multipart=False)
+            request()
         except (BaseError, OSError):
             return False
         return True

@@ -61,6 +61,8 @@ class StoreConfig:
         if server.scheme not in {"http", "https"} or not server.hostname:
             raise UsageError(f"endpoint {endpoint_url!r} must look like http://host:port or https://host")
         prefix = parts.path.strip("/")
+        if prefix and {"", ".", ".."}.intersection(prefix.split("/")):
+            raise UsageError(f"URL {url!r}: no part of the prefix may be empty, '.' or '..'")
         return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint_url or None, region, profile)
 
     @property

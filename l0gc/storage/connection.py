@@ -2,6 +2,9 @@
 
 A conditional write is sent once and never retried in here, so a 412 always means that another write holds the key, or that
 the caller knows the first try to be ambiguous. What an error means is in `refusals`.
+
+Every store has its own session, since credentials are not shared; botocore's description of S3 is read once for all of them.
+Parsing it is most of what a client costs, and each task on Spark makes a store.
 """
 
 from __future__ import annotations
@@ -11,19 +14,21 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from l0gc.errors import ObjectNotFoundError, StoreError, UsageError
 from l0gc.events import event
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.refusals import READ_SECONDS, Answer, no_answer, refusal
-from l0gc.storage.session import session_of
+from l0gc.storage.refusals import READ_SECONDS, REDIRECTS, Answer, no_answer, refusal
 
 if TYPE_CHECKING:
+    import boto3
     from botocore.exceptions import ClientError
+    from botocore.loaders import Loader
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
@@ -112,6 +117,14 @@ class Connection:
         except BotoCoreError as e:
             raise no_answer(e, self.config, kind, key, conditional=conditional) from e
 
+    def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
+        """The answer to an operation of boto3 on the bucket: see `call`. With `once` it is not retried."""
+
+        def request() -> Any:
+            return getattr(self.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
+
+        return self.call(kind, about, request)
+
     def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
         """The answer; one that has no body is asked for again, by a request whose answer has one."""
         from botocore.exceptions import BotoCoreError, ClientError
@@ -127,6 +140,26 @@ class Connection:
                 pass
         return answer
 
+    def pages(
+        self, operation: str, prefix: str, goes_on: Mapping[str, str], at: Mapping[str, Any], **page: Any
+    ) -> Iterator[Any]:
+        """The answers to a listing, one for each request.
+
+        Args:
+            goes_on: the arguments of the next request, and the field of an answer that each of them has.
+            at: those of the first request.
+            page: what limits an answer.
+        """
+        while True:
+            answer = self.ask("list", operation, Prefix=self.full_key(prefix), **page, **at)
+            yield answer
+            if not answer.get("IsTruncated"):
+                return
+            before, at = at, {name: answer[field] for name, field in goes_on.items() if answer.get(field)}
+            if not at or at == before:
+                markers = "markers" if len(goes_on) > 1 else "token"
+                raise StoreError(f"the listing of {self.full(prefix)} does not go on: the store repeats its {markers}")
+
     def full(self, key: str) -> str:
         """The key as a URL, for messages."""
         return f"{self.config.url}{key}"
@@ -136,12 +169,46 @@ class Connection:
         return self.config.prefix + key
 
 
+def session_of(config: StoreConfig) -> boto3.Session:
+    """A session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
+    import boto3
+    import botocore.session
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        core = botocore.session.Session(profile=config.profile)
+        descriptions = _descriptions(core.get_config_variable("data_path"))
+        core.register_component("data_loader", descriptions)
+        session = boto3.Session(region_name=config.region, botocore_session=core)
+        descriptions.search_paths[:] = dict.fromkeys(descriptions.search_paths)  # each session has added boto3's own
+        return session
+    except BotoCoreError as e:
+        what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
+        raise UsageError(f"{what} cannot be used: {e}") from e
+
+
+@cache
+def _descriptions(data_path: str | None) -> Loader:
+    from botocore.loaders import create_loader
+
+    loader = create_loader(data_path)
+
+    def services(type_name: str) -> list[str]:
+        """What has a folder; boto3 would look into each of 400, a quarter of what a client costs."""
+        return [folder.name for path in map(Path, loader.search_paths) if path.is_dir() for folder in path.iterdir()]
+
+    loader.list_available_services = services  # type: ignore[method-assign]
+    return loader
+
+
 def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) -> None:
     """Ends what boto3 would repeat for ever: to learn where a redirect without a region leads, it sends a HeadBucket."""
     from botocore.exceptions import ClientError
 
-    if response is not None and (answer := Answer.of("HeadBucket", response[1])).status == 301 and not answer.region:
-        raise ClientError(response[1], answer.operation)
+    if response is not None:
+        answer = Answer.of("HeadBucket", response[1])
+        if answer.status in REDIRECTS and not answer.region:
+            raise ClientError(response[1], answer.operation)
 
 
 def date_ms(response: Any) -> int:

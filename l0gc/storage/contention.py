@@ -89,11 +89,6 @@ class Turns:
         self._request_s += _SMOOTH * (min(_MOST_REQUEST_S, max(0.0, seconds)) - self._request_s)
 
     @property
-    def alone(self) -> bool:
-        """Whether no other writer is in the order."""
-        return self.writers == 1
-
-    @property
     def writers(self) -> int:
         """How many writers are in the order, this one included."""
         return len({self._writer, *self._order})
@@ -111,7 +106,7 @@ class Turns:
     def pause_s(self) -> float:
         """How long to wait until the log is read again; 0: append now."""
         silent = self._runtime.clock.monotonic() - self._landed_at
-        if self.alone:
+        if self.writers == 1:
             gap = self._in_a_row > 0 and self._in_a_row % _GAP_EVERY == 0
             return max(0.0, _GAP_REQUESTS * self._request_s - silent) if gap else 0.0
         turn = _TURN_REQUESTS * self._request_s

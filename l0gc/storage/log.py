@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -39,17 +39,16 @@ from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import CLOCKS_DIFFER_MS, Boundary, Folder, within
 from l0gc.storage.entry import (
-    Checkpoint,
+    CHECKPOINT_LIMIT,
+    ENTRY_LIMIT,
+    WRITER,
     Entry,
-    KeptState,
     Landed,
-    decode_checkpoint,
     decode_entry,
-    encode_checkpoint,
     encode_entry,
 )
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore, Stored
-from l0gc.storage.parallel import Inline, Parallel
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.store_time import StoreTime
 
 _log: Final = logging.getLogger(__name__)
@@ -64,8 +63,6 @@ _REPLAYS: Final = 8
 _CONNECTS: Final = 3
 _WINDOW: Final = 16
 """The most entries of a tail that are read at once; a tail of unknown length is read in windows of 1, 2, 4, 8, 16."""
-_WRITER: Final = 8
-"""An entry's id begins with so many characters that all entries of its writer share; the rest is random."""
 _BACKOFF_S: Final = 0.1
 
 
@@ -84,15 +81,9 @@ class Replay:
     The offset after the last entry was free when the listing began.
     """
 
-    checkpoint: KeptState | None
+    checkpoint: Landed | None
     entries: list[Landed]
     folder: Folder
-
-
-class _Owner(NamedTuple):
-    id: str
-    landed: Landed
-    created_ms: int
 
 
 class SharedLog:
@@ -115,8 +106,8 @@ class SharedLog:
         self.boundary = Boundary(store, folder, runtime, truncate_min_age_ms)
         self._store = store
         self._runtime = runtime
-        self._parallel: Parallel = parallel or Inline()
-        self.writer = runtime.new_id()[:_WRITER]
+        self._parallel: Parallel = parallel or Parallel()
+        self.writer = runtime.new_id()[:WRITER]
 
     def entry_key(self, offset: int) -> str:
         return f"{self.folder}log/{offset:020}"
@@ -146,7 +137,7 @@ class SharedLog:
                 gap = f"{self.entry_key(missing)} is missing, though a later entry exists"
                 continue
             try:
-                kept = None if checkpoint is None else self._get_checkpoint(checkpoint)
+                kept = None if checkpoint is None else self.get_checkpoint(checkpoint)
                 entries = self._parallel.map(self.get, offsets)
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
@@ -201,18 +192,16 @@ class SharedLog:
 
     def get(self, offset: int) -> Landed:
         """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer."""
-        return self._parse(offset, self._store.get(self.entry_key(offset))).landed
+        return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
-    def _parse(self, offset: int, stored: Stored) -> _Owner:
-        e = decode_entry(self.entry_key(offset), stored.body)
-        landed = Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id[:_WRITER])
-        return _Owner(e.id, landed, stored.modified_ms)
+    def get_checkpoint(self, offset: int) -> Landed:
+        """The checkpoint of `offset`. Raises `ObjectNotFoundError`, as `get` does."""
+        return self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
 
-    def _get_checkpoint(self, offset: int) -> KeptState:
-        key = self.checkpoint_key(offset)
+    def _read(self, key: str, offset: int, limit: int) -> Landed:
         stored = self._store.get(key)
-        kept = decode_checkpoint(key, stored.body)
-        return KeptState(offset, kept.time_ms, kept.state, len(stored.body), stored.date_ms)
+        e = decode_entry(key, stored.body, limit)
+        return Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
 
     def list_folder(self) -> Folder:
         """What the log's folder holds now."""
@@ -249,7 +238,7 @@ class SharedLog:
                 raise self._unknown(offset, LogConflictError(taken))
             if self.boundary.is_due(as_of_ms, date):
                 raise LogConflictError(taken)
-            raise OffsetTakenError(taken, owner.landed)
+            raise OffsetTakenError(taken, owner)
         try:
             # Whatever the dates say: the one that `as_of_ms` comes from may have been ahead by as much.
             boundary, seen_ms = self.boundary.if_due(0 if slept else as_of_ms, date)
@@ -269,11 +258,11 @@ class SharedLog:
         self.store_time.saw(date)
         # Of an entry that was found, only the time of its writing says when the offset after it was free.
         date = date if owner is None else min(date, owner.created_ms)
-        return Landed(offset, time_ms, payload, date, len(body), self.writer)
+        return Landed(offset, time_ms, payload, date, len(body), entry_id)
 
     def _create(
         self, offset: int, entry_id: str, body: bytes, deadline: float
-    ) -> tuple[StoreError | None, _Owner | None, int]:
+    ) -> tuple[StoreError | None, Landed | None, int]:
         """Create the entry, unless the offset has an owner.
 
         Returns what was in doubt on the way, the owner as read back (None: this writer, by the store's own word), and the
@@ -306,11 +295,11 @@ class SharedLog:
                     continue
                 doubt, owner = e, self._landed_though(offset, entry_id, e, deadline)
             if owner is not None:
-                return doubt, owner, owner.landed.date_ms
+                return doubt, owner, owner.date_ms
             attempt += 1
             self._pause(attempt)
 
-    def _settle(self, offset: int, deadline: float, cause: StoreError) -> _Owner | None:
+    def _settle(self, offset: int, deadline: float, cause: StoreError) -> Landed | None:
         """Who owns the offset after an ambiguous append; None if it has no owner yet. A process that slept reads it once."""
         attempt = 0
         while True:
@@ -323,7 +312,7 @@ class SharedLog:
             attempt += 1
             self._pause(attempt)
 
-    def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> _Owner:
+    def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> Landed:
         """This writer's entry, where it landed in spite of a refusal, which is raised where it did not."""
         try:
             owner = self._owner(offset)
@@ -337,9 +326,9 @@ class SharedLog:
             raise refusal
         return owner
 
-    def _owner(self, offset: int) -> _Owner | None:
+    def _owner(self, offset: int) -> Landed | None:
         try:
-            return self._parse(offset, self._store.get(self.entry_key(offset)))
+            return self.get(offset)
         except ObjectNotFoundError:
             return None
 
@@ -357,7 +346,7 @@ class SharedLog:
         Another process may have kept it before: the state is the same, since `apply` is deterministic.
         """
         key = self.checkpoint_key(offset)
-        body = encode_checkpoint(key, Checkpoint(time_ms, state))
+        body = encode_entry(key, Entry("", time_ms, state), CHECKPOINT_LIMIT)
         try:
             self._store.put_if_absent(key, body)
         except PreconditionFailedError:

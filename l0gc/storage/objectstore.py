@@ -7,6 +7,7 @@ a listing is in key order. Keys here are relative to the URL's prefix.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,30 +127,6 @@ class VersionsDeleted:
     markers: dict[str, str] = field(default_factory=dict)
 
 
-class History(Protocol):
-    """The past of a bucket, below one prefix. Every method may raise what an `ObjectStore`'s may."""
-
-    def versioning(self) -> str:
-        """`off`, `enabled` or `suspended`."""
-        ...
-
-    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
-        """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
-        ...
-
-    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
-        """Delete up to `PAGE_SIZE` of them in one request, which is sent once."""
-        ...
-
-    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
-        """The unfinished uploads below `prefix`, a page for each request."""
-        ...
-
-    def abort(self, upload: UnfinishedUpload) -> None:
-        """Abort an upload; one that is gone counts as aborted."""
-        ...
-
-
 class ObjectStore(Protocol):
     """An object store below one prefix.
 
@@ -157,6 +134,11 @@ class ObjectStore(Protocol):
     `BucketNotFoundError`. Reads, listings, deletes and unconditional writes are retried inside; conditional writes are
     not, because a retry could meet the first try's success: they raise `AmbiguousWriteError` instead.
     """
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        ...
 
     quotes_etags: bool
     """Whether If-Match takes an ETag in its quotes, as HTTP has it. Some stores refuse that form, and take it without: the
@@ -206,11 +188,6 @@ class ObjectStore(Protocol):
         """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
         ...
 
-    @property
-    def history(self) -> History:
-        """Old versions, delete markers and unfinished uploads."""
-        ...
-
     def list(self, folder: str) -> Listing:
         """All keys of a small folder, and the store's clock before the listing began."""
         ...
@@ -221,4 +198,24 @@ class ObjectStore(Protocol):
 
     def now_ms(self) -> int:
         """The store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
+        ...
+
+    def versioning(self) -> str:
+        """`off`, `enabled` or `suspended`."""
+        ...
+
+    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
+        """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
+        ...
+
+    def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never touches a newer version."""
+        ...
+
+    def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
+        """The unfinished uploads below `prefix`, a page for each request."""
+        ...
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Abort an upload; one that is gone counts as aborted."""
         ...

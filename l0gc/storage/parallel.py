@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -21,6 +21,24 @@ B = TypeVar("B")
 _BEGUN_S: Final = 1.0
 """A thread that has not begun by then is started again: an exception that is set in the thread that starts it may come to
 the new one, and end it."""
+
+
+def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
+    """The items in their order, as many together as stay within each limit, which comes with how an item counts.
+
+    An item that is above a limit is alone.
+    """
+    group: list[A] = []
+    totals = [0] * len(limits)
+    for item in items:
+        counts = [count(item) for count, _ in limits]
+        totals = [total + n for total, n in zip(totals, counts, strict=True)]
+        if group and any(total > most for total, (_, most) in zip(totals, limits, strict=True)):
+            yield group
+            group, totals = [], counts
+        group.append(item)
+    if group:
+        yield group
 
 
 class InlineExecutor(Executor):
@@ -121,21 +139,18 @@ def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, beg
     alive.release()
 
 
-class Parallel(Protocol):
-    """Maps a function over items; results in the items' order; the first error is raised after all have ended."""
-
-    def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]: ...
-
-
-class Inline:
-    """One after another, in the caller's thread."""
+class Parallel:
+    """Maps a function over items, here one after another in the caller's thread; results in the items' order."""
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         return [fn(i) for i in items]
 
 
-class Threads(AbstractContextManager["Threads"]):
-    """At once, on a pool of threads. Calls from within the pool run inline, so that nesting cannot lock up."""
+class Threads(Parallel, AbstractContextManager["Threads"]):
+    """At once, on a pool of threads; the first error is raised after all have ended.
+
+    Calls from within the pool run inline, so that nesting cannot lock up.
+    """
 
     def __init__(self, workers: int, name: str = "l0gc") -> None:
         self._prefix = name

@@ -12,13 +12,15 @@ ignores it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 
-from l0gc.errors import ObjectNotFoundError, PreconditionFailedError, StoreError, StoreUnfitError
+from l0gc.errors import AccessDeniedError, ObjectNotFoundError, PreconditionFailedError, StoreError, StoreUnfitError
+from l0gc.formatting import count
 from l0gc.keys import JUMP
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.refusals import DENIED
 
 _NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in (10, 9, 1) for name in ("b", "a")]
 """Keys like those of L0, the only ones whose order matters: some stores sort others by folder."""
@@ -29,24 +31,21 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
 
     Raises:
         StoreUnfitError: the store lacks something, which is named.
+        AccessDeniedError: a permission is missing, so that not everything could be tried.
     """
     folder = f"l0gc/probe/{runtime.new_id()}/"
-    written: list[str] = []
-
-    def put(name: str, write: Callable[[str], object]) -> None:
-        written.append(folder + name)
-        write(folder + name)
-
+    key, listed = f"{folder}condition", sorted(f"{folder}list/{name}" for name in _NAMES)
     try:
-        _conditional_create(store, folder, put)
-        _conditional_replace(store, folder)
-        _listing(store, folder, put)
+        _conditional_create(store, key)
+        _conditional_replace(store, key)
+        _listing(store, f"{folder}list/", listed)
     finally:
-        with suppress(StoreError):
-            store.delete(sorted(set(written)))  # a listing might not show them all
-        with suppress(StoreError):
-            store.discard(folder)
-    if list(store.list(folder).modified_ms):
+        may_delete = _remove(store, folder, [key, *listed])
+    if left := list(store.list(folder).modified_ms):
+        if not may_delete:
+            raise AccessDeniedError(
+                f"{count(len(left), 'object')} below {folder} may not be deleted again: allow s3:DeleteObject there"
+            )
         raise StoreUnfitError(f"the store still lists objects below {folder} that were just deleted")
     return [
         "conditional create",
@@ -58,10 +57,24 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
     ]
 
 
-def _conditional_create(store: ObjectStore, folder: str, put: Callable[[str, Callable[[str], object]], None]) -> None:
-    put("condition", lambda key: store.put_if_absent(key, b"first"))
+def _remove(store: ObjectStore, folder: str, keys: list[str]) -> bool:
+    """Remove what the probe wrote; False if that is not permitted."""
+    allowed = True
+    with suppress(StoreError):  # a listing might not show them all
+        allowed = all(failed.code != DENIED for failed in store.delete(keys))
     try:
-        store.put_if_absent(f"{folder}condition", b"second")
+        store.discard(folder)
+    except AccessDeniedError:
+        return False
+    except StoreError:
+        pass
+    return allowed
+
+
+def _conditional_create(store: ObjectStore, key: str) -> None:
+    store.put_if_absent(key, b"first")
+    try:
+        store.put_if_absent(key, b"second")
     except PreconditionFailedError:
         pass
     else:
@@ -69,12 +82,11 @@ def _conditional_create(store: ObjectStore, folder: str, put: Callable[[str, Cal
             "the store ignores conditional creates (PutObject with If-None-Match: *): two writers could own one log "
             "offset, so l0gc cannot keep a cluster there"
         )
-    if store.get(f"{folder}condition").body != b"first":
+    if store.get(key).body != b"first":
         raise StoreUnfitError("the store refused a conditional create, but still wrote the object")
 
 
-def _conditional_replace(store: ObjectStore, folder: str) -> None:
-    key = f"{folder}condition"
+def _conditional_replace(store: ObjectStore, key: str) -> None:
     etag = store.get(key).etag
     refused: PreconditionFailedError | None = None
     known = store.quotes_etags
@@ -108,11 +120,9 @@ def _conditional_replace(store: ObjectStore, folder: str) -> None:
     raise StoreUnfitError("the store refused a conditional replace, but still wrote the object")
 
 
-def _listing(store: ObjectStore, folder: str, put: Callable[[str, Callable[[str], object]], None]) -> None:
-    for name in _NAMES:
-        put(f"list/{name}", lambda key: store.put(key, b"x"))
-    prefix = f"{folder}list/"
-    expected = sorted(prefix + n for n in _NAMES)
+def _listing(store: ObjectStore, prefix: str, expected: Sequence[str]) -> None:
+    for key in expected[::-1]:
+        store.put(key, b"x")
     got = [k for page in store.scan(prefix) for k in page.keys]
     if sorted(got) != expected:
         raise StoreUnfitError("the store does not list what was just written")

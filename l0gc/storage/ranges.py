@@ -35,7 +35,7 @@ class RangeReader:
     """Reads the keys of a range, foreign ones included, up to `pages` pages; all of them without a limit.
 
     It stops at an L0 key alone: another one may be a "directory" name, which some stores skip where a listing begins at it.
-    `rest` is what was left, once `read` has ended.
+    `rest` is what was left, once `read` has ended; `requests` counts its LIST requests.
 
     Args:
         folder: what is listed; by default the L0 objects.
@@ -52,13 +52,15 @@ class RangeReader:
         self._store, self._layout, self._keys, self._pages = store, layout, keys, pages
         self._folder = layout.data_prefix if folder is None else folder
         self.rest: KeyRange | None = None
+        self.requests = 0
 
     def read(self) -> Iterator[ListedPage]:
         """The pages; none of them is empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
+        self.requests = 1  # for the first page, also if it is empty
         for number, page in enumerate(self._store.scan(self._folder, start), 1):
-            keys = page.keys
+            self.requests, keys = number, page.keys
             ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))
             last = keys[-1]
             if ordered and (stop is None or last <= stop):

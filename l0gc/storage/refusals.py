@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from l0gc.errors import (
@@ -110,7 +110,7 @@ class Row:
 
 _NO_BUCKET: Final = "bucket {bucket!r} does not exist; create it, or run l0gc init --create-bucket"
 _ELSEWHERE: Final = ("PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException")
-_REDIRECTS: Final = (301, 302, 307, 308)
+REDIRECTS: Final = (301, 302, 307, 308)
 _NOT_UP: Final = "see whether its server is up, or try again later"
 
 ROWS: Final = (
@@ -150,14 +150,14 @@ ROWS: Final = (
         StoreError,
         "bucket {bucket!r} is in region {region}; give it as --region or AWS_REGION",
         codes=(*_ELSEWHERE, "AuthorizationHeaderMalformed"),
-        statuses=_REDIRECTS,
+        statuses=REDIRECTS,
         names_region=True,
     ),
     Row(
         StoreError,
         "bucket {bucket!r} is in another region or on another server ({status} {code}); check --region and --endpoint-url",
         codes=_ELSEWHERE,
-        statuses=_REDIRECTS,
+        statuses=REDIRECTS,
     ),
     Row(
         AccessDeniedError,
@@ -231,22 +231,8 @@ FAILURES: Final = (
 def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
     """The error for an answer to a request about `key`; an empty key stands for the bucket."""
     row = next((r for r in ROWS if r.fits(answer, key)), Row(StoreError, "{what}: {status} {code} {message}"))
-    sentence = row.sentence.format(
-        what=f"{config.url}{key}",
-        url=config.url,
-        bucket=config.bucket,
-        endpoint=_endpoint(config),
-        status=answer.status,
-        code=answer.code,
-        message=answer.message,
-        region=answer.region,
-        action=_ACTIONS.get(answer.operation, f"s3:{answer.operation}"),
-    )
-    return row.error(sentence.rstrip())
-
-
-def _endpoint(config: StoreConfig) -> str:
-    return config.endpoint_url or "S3"
+    action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
+    return _error(row, config, key, **asdict(answer), action=action)
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:
@@ -254,10 +240,15 @@ def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, con
     names = {c.__name__ for c in type(e).__mro__}
     unresolved = _is_unresolved(e)
     row = next(r for r in FAILURES if r.name in names and unresolved >= r.unresolved and conditional >= r.conditional)
+    return _error(row, config, key, kind=kind, e=e, seconds=READ_SECONDS)
+
+
+def _error(row: Row | Failure, config: StoreConfig, key: str, **said: object) -> L0gcError:
+    endpoint = config.endpoint_url or "S3"
     sentence = row.sentence.format(
-        what=f"{config.url}{key}", url=config.url, endpoint=_endpoint(config), kind=kind, e=e, seconds=READ_SECONDS
+        what=f"{config.url}{key}", url=config.url, bucket=config.bucket, endpoint=endpoint, **said
     )
-    return row.error(sentence)
+    return row.error(sentence.rstrip())
 
 
 def no_credentials(config: StoreConfig) -> AccessDeniedError:

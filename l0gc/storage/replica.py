@@ -21,7 +21,7 @@ from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
 from l0gc.storage.contention import Turns
-from l0gc.storage.entry import KeptState, Landed
+from l0gc.storage.entry import Landed
 from l0gc.storage.log import KEPT_CHECKPOINTS, OffsetTakenError, SharedLog
 
 _log: Final = logging.getLogger(__name__)
@@ -107,20 +107,21 @@ class Replica(Generic[S]):
         """The state without waiting for a change in progress, so perhaps half changed; only for hints."""
         return self._state
 
-    def replay(self) -> None:
-        """Build the state anew from the log."""
+    def replay(self) -> Folder:
+        """Build the state anew from the log; gives what was listed of it."""
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
             r = self.log.replay()
-            kept = r.checkpoint or KeptState(-1, 0, b"", 0)
+            kept = r.checkpoint or Landed(-1, 0, b"", 0)
             state = self._machine.initial()
             if r.checkpoint is not None:
-                state = self._machine.decode(kept.state, self.log.checkpoint_key(kept.offset))
+                state = self._machine.decode(kept.payload, self.log.checkpoint_key(kept.offset))
             self._state, self.offset, self.time_ms = state, kept.offset, kept.time_ms
             self._kept(kept.offset, kept.weight)
             self._folder = r.folder
             self._take(r.entries, r.folder.date_ms)
+            return r.folder
 
     def catch_up(self, *, hasty: bool = False) -> S:
         """The state as the log has it now.
@@ -196,7 +197,7 @@ class Replica(Generic[S]):
     def _wait_for_turn(self, *, just_read: bool) -> None:
         """Let the writers before this one append, where there are others."""
         with self.lock:
-            has_read = self._turns.alone or (just_read and self._turns.joined)
+            has_read = self._turns.writers == 1 or (just_read and self._turns.joined)
         for _ in range(_MAX_READS):
             with self.lock:
                 pause, is_next = self._turns.pause_s(), self._turns.place == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +23,18 @@ from l0gc.errors import (
 from l0gc.storage.bulk import Bulk
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.connection import ATTEMPTS, Connection, date_ms
-from l0gc.storage.history import S3History
 from l0gc.storage.objectstore import (
     OFF,
     PAGE_SIZE,
     DeleteFailure,
     Head,
-    History,
     ListedPage,
     Listing,
     Stored,
+    UnfinishedUpload,
     VersionedKey,
+    VersionPage,
+    VersionsDeleted,
     Written,
 )
 from l0gc.storage.refusals import Answer, no_credentials, refusal, without_answer
@@ -57,6 +60,10 @@ class S3Store(Connection):
         with self._lock:
             return Bulk(self.config, self.session, self.count)
 
+    @property
+    def url(self) -> str:
+        return self.config.url
+
     # -- ObjectStore --------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Stored:
@@ -77,7 +84,7 @@ class S3Store(Connection):
         return self.call("get", key, call)
 
     def head(self, key: str) -> Head:
-        r = self.call("head", key, lambda: self.client.head_object(Bucket=self.config.bucket, Key=self.full_key(key)))
+        r = self.ask("head", "head_object", key, Key=self.full_key(key))
         return Head(r["ContentLength"], r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -130,32 +137,24 @@ class S3Store(Connection):
         self.call("put", key, call)
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        return self._delete(self.client, keys)
+        return self._delete(keys, once=False)
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         if keys and not self._plain_deletes:
             if self.bulk.delete([self.full_key(k) for k in keys]):
                 return []
             self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
-        return self._delete(self.once, keys)
+        return self._delete(keys, once=True)
 
-    def _delete(self, client: S3Client, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
+    def _delete(self, keys: Sequence[str], *, once: bool) -> builtins.list[DeleteFailure]:
         if not keys:
             return []
-        prefix, cut = self.config.prefix, len(self.config.prefix)
-        objects = [{"Key": prefix + k} for k in keys]
-
-        def call() -> builtins.list[DeleteFailure]:
-            r = client.delete_objects(
-                Bucket=self.config.bucket,
-                Delete={"Objects": objects, "Quiet": True},  # type: ignore[typeddict-item]
-            )
-            return [
-                DeleteFailure(e.get("Key", "")[cut:], e.get("Code", ""), e.get("Message", ""))
-                for e in r.get("Errors", [])
-            ]
-
-        return self.call("delete", keys[0], call)
+        objects = {"Objects": [{"Key": self.full_key(k)} for k in keys], "Quiet": True}
+        r = self.ask("delete", "delete_objects", keys[0], once=once, Delete=objects)
+        cut = len(self.config.prefix)
+        return [
+            DeleteFailure(e.get("Key", "")[cut:], e.get("Code", ""), e.get("Message", "")) for e in r.get("Errors", [])
+        ]
 
     def discard(self, folder: str) -> None:
         keys = [*self.list(folder).modified_ms]
@@ -163,26 +162,16 @@ class S3Store(Connection):
             for at in range(0, len(keys), PAGE_SIZE):
                 self.delete(keys[at : at + PAGE_SIZE])
         for key in self.list(folder).modified_ms:  # of a store that does not know DeleteObjects
-            self._delete_one(key)
+            self.ask("delete", "delete_object", key, Key=self.full_key(key))
         with suppress(StoreError):  # a store that does not know versions has none
-            if self.history.versioning() != OFF:
-                for page in self.history.versions(folder):
-                    self.history.delete([VersionedKey(*v) for v in zip(page.keys, page.version_ids, strict=True)])
-
-    def _delete_one(self, key: str) -> None:
-        bucket, name = self.config.bucket, self.full_key(key)
-        self.call("delete", key, lambda: self.client.delete_object(Bucket=bucket, Key=name))
-
-    @cached_property
-    def history(self) -> History:
-        return S3History(self)
+            if self.versioning() != OFF:
+                for page in self.versions(folder):
+                    self.delete_versions([VersionedKey(*v) for v in zip(page.keys, page.version_ids, strict=True)])
 
     def list(self, folder: str) -> Listing:
-        modified: dict[str, int] = {}
-        dates: builtins.list[int] = []
-        for page in self._list_plain(folder, "", dates):
-            modified.update(zip(page.keys, page.modified_ms, strict=True))
-        return Listing(modified, dates[0])
+        pages = list(self._list_plain(folder, ""))
+        modified = {k: ms for _, page in pages for k, ms in zip(page.keys, page.modified_ms, strict=True)}
+        return Listing(modified, pages[0][0])
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         from obstore.exceptions import InvalidPathError
@@ -199,7 +188,7 @@ class S3Store(Connection):
                     return
             except InvalidPathError:
                 pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
-        yield from self._list_plain(prefix, last, [])
+        yield from (page for _, page in self._list_plain(prefix, last) if len(page))
 
     def _scan_bulk(self, prefix: str, start_after: str) -> Iterator[ListedPage]:
         from obstore.exceptions import BaseError, InvalidPathError
@@ -215,29 +204,19 @@ class S3Store(Connection):
             )
             raise self._bulk_error(e, "list", prefix, again) from None
 
-    def _list_plain(self, prefix: str, start_after: str, dates: builtins.list[int]) -> Iterator[ListedPage]:
+    def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage]]:
+        """The pages, and the store's clock at each; one without keys, too."""
         cut = len(self.config.prefix)
-        options: dict[str, Any] = {"StartAfter": self.full_key(start_after)} if start_after else {}
-        while True:
-            r = self.call(
-                "list",
-                "",
-                lambda o=dict(options): self.client.list_objects_v2(  # type: ignore[misc]
-                    Bucket=self.config.bucket, Prefix=self.full_key(prefix), MaxKeys=PAGE_SIZE, **o
-                ),
+        goes_on = {"ContinuationToken": "NextContinuationToken"}
+        at = {"StartAfter": self.full_key(start_after)} if start_after else {}
+        for answer in self.pages("list_objects_v2", prefix, goes_on, at, MaxKeys=PAGE_SIZE):
+            found = answer.get("Contents", [])
+            page = ListedPage(
+                [o["Key"][cut:] for o in found],
+                [o["Size"] for o in found],
+                [int(o["LastModified"].timestamp() * 1000) for o in found],
             )
-            dates.append(date_ms(r))
-            found = r.get("Contents", [])
-            if found:
-                yield ListedPage(
-                    [o["Key"][cut:] for o in found],
-                    [o["Size"] for o in found],
-                    [int(o["LastModified"].timestamp() * 1000) for o in found],
-                )
-            if not r.get("IsTruncated"):
-                return
-            if options == (options := {"ContinuationToken": r["NextContinuationToken"]}):
-                raise StoreError(f"the listing of {self.full(prefix)} does not go on: the store repeats its token")
+            yield date_ms(answer), page
 
     def _bulk_error(self, e: Exception, kind: str, key: str, again: Callable[[], Any]) -> Exception:
         """Ask once more through boto3, which names the cause.
@@ -258,6 +237,76 @@ class S3Store(Connection):
     def now_ms(self) -> int:
         return self.call("head", "", lambda: date_ms(self.client.head_bucket(Bucket=self.config.bucket)))
 
+    # -- the past: old versions, delete markers and unfinished uploads. Nothing is decided here -----------------------
+
+    def versioning(self) -> str:
+        return str(self.ask("get", "get_bucket_versioning").get("Status", OFF)).lower()
+
+    def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
+        goes_on = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
+        at = {"KeyMarker": self.full_key(after)} if after else {}
+        for answer in self.pages("list_object_versions", prefix, goes_on, at, MaxKeys=PAGE_SIZE):
+            page = self._version_page(answer)
+            if len(page):
+                yield page
+
+    def _version_page(self, response: Any) -> VersionPage:
+        """The page in key order: S3 answers with versions and markers apart. What was out of order stays so, and is seen."""
+        cut = len(self.config.prefix)
+        versions = [(v["Key"], v, False) for v in response.get("Versions", [])]
+        markers = [(m["Key"], m, True) for m in response.get("DeleteMarkers", [])]
+        rows: list[tuple[str, Any, bool]] = list(heapq.merge(versions, markers, key=itemgetter(0)))
+        return VersionPage(
+            [key[cut:] for key, _, _ in rows],
+            [v["VersionId"] for _, v, _ in rows],
+            [marker for _, _, marker in rows],
+            [bool(v["IsLatest"]) for _, v, _ in rows],
+            [v.get("Size", 0) for _, v, _ in rows],
+            [int(v["LastModified"].timestamp() * 1000) for _, v, _ in rows],
+        )
+
+    def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        cut = len(self.config.prefix)
+        version = [{"VersionId": o.version_id} if o.version_id else {} for o in objects]
+        named = [{"Key": self.full_key(o.key), **v} for o, v in zip(objects, version, strict=True)]
+        r = self.ask("delete", "delete_objects", objects[0].key, once=True, Delete={"Objects": named})
+        plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
+        failures = [
+            DeleteFailure(
+                key := e.get("Key", "")[cut:],
+                e.get("Code", ""),
+                e.get("Message", ""),
+                "" if key in plain else e.get("VersionId", ""),  # a store may call the object as it is `null`
+            )
+            for e in r.get("Errors", [])
+        ]
+        made = {
+            key: d["DeleteMarkerVersionId"]
+            for d in r.get("Deleted", [])
+            if d.get("DeleteMarker") and "DeleteMarkerVersionId" in d and (key := d["Key"][cut:]) in plain
+        }
+        return VersionsDeleted(failures, made)
+
+    def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
+        goes_on = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        cut = len(self.config.prefix)
+        for answer in self.pages("list_multipart_uploads", prefix, goes_on, {}, MaxUploads=PAGE_SIZE):
+            found = [
+                UnfinishedUpload(
+                    u["Key"][cut:],
+                    u["UploadId"],
+                    int(u["Initiated"].timestamp() * 1000) if u.get("Initiated") else 0,
+                )
+                for u in answer.get("Uploads", [])
+            ]
+            if found:
+                yield found
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        with suppress(ObjectNotFoundError):
+            key = self.full_key(upload.key)
+            self.ask("delete", "abort_multipart_upload", upload.key, Key=key, UploadId=upload.upload_id)
+
     # -- the bucket itself --------------------------------------------------------------------------------------------
 
     def create_bucket(self) -> bool:
@@ -271,14 +320,14 @@ class S3Store(Connection):
             if region and region != "us-east-1" and not self.config.endpoint_url
             else {}
         )
-        self.call("put", "", lambda: self.client.create_bucket(Bucket=self.config.bucket, **where))
+        self.ask("put", "create_bucket", **where)
         return True
 
     def delete_bucket(self) -> bool:
         """Delete the bucket if nothing is in it, below whatever prefix; whether it is gone."""
         if next(self.below("").scan(""), None) is not None:
             return False
-        self.call("delete", "", lambda: self.client.delete_bucket(Bucket=self.config.bucket))
+        self.ask("delete", "delete_bucket")
         return True
 
     def below(self, prefix: str) -> S3Store:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import CorruptObjectError, StoreError, StoreUnreachableError
-from l0gc.keys import KeyLayout
+from l0gc.keys import CONTROLLER_LOG, KeyLayout, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Inline, Parallel, Threads
+from l0gc.storage.parallel import Parallel, Threads
 from l0gc.storage.s3 import S3Store
+from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.publication import refuse_if_behind, refuse_if_not_above
@@ -39,7 +39,7 @@ class Cluster:
 
     store: ObjectStore
     runtime: Runtime = field(default_factory=Runtime)
-    parallel: Parallel = field(default_factory=Inline)
+    parallel: Parallel = field(default_factory=Parallel)
     expected_cluster_id: str | None = None
     epoch_cache_s: float = EPOCH_CACHE_S
     epoch_interval_s: float = EPOCH_INTERVAL_S
@@ -50,16 +50,26 @@ class Cluster:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._journals: dict[int, JournalHandle] = {}
+        self._store_time = StoreTime(self.store)
         self.controller = Controller(
             self.store,
+            self._log(CONTROLLER_LOG),
             self.runtime,
             expected_cluster_id=self.expected_cluster_id,
             epoch_cache_s=self.epoch_cache_s,
             epoch_interval_s=self.epoch_interval_s,
-            parallel=self.parallel,
-            truncate_min_age_ms=self.truncate_min_age_ms,
             guard=lambda: refuse_if_behind(self),
             check_above=lambda epoch: refuse_if_not_above(self, epoch),
+        )
+
+    def _log(self, folder: str) -> SharedLog:
+        return SharedLog(
+            self.store,
+            folder,
+            self.runtime,
+            parallel=self.parallel,
+            truncate_min_age_ms=self.truncate_min_age_ms,
+            store_time=self._store_time,
         )
 
     @property
@@ -73,7 +83,7 @@ class Cluster:
 
     def now_ms(self) -> int:
         """The store's clock now, for what cannot be undone. See `StoreTime.settle`."""
-        return self.controller.store_time.now_ms()
+        return self._store_time.now_ms()
 
     def journal(self, number: int) -> JournalHandle:
         """The process's handle on a journal; always the same one, so that its threads share one fence."""
@@ -91,14 +101,7 @@ class Cluster:
     def _new_handle(self, number: int) -> JournalHandle:
         from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without
 
-        return JournalHandle(
-            number,
-            self.store,
-            self.controller,
-            self.runtime,
-            parallel=self.parallel,
-            truncate_min_age_ms=self.truncate_min_age_ms,
-        )
+        return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime)
 
     def write_l0(self, body: bytes, epoch: int) -> str:
         """Write an L0 object, which no journal names yet, at an epoch of at most the cluster's; its key."""
@@ -109,7 +112,7 @@ class Cluster:
 
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
         """The journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`."""
-        from l0gc.streamlog.journal.summary import read_journal, summary_of, tasks_of, unreadable
+        from l0gc.streamlog.journal.summary import read_journal, sum_up, tasks_of
 
         with self.controller.replica.lock:
             state = self.controller.replica.state
@@ -117,18 +120,13 @@ class Cluster:
 
         def read(task: JournalTask) -> UnitSummary:
             if not keep and task.journal not in self._journals:
-                return read_journal(self.store, task).summary
+                return read_journal(self.store, task)[0]
             handle = self.journal(task.journal)
-            try:
-                with handle.replica.lock:
-                    found = summary_of(task.journal, task.runs, handle.catch_up(), handle.replica.offset)
-            except StoreUnreachableError:
-                raise
-            except (CorruptObjectError, StoreError) as e:
-                if not handle.judged:
-                    handle.unread = str(e)
-                return unreadable(task, e)
-            handle.unread, handle.judged = "", True
+            found, state = sum_up(task, handle.replica)
+            if state is not None:
+                handle.unread, handle.judged = "", True
+            elif not handle.judged:
+                handle.unread = found.error
             return found
 
         return self.parallel.map(read, [t for t in everyone if some is None or t.journal in some])

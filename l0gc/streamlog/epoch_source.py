@@ -10,14 +10,17 @@ no topic uses: a forgotten topic may lie in any of them. An unused journal costs
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from l0gc.errors import EpochRegressionError
+import msgspec
+
+from l0gc.errors import EpochRegressionError, L0gcError
 from l0gc.storage.workers import LocalWorkers, Place, Workers
 from l0gc.streamlog.cluster import Cluster, identity_of
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.summary import JournalReading, JournalTask, read_journal, tasks_of
+from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
 from l0gc.watermark.source import WAY_OUT, ClusterIdentity, UnitSummary
 
@@ -52,19 +55,19 @@ class JournalSource:
         """
         assert self._state is not None
         readings = self._workers.map(self._read, tasks_of(self._state, watermark_of(published)))
-        for reading in readings:
-            if unknown := unknown_topic(self._state, reading.summary.unit, reading.topics):
+        for summary, topics in readings:
+            if unknown := unknown_topic(self._state, summary.unit, topics):
                 raise EpochRegressionError(
                     f"{unknown}: it looks restored from a backup that is older than the topic; nothing was published. "
                     "Restore the newer controller log"
                 )
-        return [r.summary for r in readings]
+        return [summary for summary, _ in readings]
 
     def epoch_now(self) -> int:
         return self._cluster.controller.snapshot().epoch
 
 
-def _read(readers: int, place: Place, task: JournalTask) -> JournalReading:
+def _read(readers: int, place: Place, task: JournalTask) -> tuple[UnitSummary, list[tuple[int, str]]]:
     return read_journal(place.store, task, readers=readers)
 
 
@@ -78,3 +81,34 @@ def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int,
         if revision <= state.epoch and not state.knows(revision, topic_id):
             return f"{unit} holds a topic with revision {revision} and id {topic_id}, which the controller log does not know"
     return ""
+
+
+class JournalTotals(NamedTuple):
+    """`lowest` is where M could be, None if a journal cannot be read. `landed` stands for all that has landed so far."""
+
+    lowest: int | None
+    landed: int
+
+
+def journal_totals(cluster: Cluster) -> JournalTotals:
+    """Where the journals stand now, so that a process finds out cheaply whether M could move.
+
+    Nothing is decided by it but whether a run is worth starting: M is computed from journals that are read for that.
+    """
+    state = cluster.controller.snapshot()
+    try:
+        cluster.parallel.map(lambda journal: cluster.journal(journal).catch_up(), state.journals_in_use())
+    except L0gcError:
+        return JournalTotals(None, -1)
+    epochs: list[int] = [state.epoch]
+    landed: list[tuple[int, int]] = []
+    for journal in state.journals_in_use():
+        runs = state.topics_of(journal)
+        handle = cluster.journal(journal)
+        with handle.replica.lock:
+            known = handle.state
+            summary = summary_of(journal, runs, known, handle.replica.offset)
+            landed += [(t.revision, known.topic(t.revision).totals().records) for t, _ in runs]
+        if summary.gc_epoch is not None:
+            epochs.append(summary.gc_epoch)
+    return JournalTotals(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))

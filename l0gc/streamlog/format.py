@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 import l0gc
-from l0gc.decoding import UNDECODABLE, json_decoder
+from l0gc.decoding import UNDECODABLE
 from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
@@ -47,7 +47,7 @@ class Format(msgspec.Struct, frozen=True):
     etags: Literal["quoted", "plain"] = QUOTED
 
 
-_DECODER: Final = json_decoder(Format)
+_DECODER: Final = msgspec.json.Decoder(Format)
 
 
 def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | None:

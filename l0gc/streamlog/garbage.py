@@ -11,8 +11,8 @@ all of it was deleted, is still in the journals: they remember what they closed.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -22,8 +22,6 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.collect.garbage import (
     DROPPED_INDEX,
     DROPPED_L1,
-    ORPHANED_INDEX,
-    ORPHANED_L1,
     Amounts,
     DroppedBatch,
     KeyFacts,
@@ -40,7 +38,7 @@ from l0gc.errors import (
     StoreUnreachableError,
 )
 from l0gc.formatting import count
-from l0gc.keys import L1_DATA, L1_INDEX, PartitionId, level_one, parse_level_one
+from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
@@ -54,7 +52,6 @@ from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_d
 
 BATCH: Final = 16 * PAGE_SIZE
 """Dropped objects that are deleted before their journal records it."""
-_OF_ONE_JOURNAL: Final = (CorruptObjectError, StoreError, ProtocolError)
 _FORGOTTEN: Final = (
     "the controller log looks restored from a backup that is older than the topic; nothing more was deleted. Restore the "
     "newer controller log, or see docs/operations.md"
@@ -73,6 +70,7 @@ class JournalGarbage:
         self._assumed = False
         self._waiting: list[int] = []
         self._state = ControllerState()
+        self._names: dict[int, str] = {}
 
     @property
     def broken(self) -> list[str]:
@@ -88,22 +86,28 @@ class JournalGarbage:
 
     def refresh(self) -> None:
         self._state = self._cluster.controller.snapshot()
+        self._names = {t.revision: t.name for t in self._topics()}
         self._states, self._fences, self._broken, self._damaged = {}, {}, {}, []
         self._cluster.parallel.map(self._read, range(self._state.journals))
         for journal, state in sorted(self._states.items()):
             self._check(journal, state)
 
-    def _read(self, journal: int) -> None:
+    @contextmanager
+    def _alone(self, journal: int) -> Iterator[JournalHandle]:
+        """What goes wrong with a journal breaks this one alone, unless the store is gone."""
         try:
-            handle = self._cluster.journal(journal)
+            yield self._cluster.journal(journal)
+        except StoreUnreachableError:
+            raise
+        except (CorruptObjectError, StoreError, ProtocolError) as e:
+            self._broken[journal] = str(e)
+
+    def _read(self, journal: int) -> None:
+        with self._alone(journal) as handle:
             if handle.unread:
                 raise handle.not_judged()
             handle.catch_up()
             self._states[journal] = _as_it_stands(handle)
-        except StoreUnreachableError:
-            raise
-        except _OF_ONE_JOURNAL as e:
-            self._broken[journal] = str(e)
 
     def _check(self, journal: int, state: JournalState) -> None:
         """Refuse what a controller log that was not set back would know (hazard 10)."""
@@ -142,36 +146,34 @@ class JournalGarbage:
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         state = self._states[unit]
         rows = state.dropped[state.is_dropped_before(before_ms, epoch)]
-        names = {t.revision: t.name for t in self._topics()}
         # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
-        rows = rows[np.isin(rows["revision"], list(names))]
+        rows = rows[np.isin(rows["revision"], list(self._names))]
         for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
             some = rows[rows["kind"] == of]
             for at in range(0, len(some), BATCH):
-                yield DroppedBatch(kind, [_dropped(names, row) for row in some[at : at + BATCH]])
-        yield from self._trees(names, rows[rows["kind"] == INDEX_TREE])
+                yield DroppedBatch(kind, [self._dropped(row) for row in some[at : at + BATCH]])
+        yield from self._trees(rows[rows["kind"] == INDEX_TREE])
 
     def is_due(self, before_ms: int) -> bool:
         """Whether anything that was dropped before then may go."""
         epoch = self._state.epoch - GRACE_EPOCHS
-        names = [t.revision for t in self._topics()]
         found = (s.dropped[s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
-        return any(np.isin(rows["revision"], names).any() for rows in found)
+        return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
 
-    def _trees(self, names: Mapping[int, str], trees: Rows) -> Iterator[DroppedBatch]:
+    def _trees(self, trees: Rows) -> Iterator[DroppedBatch]:
         """Index objects with all that they list, which goes first. An unreadable one stays, with what it lists."""
         at = 0
         while at < len(trees):
             end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), BATCH))
             some, at = trees[at:end], end
-            listed = self._cluster.parallel.map(functools.partial(self._listed, names), some)
-            readable = [(_dropped(names, row), of) for row, of in zip(some, listed, strict=True) if of is not None]
+            listed = self._cluster.parallel.map(self._listed, some)
+            readable = [(self._dropped(row), of) for row, of in zip(some, listed, strict=True) if of is not None]
             if readable:
                 yield DroppedBatch(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
 
-    def _listed(self, names: Mapping[int, str], tree: Rows) -> list[Deletable] | None:
+    def _listed(self, tree: Rows) -> list[Deletable] | None:
         """What a dropped index object lists; None if that cannot be known."""
-        p = _partition(names, tree)
+        p = self._partition(tree)
         try:
             rows = read_dropped(self._cluster.store, p, tree)
         except ObjectNotFoundError:
@@ -186,30 +188,35 @@ class JournalGarbage:
         files = map(l1_file, rows)
         return [Deletable(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
 
+    def _partition(self, row: Rows) -> PartitionId:
+        revision = int(row["revision"])
+        return PartitionId(self._names[revision], revision, int(row["partition"]))
+
+    def _dropped(self, row: Rows) -> Deletable:
+        p = self._partition(row)
+        if row["kind"] == L1_OBJECT:
+            base, last = int(row["base"]), int(row["last"])
+            key = level_one(p, int(row["epoch"]), base, last, name_text(row["name"]))
+        else:
+            key = index_key(p, row)
+        return Deletable(key, int(row["epoch"]), int(row["bytes"]), int(row["dropped_ms"]))
+
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         names = [name_bytes(key.name) for o in objects if (key := parse_level_one(o.key)) is not None]
         self._cluster.journal(unit).purge(names)
 
     # -- orphans ------------------------------------------------------------------------------------------------------
 
-    def prefixes(self) -> dict[str, str]:
-        return {ORPHANED_L1: L1_DATA, ORPHANED_INDEX: L1_INDEX}
-
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         epoch, self._assumed = self._state.epoch_before(before_ms), dry_run
 
         def raise_fence(journal: int) -> None:
-            try:
-                handle = self._cluster.journal(journal)
+            with self._alone(journal) as handle:
                 fence = self._states[journal].l1_fence
                 if epoch > fence and not dry_run:
                     fence = handle.fence_l1(epoch)
                 self._fences[journal] = max(fence, epoch)
                 self._states[journal] = _as_it_stands(handle)
-            except StoreUnreachableError:
-                raise
-            except _OF_ONE_JOURNAL as e:
-                self._broken[journal] = str(e)
 
         self._cluster.parallel.map(raise_fence, [j for j in self._states if j not in self._broken])
         self._waiting = self._dropped_since(dropped_before_ms)
@@ -222,6 +229,7 @@ class JournalGarbage:
         return sorted({int(revision) for rows in late for revision in distinct(rows["revision"])})
 
     def scan_due(self, before_ms: int) -> bool:
+        """Whether the fences are older than `before_ms`: so long no run has searched for orphans."""
         epoch = self._state.epoch_before(before_ms)
         return any(epoch > s.l1_fence for s in self._states.values() if s.topics or len(s.closed_revisions))
 
@@ -239,9 +247,7 @@ class JournalGarbage:
             # '~' sorts after all that follows a partition's number, and is no "directory" name (hazard 12).
             cuts.append(f"{prefix}{topics[n].name}-{topics[n].revision}/{partition:05}~")
         cuts = sorted(set(cuts))
-        forgotten = sorted(
-            {int(r) for s in self._states.values() for r in s.closed_revisions} - {t.revision for t in topics}
-        )
+        forgotten = sorted({int(r) for s in self._states.values() for r in s.closed_revisions} - self._names.keys())
         waiting = sorted({*self._waiting}.intersection(forgotten))
         return [
             JournalPart(
@@ -261,7 +267,7 @@ class JournalGarbage:
 
     def _look_here(self, store: ObjectStore, part: ListingPart) -> KeyFacts:
         assert isinstance(part, JournalPart)
-        return JournalLook(store, part, self._states.__getitem__)
+        return JournalLook(store, part, self._states.__getitem__).facts
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         """Have the controller forget the topics of which nothing is left, and nothing can come any more.
@@ -293,7 +299,7 @@ class JournalGarbage:
         Args:
             left: the revisions of topics of which an object could not be deleted.
         """
-        stay = [*(t.revision for t in self._topics()), *self._waiting, *left]
+        stay = [*self._names, *self._waiting, *left]
         for journal in self._fences:
             rows = self._states[journal].dropped
             gone = rows[~np.isin(rows["revision"], stay) & (rows["epoch"] < fence)]
@@ -314,18 +320,3 @@ def _as_it_stands(handle: JournalHandle) -> JournalState:
 def _overlaps(prefix: str, t: Topic, start: str, end: str | None) -> bool:
     folder = f"{prefix}{t.name}-{t.revision}/"
     return f"{folder}~" > start and (end is None or folder <= end)
-
-
-def _partition(names: Mapping[int, str], row: Rows) -> PartitionId:
-    revision = int(row["revision"])
-    return PartitionId(names[revision], revision, int(row["partition"]))
-
-
-def _dropped(names: Mapping[int, str], row: Rows) -> Deletable:
-    p = _partition(names, row)
-    if row["kind"] == L1_OBJECT:
-        base, last = int(row["base"]), int(row["last"])
-        key = level_one(p, int(row["epoch"]), base, last, name_text(row["name"]))
-    else:
-        key = index_key(p, row)
-    return Deletable(key, int(row["epoch"]), int(row["bytes"]), int(row["dropped_ms"]))

@@ -11,10 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 
-from l0gc.collect.garbage import Fact, ListingPart
+from l0gc.collect.garbage import Fact, KeyFacts, ListingPart
 from l0gc.errors import StoreError
 from l0gc.keys import L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.runtime import Runtime
@@ -53,8 +52,8 @@ class Span(NamedTuple):
         return found
 
 
-class JournalPart(msgspec.Struct, frozen=True, array_like=True):
-    """See `collect.garbage.ListingPart`.
+class JournalPart(ListingPart, frozen=True, array_like=True):
+    """A part of a listing, with what the look at its journals needs.
 
     Attributes:
         epoch: the cluster epoch as of which the topics are known.
@@ -64,9 +63,6 @@ class JournalPart(msgspec.Struct, frozen=True, array_like=True):
         assumed: the fences are not in the logs, since the run is a dry run.
     """
 
-    prefix: str
-    start: str
-    end: str | None
     topics: list[Topic]
     epoch: int
     fences: dict[int, int]
@@ -83,7 +79,7 @@ class JournalPart(msgspec.Struct, frozen=True, array_like=True):
         return Span(0 if start is None else start + 1, last if end is None else end)
 
 
-def look_at(store: ObjectStore, part: ListingPart) -> JournalLook:
+def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
     """Replay the journals of a part. Raises `StoreError` if a fence is not where it should be."""
     assert isinstance(part, JournalPart)
     runtime = Runtime()
@@ -92,11 +88,11 @@ def look_at(store: ObjectStore, part: ListingPart) -> JournalLook:
         log = SharedLog(store, journal_log(journal), runtime)
         return Replica(log, JournalMachine(journal), runtime).catch_up()
 
-    return JournalLook(store, part, replayed)
+    return JournalLook(store, part, replayed).facts
 
 
 class JournalLook:
-    """See `collect.garbage.KeyFacts`.
+    """What the journals of a part say of its keys.
 
     Args:
         state_of: gives the state of a journal, after its fence.
@@ -137,6 +133,7 @@ class JournalLook:
                 self._indexes[at] = rows[np.argsort(rows["partition"], kind="stable")]
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
+        """What is known of each key."""
         facts: list[Fact] = []
         by_journal: dict[tuple[int, int], list[tuple[int, L1Key]]] = {}
         for i, key in enumerate(keys):

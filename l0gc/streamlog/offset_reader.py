@@ -32,7 +32,9 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows, distinct, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
-from l0gc.streamlog.level_one.chunks import (
+from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.level_one.parquet import (
+    L1_SCHEMA,
     L1Chunk,
     Opened,
     Times,
@@ -43,8 +45,6 @@ from l0gc.streamlog.level_one.chunks import (
     open_l1,
     wanted_groups,
 )
-from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -1,7 +1,7 @@
 """What is known of a producer: its newest run at the controller, and what each journal would do with that run now.
 
 Read from the controller's log and the journals' own. To describe a producer bumps no epoch: that would fence the run that
-somebody is asking about. `run_ahead` bumps one, and only where the controller's log went back.
+somebody is asking about. `begin_run` bumps one, and `run_ahead` only where the controller's log went back.
 """
 
 from __future__ import annotations
@@ -118,6 +118,13 @@ def describe_producer(cluster: Cluster, name: str) -> ProducerView:
         journals,
         sorted(errors),
     )
+
+
+def begin_run(cluster: Cluster, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
+    """A new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
+    run = cluster.controller.init_producer(name)
+    cluster.parallel.map(JournalHandle.catch_up, journals)
+    return run_ahead(cluster, name, run, journals)
 
 
 def run_ahead(cluster: Cluster, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:

@@ -16,8 +16,8 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File
-from l0gc.streamlog.level_one.chunks import Times, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
 from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
+from l0gc.streamlog.level_one.parquet import Times, WantedFile, open_l1, read_l1
 from l0gc.streamlog.offset_reader import l0_bytes, look
 
 
@@ -87,10 +87,9 @@ class TopicView:
                 continue
             wanted = WantedFile(l1_key(self.topic.id(partition), f), f, start, f.last_offset + 1)
             opened = open_l1(self._cluster.store, wanted)
-            for chunk in chunks(opened, wanted_groups(opened, Times(first=timestamp_ms))):
-                for base, batch in decode(fetch_chunk(self._cluster.store, chunk, names), names):
-                    times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
-                    late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
-                    if len(late):
-                        return base + int(late[0])
+            for base, batch in read_l1(self._cluster.store, opened, names, Times(first=timestamp_ms)):
+                times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
+                late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
+                if len(late):
+                    return base + int(late[0])
         return None

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -36,34 +35,21 @@ def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
     return Watermark(watermark, cluster_epoch, sum(u.partitions for u in units), held[:HELD_BACK_SHOWN])
 
 
-@dataclass(frozen=True, slots=True)
-class Holders:
-    """Which partitions may still need an epoch: those whose M(p) is below it.
+def holders_of(units: Sequence[UnitSummary]) -> Callable[[int], tuple[str, int]]:
+    """Which partitions may still need an epoch, which are those whose M(p) is below it: gives the one with the lowest M(p),
+    as text (empty for none), and how many there are."""
+    low = min((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition), default=None)
+    total: Counter[int] = Counter()
+    for u in units:
+        total.update(u.gc_epochs)
+    epochs = sorted(total)
+    counts = list(accumulate(total[e] for e in epochs))
 
-    Attributes:
-        lowest: the partition with the lowest M(p), as text; empty without partitions.
-        gc_epochs: every M(p) that there is, in order.
-        counts: how many partitions there are up to each of them.
-    """
+    def holding(epoch: int) -> tuple[str, int]:
+        below = bisect_left(epochs, epoch)
+        return (low.name if low is not None else "", counts[below - 1]) if below else ("", 0)
 
-    lowest: str
-    gc_epochs: list[int]
-    counts: list[int]
-
-    @classmethod
-    def of_units(cls, units: Sequence[UnitSummary]) -> Holders:
-        """The holders in these units."""
-        low = min((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition), default=None)
-        total: Counter[int] = Counter()
-        for u in units:
-            total.update(u.gc_epochs)
-        epochs = sorted(total)
-        return cls(low.name if low is not None else "", epochs, list(accumulate(total[e] for e in epochs)))
-
-    def of(self, epoch: int) -> tuple[str, int]:
-        """Of the partitions that may still need `epoch`, the one with the lowest M(p) (or empty), and how many."""
-        below = bisect_left(self.gc_epochs, epoch)
-        return (self.lowest, self.counts[below - 1]) if below else ("", 0)
+    return holding
 
 
 def check_epochs(cluster_epoch: int, highest_known: int, source: str, way_out: str = WAY_OUT) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import posixpath
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,9 +27,9 @@ import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.formatting import count
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import Head, Listing, ObjectStore, Stored
 from l0gc.storage.parallel import Parallel
-from l0gc.watermark.external_log import SNAPSHOT_AGE_MS, ExternalLog, distinct
+from l0gc.watermark.external_log import ExternalLog, ListedPartition, OpenStore, PartitionReport, SnapshotLimits
 
 _TYPES: Final = {
     "cluster_id": pa.string(),
@@ -46,18 +47,9 @@ _MARKER: Final = "_SUCCESS"
 _UNPACKED_BYTES: Final = 1 << 30
 """The most that a .gz file unpacks to: the rows of some ten million partitions. A small file could fill the memory."""
 
-OpenStore = Callable[[str], ObjectStore]
-"""A store whose prefix is this `s3://bucket/prefix`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    name: str
-    read: Callable[[], bytes]
-
 
 @dataclass(frozen=True)
-class ExternalFiles:
+class ExternalFiles(SnapshotLimits):
     """Where the other system's files are, and what is meant by them.
 
     Attributes:
@@ -66,17 +58,12 @@ class ExternalFiles:
         partitions: the same, with topic and partition; also revision, cluster_id and cluster_epoch.
         cluster_epoch: None to take it from the column of that name, which must say the same in each row.
         expect_partitions: how many partitions there have to be; None where folders have to be finished instead.
-        allow_no_partitions, allow_fewer_partitions, allow_unlisted_reports, snapshot_age_ms: see `ExternalLog`.
     """
 
     reports: str
     partitions: str
     cluster_epoch: int | None = None
     expect_partitions: int | None = None
-    allow_no_partitions: bool = False
-    allow_fewer_partitions: bool = False
-    allow_unlisted_reports: bool = False
-    snapshot_age_ms: int = SNAPSHOT_AGE_MS
 
     def read(self, open_store: OpenStore, parallel: Parallel) -> ExternalLog:
         """What the other system exports.
@@ -90,24 +77,20 @@ class ExternalFiles:
         # The reports first: one that was made after the snapshot may be above its epoch.
         reported = _read(self.reports, _REPORTS, open_store, parallel, finished=finished)
         listed = _read(self.partitions, _PARTITIONS, open_store, parallel, finished=finished)
-        partitions = _keys(self.partitions, listed)
-        found = distinct(partitions).num_rows
-        if self.expect_partitions is not None and found != self.expect_partitions:
+        partitions = {ListedPartition(*row) for row in _rows(listed, "topic", "revision", "partition")}
+        if self.expect_partitions is not None and len(partitions) != self.expect_partitions:
             raise ExternalLogError(
-                f"{self.partitions} lists {count(found, 'partition')}, and --expect-partitions says "
+                f"{self.partitions} lists {count(len(partitions), 'partition')}, and --expect-partitions says "
                 f"{self.expect_partitions:,}: wait until it is whole, or correct the number"
             )
+        applied = pc.coalesce(reported["max_applied_epoch"], reported["gc_epoch"])
+        reported = reported.drop_columns(["max_applied_epoch"]).append_column("max_applied_epoch", applied)
         return ExternalLog(
             _epoch(self.partitions, listed, self.cluster_epoch),
             partitions,
-            _keys(self.reports, reported)
-            .append_column("gc_epoch", reported["gc_epoch"])
-            .append_column("max_applied_epoch", pc.coalesce(reported["max_applied_epoch"], reported["gc_epoch"])),
+            [PartitionReport(*row) for row in _rows(reported, *PartitionReport._fields)],
             frozenset(c for t in (reported, listed) for c in pc.unique(t["cluster_id"]).to_pylist() if c is not None),
-            self.allow_no_partitions,
-            self.allow_fewer_partitions,
-            self.allow_unlisted_reports,
-            self.snapshot_age_ms,
+            **self.limits(),
         )
 
 
@@ -126,106 +109,81 @@ def _epoch(source: str, listed: pa.Table, given: int | None) -> int:
     return given if given is not None else int(found[0])
 
 
-def _keys(source: str, table: pa.Table) -> pa.Table:
-    try:
-        numbers = table["partition"].cast(pa.int32())
-    except pa.ArrowInvalid as e:
-        raise UsageError(f"{source} has a partition that cannot be: {e}") from e
-    return pa.table({"topic": table["topic"], "revision": table["revision"], "partition": numbers})
+def _rows(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[name].to_pylist() for name in names), strict=True)
 
 
 def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: Parallel, *, finished: bool) -> pa.Table:
-    """The rows of a file, or of all files in a folder, which has to stay finished while it is read."""
-    place = _place(path, open_store)
-    marker = place.marker()
-    if finished and place.is_folder and marker is None:
+    """The rows of a file, or of all files in a folder, which has to stay finished while it is read.
+
+    In a bucket, a name is a folder's if there are keys below it.
+    """
+    place = path.rstrip("/")
+    store = _opened(place, open_store)
+    marker = _marker(store)
+    there = store.list("").modified_ms
+    if finished and there and marker is None:
         raise ExternalLogError(
             f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give the "
             "number of partitions as --expect-partitions"
         )
-    files = place.files()
-    if not files:
+    files = {f"{place}/{name}": partial(store.get, name) for name in there if _counts(name)}
+    folder, name = posixpath.split(place)
+    if not there and folder != "s3:":  # which is above a bucket that is empty
+        files = {place: partial(_opened(folder, open_store).get, name)}
+    try:
+        tables = parallel.map(lambda name: read_table(name, files[name]().body, needed), files)
+    except ObjectNotFoundError:
+        if there:
+            raise
+        tables = []
+    if not tables:
         raise NotFoundError(f"no file {path} exists, and no folder of that name with a .parquet, .csv or .ndjson in it")
-    table = pa.concat_tables(parallel.map(lambda f: read_table(f.name, _body_of(f), needed), files))
-    if finished and place.is_folder and place.marker() != marker:
+    if finished and there and _marker(store) != marker:
         raise ExternalLogError(
             f"the folder {path} was written anew while it was read; run it again when it is finished"
         )
-    return table
+    return pa.concat_tables(tables)
 
 
-def _body_of(file: _File) -> bytes:
+def _opened(place: str, open_store: OpenStore) -> ObjectStore | _LocalFolder:
+    return open_store(place) if place.startswith("s3://") else _LocalFolder(place)
+
+
+def _marker(store: ObjectStore | _LocalFolder) -> object | None:
+    """What distinguishes a folder's `_SUCCESS` from another one of that name; None if it does not exist."""
     try:
-        return file.read()
-    except OSError as e:  # of this machine: gone since it was listed, or not ours to read
-        raise CorruptObjectError(f"{file.name} cannot be read: {e.strerror or e}") from e
+        found = store.head(_MARKER)
+    except ObjectNotFoundError:
+        return None
+    return found.etag, found.modified_ms
 
 
-class _Place(Protocol):
-    """A file, or a folder of files."""
+class _LocalFolder:
+    """A folder of this machine, read as the objects of a bucket are."""
 
-    is_folder: bool
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
 
-    def marker(self) -> object | None:
-        """What distinguishes the folder's `_SUCCESS` from another one of that name; None if it does not exist."""
-        ...
-
-    def files(self) -> list[_File]:
-        """The file, or those in the folder; names that begin with `_` or `.` are a writer's own and left out."""
-        ...
-
-
-def _place(path: str, open_store: OpenStore) -> _Place:
-    return _Stored(path, open_store) if path.startswith("s3://") else _Local(path)
-
-
-class _Local:
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self.is_folder = self._path.is_dir()
-
-    def marker(self) -> object | None:
+    def head(self, key: str) -> Head:
         try:
-            found = (self._path / _MARKER).stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns
+            found = (self._folder / key).stat()
+        except OSError as e:
+            raise ObjectNotFoundError(str(e)) from e
+        return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
 
-    def files(self) -> list[_File]:
-        if not self.is_folder:
-            return [_File(str(self._path), self._path.read_bytes)] if self._path.is_file() else []
-        found = sorted(f for f in self._path.rglob("*") if f.is_file())
-        return [_File(str(f), f.read_bytes) for f in found if _counts(f.relative_to(self._path).as_posix())]
+    def list(self, prefix: str) -> Listing:
+        found = sorted(f for f in (self._folder / prefix).rglob("*") if f.is_file())
+        return Listing({f.relative_to(self._folder).as_posix(): 0 for f in found}, 0)
 
-
-class _Stored:
-    """In a bucket, a name is a folder's if there are keys below it."""
-
-    def __init__(self, url: str, open_store: OpenStore) -> None:
-        self._url = url.rstrip("/")
-        self._open_store = open_store
-        self._store = open_store(url)
-        self.is_folder = next(iter(self._store.scan("")), None) is not None
-
-    def marker(self) -> object | None:
+    def get(self, key: str) -> Stored:
+        path = self._folder / key
+        if not path.is_file():
+            raise ObjectNotFoundError(f"{path} does not exist")
         try:
-            found = self._store.head(_MARKER)
-        except ObjectNotFoundError:
-            return None
-        return found.etag, found.modified_ms
-
-    def files(self) -> list[_File]:
-        if self.is_folder:
-            names = [n for n in self._store.list("").modified_ms if _counts(n)]
-            return [_File(f"{self._url}/{n}", partial(_body, self._store, n)) for n in names]
-        folder, _, name = self._url.rpartition("/")
-        if folder.count("/") < 2:  # the bucket itself, which is empty
-            return []
-        return [_File(self._url, partial(_body, self._open_store(folder), name))]
-
-
-def _body(store: ObjectStore, key: str) -> bytes:
-    return store.get(key).body
+            return Stored(path.read_bytes(), "", 0, 0)
+        except OSError as e:  # gone since it was listed, or not ours to read
+            raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
 
 
 def _counts(name: str) -> bool:

@@ -1,18 +1,25 @@
-"""What a bucket holds at each epoch, added up where its keys are read: all that leaves an executor of them."""
+"""What a bucket holds at each epoch, read from the store's listing of the L0 prefix, in ranges of keys.
+
+The sums of each range are made where it is read, so that what is moved grows with the epochs and not with the keys.
+"""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Final, get_args, get_type_hints
+from typing import Final
 
 import msgspec
-import pyarrow as pa
 
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
+from l0gc.storage.ranges import FIRST_PAGES, KeyRange, RangeReader, read_in_rounds
+from l0gc.storage.workers import Place, Workers
 
+LISTING: Final = "listing"
+INVENTORY: Final = "inventory"
+"""What a scan reads: the store's listing, or an S3 Inventory in its place."""
 SAMPLES: Final = 5
 """How many keys that are not L0 keys are named."""
 
@@ -47,10 +54,17 @@ class EpochRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Histogram(msgspec.Struct):
-    """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones."""
+    """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones.
+
+    Attributes:
+        source: LISTING or INVENTORY.
+        taken_ms: when the bucket was so, by the store's clock; None for now, and where it is not known.
+    """
 
     rows: dict[int | None, EpochRow] = {}
     samples: list[str] = []
+    source: str = LISTING
+    taken_ms: int | None = None
 
     @classmethod
     def of_rows(cls, rows: Iterable[EpochRow]) -> Histogram:
@@ -87,16 +101,41 @@ class Histogram(msgspec.Struct):
             at = end
 
 
-def schema_of(rows: type[msgspec.Struct]) -> pa.Schema:
-    """The columns that hold such rows: text, and 64-bit integers, perhaps none."""
-    hints = get_type_hints(rows)
-    return pa.schema(
-        [
-            pa.field(
-                name,
-                pa.string() if hints[name] is str else pa.int64(),
-                nullable=isinstance(hints[name], types.UnionType) and type(None) in get_args(hints[name]),
-            )
-            for name in rows.__struct_fields__
-        ]
-    )
+BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]
+"""Reads what the bucket holds at each epoch. The second argument gives the epoch that hardly any object is above."""
+
+
+def read_listing(
+    workers: Workers[Place], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int = FIRST_PAGES
+) -> Histogram:
+    """A `BucketScan` of the listing.
+
+    Args:
+        first_pages: how far each reader goes in the first round.
+    """
+    total = Histogram()
+
+    def read(ranges: Sequence[KeyRange], pages: int) -> Iterable[KeyRange]:
+        part = workers.reduce(functools.partial(_read_range, layout, pages), ranges, _merged)
+        if part is None:
+            return []
+        total.add(part[0])
+        return part[1]
+
+    read_in_rounds(layout, workers.slots, ceiling, read, first_pages)
+    return total
+
+
+def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> tuple[Histogram, list[KeyRange]]:
+    """What was read of a range, and what is left of it."""
+    histogram = Histogram()
+    reader = RangeReader(place.store, layout, keys, pages)
+    for page in reader.read():
+        histogram.add_page(layout, page)
+    return histogram, [reader.rest] if reader.rest is not None else []
+
+
+def _merged(
+    a: tuple[Histogram, list[KeyRange]], b: tuple[Histogram, list[KeyRange]]
+) -> tuple[Histogram, list[KeyRange]]:
+    return a[0].add(b[0]), a[1] + b[1]

@@ -20,7 +20,6 @@ from typing import Final
 
 import msgspec
 
-from l0gc.decoding import json_decoder
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 
 CSV: Final = "csv"
@@ -91,7 +90,7 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
     files: list[_ListedFile]
 
 
-_MANIFESTS: Final = json_decoder(_Manifest)
+_MANIFESTS: Final = msgspec.json.Decoder(_Manifest)
 
 
 def read_inventory(url: str, bucket: str, read: Read) -> Inventory:
@@ -161,7 +160,8 @@ def _linked(url: str, body: bytes, folder: str, read: Read) -> Inventory:
         manifest = read(beside + _MANIFEST)
         if manifest is not None:
             listed = _listed(beside + _MANIFEST, manifest, beside, read)
-            if sorted(_name(f.url) for f in listed.files) != sorted(_name(f.url) for f in files):
+            names, linked = (sorted(f.url.rpartition("/")[2] for f in some) for some in (listed.files, files))
+            if names != linked:
                 raise CorruptObjectError(f"{url} and {beside}{_MANIFEST} name different files")
             return listed
     _check_body(url, body, read(folder + _CHECKSUM))
@@ -184,10 +184,6 @@ def _check_body(url: str, body: bytes, checksum: bytes | None) -> None:
 
 def _format(url: str) -> str | None:
     return next((kind for suffix, kind in _SUFFIXES.items() if url.endswith(suffix)), None)
-
-
-def _name(url: str) -> str:
-    return url.rpartition("/")[2]
 
 
 def _copied(key: str, folder: str) -> str:

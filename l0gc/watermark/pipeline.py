@@ -9,17 +9,19 @@ is written before the last refusal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
+
+import msgspec
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import ExternalLogError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
-from l0gc.watermark.compute import Holders, Watermark, check_cluster_id, check_epochs, compute
-from l0gc.watermark.histogram import Histogram
-from l0gc.watermark.listing import LISTING, BucketScan
+from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
+from l0gc.watermark.histogram import LISTING, BucketScan, Histogram
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_published,
@@ -28,7 +30,7 @@ from l0gc.watermark.publication import (
     read_any,
     watermark_of,
 )
-from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
+from l0gc.watermark.scans import NOT_PRINTED, ScanReport, ScanSnapshot, keep_scan, snapshot_of
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, UnitSummary
 
 
@@ -68,23 +70,9 @@ class WatermarkResult(Outcome):
     def to_json(self) -> dict[str, Any]:
         fields = Outcome.to_json(self)
         if self.listing is not None:
-            del fields["listing"]["run_ms"]
+            for name in NOT_PRINTED:
+                del fields["listing"][name]
         return fields
-
-
-class StepTimer:
-    """Where the time goes, by the process's clock."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._last = monotonic()
-        self.seconds: dict[str, float] = {}
-
-    def step(self, name: str) -> None:
-        """What passed since the last step was `name`."""
-        now = self._monotonic()
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
-        self._last = now
 
 
 class EpochSource(Protocol):
@@ -128,113 +116,84 @@ class EpochSource(Protocol):
         ...
 
 
-class Pipeline:
-    """One computation of M.
+def run_pipeline(
+    cluster: ClusterHandle, source: EpochSource, scan: BucketScan | None = None, *, dry_run: bool = False
+) -> WatermarkResult:
+    """Compute M and publish it; a dry run writes nothing at all.
 
     Args:
         source: the writers whose objects are collected.
         scan: how the bucket is listed; None to leave that out. Then it is unknown what is eligible, and only the source
             and what is published can show that a controller log went back.
+
+    Raises:
+        ExternalLogError: the source is not of the kind that the cluster was initialised for.
+        EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
+        What the source and the scan raise: nothing was published.
     """
-
-    def __init__(self, cluster: ClusterHandle, source: EpochSource, scan: BucketScan | None = None) -> None:
-        self._cluster, self._source, self._scan = cluster, source, scan
-
-    def run(self, *, dry_run: bool = False) -> WatermarkResult:
-        """Compute M and publish it; a dry run writes nothing at all.
-
-        Raises:
-            ExternalLogError: the source is not of the kind that the cluster was initialised for.
-            EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
-            What the source and the scan raise: nothing was published.
-        """
-        store, source, scan = self._cluster.store, self._source, self._scan
-        timer = StepTimer(self._cluster.runtime.clock.monotonic)
-        published, _ = read_any(store)
-        snapshot = source.snapshot()
-        started_ms = self._cluster.now_ms()
-        check_kind(snapshot, external=source.external)
-        if published is not None:
-            check_cluster_id(snapshot.cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
-        timer.step("snapshot")
-        units = source.read(published)
-        for unit in units:
-            check_set_back(published, unit, by_m=True)
-        timer.step("partitions")
-        histogram = scan.read(snapshot.layout, source.epoch_now) if scan is not None else None
-        timer.step("listing")
-        epoch = source.epoch_now()
-        self._check_epochs(epoch, published, units, histogram, started_ms)
-        watermark = compute(snapshot.cluster_epoch, units)
-        run_ms = self._cluster.now_ms()
-        listing: ScanSnapshot | None = None
-        if histogram is not None and scan is not None:
-            holders = Holders.of_units(units)
-            cluster_id, taken_ms = snapshot.cluster_id, scan.taken_ms
-            listing = snapshot_of(
-                histogram, watermark, holders, cluster_id, run_ms, source=scan.source, taken_ms=taken_ms
-            )
-        kept: str | None = None
-        if not dry_run:
-            ends = {u.unit: u.end for u in units if u.end is not None}
-            published = self._publish(snapshot, watermark, epoch, run_ms, listing, ends)
-            timer.step("publication")
-            if listing is not None:
-                kept = keep_scan(store, self._cluster.runtime, listing)
-                timer.step("scan")
-        return WatermarkResult(
-            watermark.watermark,
-            watermark_of(published),
-            watermark.cluster_epoch,
-            watermark.partitions,
-            watermark.held_back_by,
-            [Unreadable(u.unit, u.error) for u in units if u.error],
-            ScanReport.of(listing) if listing is not None else None,
-            not dry_run,
-            kept,
-            timer.seconds,
-        )
-
-    def _check_epochs(
-        self,
-        epoch: int,
-        published: PublishedWatermark | None,
-        units: Sequence[UnitSummary],
-        histogram: Histogram | None,
-        started_ms: int,
-    ) -> None:
-        """Refuse what a log that was not set back would not have left behind (hazard 10)."""
-        way_out, age_ms = self._source.way_out, self._source.snapshot_age_ms
-        check_published(epoch, published, way_out)
-        for unit in units:
-            check_epochs(epoch, unit.highest_epoch, unit.highest_in, way_out)
-        for row in histogram.rows.values() if histogram is not None else ():
-            if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
-                check_epochs(epoch, row.epoch, f"object {row.sample_key}", way_out)
-
-    def _publish(
-        self,
-        snapshot: ClusterIdentity,
-        watermark: Watermark,
-        epoch: int,
-        run_ms: int,
-        listing: ScanSnapshot | None,
-        ends: dict[str, tuple[int, int]],
-    ) -> PublishedWatermark | None:
-        """Publish M; returns what was published before. A sweep never uses an inventory, so its counts are not."""
+    store, monotonic = cluster.store, cluster.runtime.clock.monotonic
+    ended = {"": monotonic()}
+    published, _ = read_any(store)
+    snapshot = source.snapshot()
+    started_ms = cluster.now_ms()
+    check_kind(snapshot, external=source.external)
+    if published is not None:
+        check_cluster_id(snapshot.cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
+    ended["snapshot"] = monotonic()
+    units = source.read(published)
+    for unit in units:
+        check_set_back(published, unit, by_m=True)
+    ended["partitions"] = monotonic()
+    histogram = scan(snapshot.layout, source.epoch_now) if scan is not None else None
+    ended["listing"] = monotonic()
+    epoch = source.epoch_now()
+    _check_epochs(source, epoch, published, units, histogram, started_ms)
+    watermark = compute(snapshot.cluster_epoch, units)
+    run_ms = cluster.now_ms()
+    listing: ScanSnapshot | None = None
+    if histogram is not None:
+        listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, run_ms)
+    kept: str | None = None
+    if not dry_run:
         counts = (-1, -1, -1)
-        if listing is not None and listing.totals.source == LISTING:
+        if listing is not None and listing.totals.source == LISTING:  # a sweep never uses an inventory
             counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
+        ends = {u.unit: u.end for u in units if u.end is not None}
         new = PublishedWatermark(
             snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions, ends=ends
         )
-        return publish(
-            self._cluster.store,
-            self._cluster.runtime,
-            new,
-            epoch_now=self._source.epoch_now,
-            way_out=self._source.way_out,
-        )
+        published = publish(store, cluster.runtime, new, epoch_now=source.epoch_now, way_out=source.way_out)
+        ended["publication"] = monotonic()
+        if listing is not None:
+            kept = keep_scan(store, cluster.runtime, listing)
+            ended["scan"] = monotonic()
+    return WatermarkResult(
+        **msgspec.structs.asdict(watermark),
+        previous_watermark=watermark_of(published),
+        unreadable=[Unreadable(u.unit, u.error) for u in units if u.error],
+        listing=ScanReport.of(listing) if listing is not None else None,
+        published=not dry_run,
+        scan=kept,
+        seconds={name: end - began for (_, began), (name, end) in pairwise(ended.items())},
+    )
+
+
+def _check_epochs(
+    source: EpochSource,
+    epoch: int,
+    published: PublishedWatermark | None,
+    units: Sequence[UnitSummary],
+    histogram: Histogram | None,
+    started_ms: int,
+) -> None:
+    """Refuse what a log that was not set back would not have left behind (hazard 10)."""
+    way_out, age_ms = source.way_out, source.snapshot_age_ms
+    check_published(epoch, published, way_out)
+    for unit in units:
+        check_epochs(epoch, unit.highest_epoch, unit.highest_in, way_out)
+    for row in histogram.rows.values() if histogram is not None else ():
+        if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
+            check_epochs(epoch, row.epoch, f"object {row.sample_key}", way_out)
 
 
 def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:

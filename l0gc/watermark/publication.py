@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from l0gc.decoding import UNDECODABLE, json_decoder
+from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -31,7 +31,7 @@ from l0gc.errors import (
 )
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.watermark.compute import check_cluster_id, check_epochs
 from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity, UnitSummary
@@ -61,7 +61,7 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     ends: dict[str, tuple[int, int]] = {}
 
 
-_PUBLISHED: Final = json_decoder(PublishedWatermark)
+_PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
 
 
 def encode_published(published: PublishedWatermark) -> bytes:

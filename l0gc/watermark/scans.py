@@ -1,46 +1,44 @@
-"""Scan snapshots: what compute-watermark saw in the bucket, a Parquet file for each run, a row for each epoch.
+"""Scan snapshots: what compute-watermark saw in the bucket, one object for each run, with a row for each epoch.
 
 They inform operators: what is eligible, what is held by whom, and how that has changed. Nothing that deletes or computes M
 reads one: an object's own key and the published M decide whether it may go (`collect/plan.py`). So a lost, old or wrong
-snapshot costs a number and no data. They are still checked, since a wrong number misleads operators: the totals carry a
-checksum that covers their key, so that a copy elsewhere is refused, and one over the rows.
+snapshot costs a number and no data. They are still checked, since a wrong number misleads operators: they are packed and
+sealed as log entries are.
 """
 
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from l0gc import columns
-from l0gc.decoding import json_decoder
+from l0gc.decoding import UNDECODABLE, decoded
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
 from l0gc.events import event
+from l0gc.keys import SCANS
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.entry import ENTRY_LIMIT, pack, unpack
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.watermark.compute import Holders, Watermark, check_cluster_id
-from l0gc.watermark.histogram import Histogram, schema_of
-from l0gc.watermark.listing import LISTING
-from l0gc.watermark.scan_keys import list_scans, scan_key
+from l0gc.watermark.compute import Watermark, check_cluster_id
+from l0gc.watermark.histogram import Histogram
 
 _log: Final = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
-"""Goes up when a column or a total is added or means something else; docs/format.md describes each version."""
+"""Goes up when a field is added or means something else; docs/format.md describes each version."""
+KEEP_SCANS: Final = 1000
+"""The most snapshots that are kept."""
+KEEP_DAYS: Final = 90
+_DAY_MS: Final = 86_400_000
+_KEY: Final = re.compile(re.escape(SCANS) + r"[0-9]{15}-[0-9a-f-]{36}")
 MAX_ROWS: Final = 100_000
-"""Above so many epochs the oldest ones share a row: a file stays around a megabyte, whatever the bucket holds."""
-_VERSION: Final = b"l0gc.scans"
-_TOTALS: Final = b"l0gc.totals"
+"""Above so many epochs the oldest ones share a row: a snapshot stays around a megabyte, whatever the bucket holds."""
 
 
 class ScanRow(msgspec.Struct, frozen=True):
@@ -59,9 +57,6 @@ class ScanRow(msgspec.Struct, frozen=True):
     oldest_ms: int
     held_by: str = ""
     holders: int = 0
-
-
-SCHEMA: Final = schema_of(ScanRow)
 
 
 class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,36 +109,25 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
         return [r for r in self.rows if r.epoch is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class ScanReport:
-    """What a scan saw, as compute-watermark prints it: `ScanTotals` explains the fields; ages are by the store's clock.
+NOT_PRINTED: Final = (
+    "cluster_id", "run_ms", "watermark", "cluster_epoch", "unparsable_bytes", "oldest_eligible_ms", "oldest_held_ms",
+    "merged_epochs",
+)  # fmt: skip
+"""What compute-watermark leaves out of a scan, since it prints it elsewhere, or as an age."""
 
-    Attributes:
-        epochs: the rows of L0 objects.
-        run_ms: not printed.
-    """
 
-    source: str
-    taken_ms: int
-    objects: int
-    bytes: int
-    eligible_objects: int
-    eligible_bytes: int
+class ScanReport(ScanTotals, frozen=True, kw_only=True):
+    """What a scan saw, as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock."""
+
     oldest_eligible_age_s: float | None
     oldest_held_age_s: float | None
-    unparsable: int
-    unparsable_samples: list[str]
-    noncurrent_objects: int
-    noncurrent_bytes: int
     epochs: list[ScanRow]
-    run_ms: int
 
     @classmethod
     def of(cls, scan: ScanSnapshot) -> ScanReport:
         t = scan.totals
-        same = {name: getattr(t, name) for name in cls.__slots__ if hasattr(t, name)}
         return cls(
-            **same,
+            **msgspec.structs.asdict(t),
             oldest_eligible_age_s=_age_s(t.taken_ms, t.oldest_eligible_ms),
             oldest_held_age_s=_age_s(t.taken_ms, t.oldest_held_ms),
             epochs=scan.epochs,
@@ -167,19 +151,16 @@ def _age_s(taken_ms: int, written_ms: int | None) -> float | None:
 def snapshot_of(
     histogram: Histogram,
     watermark: Watermark,
-    holders: Holders,
+    holders: Callable[[int], tuple[str, int]],
     cluster_id: str,
     run_ms: int,
-    *,
-    source: str = LISTING,
-    taken_ms: int | None = None,
 ) -> ScanSnapshot:
     """What a scan amounts to under M, and which partitions hold what is not eligible."""
     found: list[ScanRow] = []
     rows = sorted(histogram.rows.values(), key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch)
     for row in rows:
         if row.objects:
-            holding = ("", 0) if row.epoch is None else holders.of(row.epoch)
+            holding = ("", 0) if row.epoch is None else holders(row.epoch)
             found.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holding))
     l0 = [r for r in found if r.epoch is not None]
     unparsable = [r for r in found if r.epoch is None]
@@ -187,10 +168,10 @@ def snapshot_of(
     totals = ScanTotals(
         cluster_id=cluster_id,
         run_ms=run_ms,
-        taken_ms=run_ms if taken_ms is None else taken_ms,
+        taken_ms=run_ms if histogram.taken_ms is None else histogram.taken_ms,
         watermark=watermark.watermark,
         cluster_epoch=watermark.cluster_epoch,
-        source=source,
+        source=histogram.source,
         objects=sum(r.objects for r in found),
         bytes=sum(r.bytes for r in found),
         eligible_objects=sum(r.objects for r in eligible),
@@ -219,16 +200,34 @@ class Trend:
     skipped: int = 0
 
 
-class _Sealed(msgspec.Struct, frozen=True):
-    totals: ScanTotals
-    rows_crc32: int
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot as it is stored; its rows are decoded only where they are needed."""
+
+    version: int
+    totals: msgspec.Raw
+    rows: msgspec.Raw
 
 
-_DECODER: Final = json_decoder(_Sealed)
-_UNREADABLE: Final = (
-    pa.ArrowException, OSError, ValueError, MemoryError, CorruptObjectError, msgspec.MsgspecError, RecursionError,
-)  # fmt: skip
-"""What reading raises if the file is not a snapshot; text that is not UTF-8 is a ValueError."""
+_KEPT: Final = msgspec.msgpack.Decoder(_Kept)
+_TOTALS: Final = msgspec.msgpack.Decoder(ScanTotals)
+_ROWS: Final = msgspec.msgpack.Decoder(list[ScanRow])
+
+
+def scan_key(run_ms: int, new_id: str) -> str:
+    """The key of a run's snapshot; they sort by time."""
+    return f"{SCANS}{run_ms:015}-{new_id}"
+
+
+def list_scans(store: ObjectStore) -> list[str]:
+    """The keys of the snapshots that there are, the oldest first."""
+    return sorted(k for k in store.list(SCANS).modified_ms if _KEY.fullmatch(k))
+
+
+def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[str]:
+    """Those of the keys that are snapshots, and older than `KEEP_DAYS`, or not among the `keep` newest."""
+    snapshots = sorted(k for k in keys if _KEY.fullmatch(k))
+    before = scan_key(max(0, now_ms - KEEP_DAYS * _DAY_MS), "")
+    return [k for i, k in enumerate(snapshots) if i < len(snapshots) - keep or k < before]
 
 
 def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str | None:
@@ -248,24 +247,9 @@ def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
 
 
 def encode_scan(key: str, scan: ScanSnapshot) -> bytes:
-    """The file that `key` holds."""
+    """What `key` holds."""
     scan = _bounded(scan)
-    rows = scan.rows
-    table = pa.Table.from_arrays(
-        [
-            columns.strings([r.held_by for r in rows])
-            if field.name == "held_by"
-            else columns.integers([getattr(r, field.name) for r in rows])
-            for field in SCHEMA
-        ],
-        schema=SCHEMA,
-    )
-    totals = seal(key, msgspec.json.encode(_Sealed(scan.totals, checksum_of(table))))
-    table = table.replace_schema_metadata({_VERSION: str(FORMAT_VERSION), _TOTALS: totals})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+    return pack(key, msgspec.msgpack.encode((FORMAT_VERSION, scan.totals, scan.rows)), ENTRY_LIMIT)
 
 
 def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
@@ -289,19 +273,6 @@ def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
     return ScanSnapshot(totals, [merged, *scan.rows[surplus + 1 :]])
 
 
-def checksum_of(table: pa.Table) -> int:
-    """The CRC-32 of the values, whatever file they are in."""
-    crc = 0
-    for column in table.columns:
-        values = column.combine_chunks()
-        if pa.types.is_string(values.type):
-            crc = zlib.crc32("".join(values.to_pylist()).encode(), crc)
-            values = pc.binary_length(values)
-        for numbers in (pc.coalesce(values.cast(pa.int64()), columns.scalar(0)), pc.is_valid(values).cast(pa.int64())):
-            crc = zlib.crc32(columns.raw(numbers), crc)
-    return crc
-
-
 def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
     """The snapshot at `key`.
 
@@ -315,35 +286,25 @@ def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
 
 def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
     """What `encode_scan` made. Raises as `read_scan` does."""
-    file, sealed = _opened(body, key, cluster_id)
+    totals, rows = _opened(body, key, cluster_id)
+    return ScanSnapshot(totals, decoded(_ROWS, rows, f"{key} cannot be read as a scan snapshot"))
+
+
+def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec.Raw]:
+    """The totals, and the rows as they are stored."""
     try:
-        table = file.read(use_threads=False).cast(SCHEMA)
-        if checksum_of(table) != sealed.rows_crc32:
-            raise CorruptObjectError("its rows do not match their checksum")
-        return ScanSnapshot(sealed.totals, msgspec.convert(table.to_pylist(), list[ScanRow]))
-    except _UNREADABLE as e:
-        raise _unreadable(key, e) from e
-
-
-def _opened(body: bytes, key: str, cluster_id: str) -> tuple[pq.ParquetFile, _Sealed]:
-    """The file with its totals, and none of its rows read."""
-    try:
-        file = pq.ParquetFile(pa.BufferReader(body))
-        metadata = file.metadata.metadata or {}
-        version = metadata.get(_VERSION, b"").decode("ascii", "replace")
-        if version.isdecimal() and len(version) < 9 and int(version) > FORMAT_VERSION:
-            raise CorruptObjectError(f"it is of version {version}, and this l0gc reads versions up to {FORMAT_VERSION}")
-        if version != str(FORMAT_VERSION):
-            raise CorruptObjectError("it does not say that it is one")
-        sealed = _DECODER.decode(unseal(key, metadata.get(_TOTALS, b"")))
-    except _UNREADABLE as e:
-        raise _unreadable(key, e) from e
-    check_cluster_id(cluster_id, sealed.totals.cluster_id, key)
-    return file, sealed
-
-
-def _unreadable(key: str, cause: Exception) -> CorruptObjectError:
-    return CorruptObjectError(f"{key} cannot be read as a scan snapshot ({cause}); remove it, nothing depends on it")
+        kept = unpack(key, body, _KEPT, ENTRY_LIMIT)
+        if kept.version != FORMAT_VERSION:
+            raise CorruptObjectError(
+                f"it is of version {kept.version}, and this l0gc reads versions up to {FORMAT_VERSION}"
+            )
+        totals = _TOTALS.decode(kept.totals)
+    except (CorruptObjectError, *UNDECODABLE) as e:
+        raise CorruptObjectError(
+            f"{key} cannot be read as a scan snapshot ({e}); remove it, nothing depends on it"
+        ) from e
+    check_cluster_id(cluster_id, totals.cluster_id, key)
+    return totals, kept.rows
 
 
 def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100) -> Trend:
@@ -351,7 +312,7 @@ def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: in
 
     def read(key: str) -> Trend:
         try:
-            return Trend([_opened(store.get(key).body, key, cluster_id)[1].totals])
+            return Trend([_opened(store.get(key).body, key, cluster_id)[0]])
         except ObjectNotFoundError:
             return Trend([])  # it has expired since it was listed
         except (CorruptObjectError, ClusterMismatchError):

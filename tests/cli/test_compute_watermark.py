@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from l0gc.api.engine import Engine
-from l0gc.cli.compute_watermark import print_result
+from l0gc.cli.compute_watermark import run_compute_watermark
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.collect.attempts import read_attempts
 from l0gc.errors import CorruptObjectError, ExternalLogError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Inline
+from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.inventory import InventoryFile
 from l0gc.watermark.inventory_scan import _at_hand, inventory_at
@@ -51,7 +51,7 @@ def printed(seen: ScanSnapshot | None = SCAN, **changes: Any) -> Result:
     listing = None if seen is None else ScanReport.of(seen)
     result = WatermarkResult(3, 2, 8, 4, [], [], listing, True)
     with taking_results() as results:
-        print_result(Output(Settings()), replace(result, **changes))
+        run_compute_watermark(Output(Settings()), lambda progress: replace(result, **changes))
     return results[0]
 
 
@@ -108,7 +108,7 @@ def test_a_small_bucket_needs_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (data["watermark"], data["partitions"], data["published"]) == (topic.revision - 1, 3, not dry_run)
             listing = {"objects": 1, "bytes": 10, "eligible_objects": 1, "eligible_bytes": 10, "unparsable": 0}
             assert data["listing"].items() >= listing.items()
-    assert read_attempts(cluster.store, Inline())["compute-watermark"].ok
+    assert read_attempts(cluster.store, Parallel())["compute-watermark"].ok
 
 
 @pytest.mark.usefixtures("no_spark")

@@ -124,6 +124,12 @@ def of(*args: str) -> tuple[object, str]:
     return url["value"], url["source"]
 
 
+def test_json_is_taken_from_either_side_of_the_command(contexts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["--json", "config", "show"], ["config", "show", "--json"]):
+        cli.main(line, prog_name="l0gc", standalone_mode=False)
+        assert "settings" in json.loads(capsys.readouterr().out), line
+
+
 def test_a_context_is_taken_from_either_side_of_the_command(contexts: str) -> None:
     assert of("config", "show") == ("s3://dev/p", f"context dev in {contexts}")
     prod = ("s3://prod/p", f"context prod in {contexts}")

@@ -209,7 +209,7 @@ def test_commands_that_do_without_spark_do_not_import_it() -> None:
 
 
 def test_help_of_spark_commands_does_not_import_spark() -> None:
-    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.gc, l0gc.cli.verify")
+    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.gc, l0gc.cli.status")
     assert loaded & {"pyspark", "prometheus_client"} == set()
 
 

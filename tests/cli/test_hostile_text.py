@@ -11,7 +11,7 @@ from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.pause import set_pause
 from l0gc.errors import L0gcError
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import l0gc
+from tests.support.cli import founded
 
 pytestmark = pytest.mark.weed
 
@@ -35,8 +35,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def test_no_command_prints_what_a_terminal_would_act_on(store: S3Store, run_here: Run) -> None:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded()
     store.put(KEY, b"x")
     set_pause(store, EVIL, EVIL)
     write_attempt(store, Attempt("housekeep", 1, EVIL))
@@ -56,7 +55,7 @@ def test_an_error_says_it_on_one_line(run_here: Run, monkeypatch: pytest.MonkeyP
     def fail(*args: object) -> None:
         raise L0gcError(EVIL)
 
-    monkeypatch.setattr("l0gc.cli.options.store_config", fail)
+    monkeypatch.setattr("l0gc.cli.options.library", fail)
     code, out, err = run_here("status", "--url", "s3://x")
     assert (code, out, err.count("\n")) == (1, "", 1)
     code, out, err = run_here("status", "--url", "s3://x", "-v")

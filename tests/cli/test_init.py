@@ -9,7 +9,6 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from l0gc.errors import EpochRegressionError, StoreUnfitError, UnsupportedFormatError, UsageError
 from l0gc.keys import CONTROLLER_LOG, FORMAT, PUBLISHED_WATERMARK, journal_log
@@ -19,17 +18,6 @@ from tests.support.cli import l0gc
 
 BUCKET = "founded-here"
 URL = f"s3://{BUCKET}/c"
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 @pytest.fixture(autouse=True)

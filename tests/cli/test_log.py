@@ -6,18 +6,16 @@ import json
 
 import pytest
 
-from l0gc.cli.main import cli
 from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import ended_here, l0gc
+from tests.support.cli import ended_here, founded, l0gc
 
 pytestmark = pytest.mark.weed
 
 
 def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S3Store) -> None:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "3")
+    founded(3)
     l0gc("housekeep", "--barrier")
     ended = ended_here("log", "show")
     assert ended.code == 0, ended.stderr
@@ -42,4 +40,4 @@ def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S
 
 def test_one_log_is_shown_at_a_time() -> None:
     with pytest.raises(UsageError, match="--controller or --journal"):
-        cli.main(["log", "show", "--controller", "--journal", "1"], prog_name="l0gc", standalone_mode=False)
+        l0gc("log", "show", "--url", "s3://bucket", "--controller", "--journal", "1")

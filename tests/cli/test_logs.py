@@ -12,12 +12,13 @@ import pytest
 from l0gc.cli import logs
 from l0gc.cli.main import COMMANDS
 from l0gc.cli.options import common_options
-from l0gc.errors import AmbiguousWriteError, UsageError
+from l0gc.errors import UsageError
 from l0gc.events import NOTE, event
+from l0gc.keys import CONTROLLER_LOG
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import Ended, ended_here, l0gc
-from tests.support.memory_store import Call, memory_cluster
+from tests.support.memory_store import lose_reply, memory_cluster, store_of
 
 FIELDS = {"ts", "level", "run_id", "command", "event", "message"}
 
@@ -150,18 +151,12 @@ def test_the_library_is_silent_where_nobody_listens() -> None:
 
 def test_an_append_whose_reply_was_lost_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     cluster = memory_cluster()
-    lost: list[Call] = []
-
-    def lose(call: Call) -> None:
-        if call.kind.startswith("put") and call.when == "after" and not lost:
-            lost.append(call)
-            raise AmbiguousWriteError("cut off")
-
-    cluster.store.fault = lose  # type: ignore[attr-defined]  # it is a MemoryStore
+    before = set(store_of(cluster).objects)
+    store_of(cluster).fault = lose_reply(CONTROLLER_LOG)
     with caplog.at_level(logging.DEBUG, "l0gc"):
         cluster.controller.advance()
     (record,) = [r for r in caplog.records if getattr(r, "event", "") == "append_settled"]
-    assert record.__dict__["fields"]["key"] == lost[0].key
+    assert {record.__dict__["fields"]["key"]} == set(store_of(cluster).objects) - before
 
 
 def test_a_step_names_the_command_that_runs_it() -> None:

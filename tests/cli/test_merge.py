@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 from l0gc.api.engine import Engine
 from l0gc.api.groups import checked
-from l0gc.cli.merge import rule_options, run_merge
 from l0gc.cli.metrics import Run, samples
 from l0gc.cli.output import Output, Result, taking_results
+from l0gc.cli.reconcile import rule_options, run_merge
 from l0gc.errors import PartialFailureError, TopicNotFoundError
 from l0gc.settings import Settings
-from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge import MergeResult
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.merge import a_cluster, counts, fill
 from tests.test_api import over
@@ -35,7 +35,7 @@ def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
 
 def after(result: MergeResult) -> Callable[..., MergeResult]:
     """A run that has this result."""
-    return lambda **options: checked(result, result.problem)
+    return lambda **options: checked(result)
 
 
 def test_the_result_counts_objects_partitions_records_and_bytes() -> None:
@@ -113,7 +113,8 @@ def test_spark_is_not_started_for_little_or_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_metrics_show_what_was_read_and_written() -> None:
-    found = {s.metric.name: s.value for s in samples(Run("merge", printed(DONE).data), "s3://b")}
+    numbers = samples(Run("merge", printed(DONE).data), "s3://b")
+    found = {name: value for (name, _), value in numbers.items()}
     assert found["l0gc_merge_read_bytes_total"] == 4 << 20
     assert found["l0gc_merge_written_bytes_total"] == 3 << 20
     assert found["l0gc_merged_l1_objects_total"] == 1600

@@ -18,7 +18,7 @@ from l0gc.cli.metrics_options import push, write
 from l0gc.errors import AccessDeniedError, L0gcError
 from l0gc.storage.s3 import S3Store
 from tests.flows.test_sweep import a_bucket
-from tests.support.cli import ended_here, l0gc
+from tests.support.cli import ended_here, founded, l0gc
 
 LABELS = 'command="sweep",step="sweep",url="s3://b/p"'
 
@@ -166,8 +166,7 @@ def test_commands_report_what_they_measured(store: S3Store, tmp_path: Path, caps
     lines, path = tmp_path / "lines", tmp_path / "all.prom"
     lines.write_text("a\nb\nc\n")
     options = ["--metrics-file", str(path)]
-    l0gc("init", "--create-bucket", "--shards", "2")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded(shards=2)
     l0gc("upload", "events", str(lines), "--partition", "1", *options)
     l0gc("epoch", "advance")
     l0gc("upload", "events", str(lines), "--partition", "1", *options)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import pytest
 
-from l0gc.api import cluster as library
 from l0gc.cli.demo import _Demo
 from l0gc.cli.main import cli
 from l0gc.cli.metrics_options import measuring
@@ -20,30 +17,17 @@ from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import journal_log
 from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.ingest import job
-from tests.support.cli import l0gc
+from l0gc.streamlog.ingest import uploader
+from tests.support.cli import l0gc, opens
 from tests.support.ingest import stored_values
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import failing, store_of, topic_in_memory
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster with a topic of two partitions, which the commands find instead of one on S3."""
-    found = memory_cluster()
-    found.controller.create_topic("events", 2, 2)
-
-    @contextmanager
-    def opened(config: object, **settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
-        yield found, store_of(found)
-
-    monkeypatch.setattr(library, "open_cluster", opened)
-    monkeypatch.setenv("L0GC_URL", "s3://bucket")
-    return found
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+    found = topic_in_memory(2, 2)
+    return opens(found, monkeypatch)
 
 
 @pytest.mark.parametrize(("more", "said"), [((), "would land again"), (("--producer", "p"), "nothing lands twice")])
@@ -60,17 +44,9 @@ def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     raised: type[BaseException],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job, "_PACKERS", 1)  # so that the first batch is the first to be written
+    monkeypatch.setattr(uploader, "_PACKERS", 1)  # so that the first batch is the first to be written
     (tmp_path / "in").write_bytes(b"1\n2\n3\n" + b"x" * 4096)
-    written = [0]
-
-    def fault(call: Call) -> None:
-        if call.kind == "put" and call.when == "before":
-            written[0] += 1
-            if written[0] > 1:
-                raise cause
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(cause, "put", after=1)
     with pytest.raises(raised) as ended:
         l0gc("upload", "events", str(tmp_path / "in"), "--batch-bytes", "50", *more)
     output = capsys.readouterr().err + str(ended.value)  # of a run that was stopped there is one sentence

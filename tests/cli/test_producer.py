@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.cli.main import cli
-from l0gc.cli.output import taking_results
 from l0gc.errors import NotFoundError
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import ended_here, l0gc
+from tests.support.cli import ended_here, l0gc, text_of
 
 pytestmark = pytest.mark.weed
 
@@ -20,12 +18,6 @@ def cluster(bucket: StoreConfig) -> StoreConfig:
     l0gc("init", "--create-bucket", "--shards", "4")
     l0gc("topic", "create", "events", "--partitions", "3", "--journals", "3")
     return bucket
-
-
-def text_of(*args: str) -> list[str]:
-    with taking_results() as results:
-        cli.main(list(args), prog_name="l0gc", standalone_mode=False)
-    return results[-1].text
 
 
 def put(path: Path, records: int, *args: str) -> None:

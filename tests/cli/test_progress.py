@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from l0gc.cli.progress import NOTE_EVERY_S, Estimate, Newest, following, noting, say
+from l0gc.cli.progress import NOTE_EVERY_S, Estimate, Newest, following, noting
 from l0gc.events import Progress
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import l0gc
+from tests.support.cli import founded, l0gc
 
 
 class Clock:
@@ -85,12 +85,10 @@ def test_without_a_terminal_there_is_a_note_each_minute_of_what_goes_on_deeper_d
             waited_twice.set()
         return len(waited) > 1
 
-    say("nobody listens")
-    with noting("computing M", lambda text, name, **fields: notes.append(text), wait):
-        say("starting Spark")
+    with noting("computing M", lambda text, name, **fields: notes.append(text), wait) as show:
+        show("starting Spark")
         ready.set()
         waited_twice.wait()
-    say("nobody listens any more")
     assert notes == ["computing M: starting Spark"]
     assert waited == [NOTE_EVERY_S] * 2
 
@@ -119,8 +117,7 @@ def test_the_line_fits_the_terminal_and_shows_text_as_it_is(columns: int, monkey
 def test_an_upload_of_files_has_a_share_and_one_of_stdin_has_none(
     store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded()
     reported: list[tuple[float | None, float | None]] = []
 
     @contextmanager

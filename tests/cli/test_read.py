@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from l0gc.api import cluster as library
 from l0gc.errors import AccessDeniedError, OutputFailedError, StoppedError, UsageError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.reader import ROWS, count_records
-from tests.support.cli import l0gc, printed
-from tests.support.ingest import lines, store_of, topic_in_memory, upload, write
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.cli import l0gc, opens, printed
+from tests.support.ingest import lines, upload, write
+from tests.support.memory_store import failing, store_of, topic_in_memory
 
 
 @pytest.fixture
@@ -22,24 +19,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     """A cluster with a topic of two partitions and more records than are written at once, which the command finds."""
     found = topic_in_memory(2)
     upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * ROWS))])
-
-    @contextmanager
-    def opened(config: object, **settings: object) -> Iterator[tuple[Cluster, MemoryStore]]:
-        yield found, store_of(found)
-
-    monkeypatch.setattr(library, "open_cluster", opened)
-    monkeypatch.setenv("L0GC_URL", "s3://bucket")
-    return found
+    return opens(found, monkeypatch)
 
 
 def fails_with(cluster: Cluster, e: BaseException) -> None:
     """The reading of the first L0 object fails."""
-
-    def fault(call: Call) -> None:
-        if call.key.startswith("level_zero/"):
-            raise e
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(e, key="level_zero/")
 
 
 @pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5")])

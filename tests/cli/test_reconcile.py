@@ -14,7 +14,7 @@ from l0gc.cli.reconcile import run_reconcile
 from l0gc.errors import PartialFailureError, TopicNotFoundError
 from l0gc.settings import Settings
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
-from tests.support.memory_store import memory_cluster
+from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import put
 from tests.test_api import over
 
@@ -32,7 +32,7 @@ def printed(r: ReconcileResult) -> Result:
 
 def after(r: ReconcileResult) -> Callable[..., ReconcileResult]:
     """A run that has this result."""
-    return lambda **options: checked(r, r.problem)
+    return lambda **options: checked(r)
 
 
 def test_the_result_counts_records_objects_and_partitions() -> None:
@@ -74,8 +74,7 @@ def test_spark_is_not_started_for_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("nothing needs Spark")
 
     monkeypatch.setattr(Engine, "session", no_spark)
-    handles = memory_cluster()
-    handles.controller.create_topic("events", 4)
+    handles = topic_in_memory(4)
     with over(handles, monkeypatch) as cluster:
         on_spark = Engine("spark")
         assert (cluster.reconcile(on_spark).records, cluster.reconcile(on_spark).rounds) == (0, 0)

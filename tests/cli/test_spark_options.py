@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from l0gc.cli.spark_options import engine_options
+from l0gc.cli.options import engine_options
 from l0gc.errors import L0gcError, UsageError
 from l0gc.settings import Settings
 from l0gc.spark.master import MasterUnreachableError
@@ -25,7 +25,7 @@ def given(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, Any]:
         made.append(options | {"wanted": wanted})
         return nullcontext()
 
-    monkeypatch.setattr("l0gc.cli.spark_options.Engine", engine)
+    monkeypatch.setattr("l0gc.cli.options.Engine", engine)
 
     @click.command()
     @click.pass_obj

@@ -12,7 +12,7 @@ import pytest
 
 from l0gc.cli import main as entry
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import BIN, l0gc, l0gc_process
+from tests.support.cli import BIN, founded, l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
 
@@ -29,8 +29,7 @@ def shell(redirection: str, *args: str, stdin: bytes = b"") -> subprocess.Comple
 
 @pytest.fixture
 def cluster(store: S3Store) -> None:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded()
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["log", "show"]])

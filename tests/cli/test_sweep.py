@@ -9,11 +9,11 @@ import click
 import msgspec
 import pytest
 
+from l0gc.api.cluster import OBJECTS_FOR_SPARK as SPARK_FROM
 from l0gc.api.engine import Engine, choose
-from l0gc.api.removals import SPARK_FROM, sweep_work
+from l0gc.api.operations import sweep_work
 from l0gc.cli.main import cli
-from l0gc.cli.run_options import removal_options
-from l0gc.cli.sweep import lines_of
+from l0gc.cli.sweep import gc_options, swept
 from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import UsageError
@@ -61,7 +61,7 @@ def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, A
 def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
     assert Removal(**elsewhere).in_one_process
     given: list[dict[str, Any]] = []
-    command = click.command()(removal_options("gc")(lambda **options: given.append(options)))
+    command = click.command()(gc_options(lambda **options: given.append(options)))
     for name, value in elsewhere.items():
         command.main(["--record-dir", str(value)] if name == "record_dir" else ["--no-record"], standalone_mode=False)
     assert {name: given[0][name] for name in ("record_dir", "record")} == {
@@ -86,7 +86,7 @@ def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: Removal
     cluster = a_cluster()
     result = Sweep(cluster, Removal(dry_run=options.dry_run)).run()
     result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")
-    (line,) = [line for line in lines_of(result) if "keeps versions" in line]
+    (line,) = [line for line in swept(result) if "keeps versions" in line]
     assert said in line
     assert ("undelete" in line) == (options.record and not options.dry_run)
 
@@ -99,7 +99,7 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: s
     cluster = a_cluster()
     result = Sweep(cluster).run()
     result.plan = msgspec.structs.replace(result.plan, versioning=versioning)
-    lines = [line for line in lines_of(result) if "version" in line]
+    lines = [line for line in swept(result) if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line for line in lines)
 
@@ -113,8 +113,20 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: s
         ("local", True, SPARK_FROM, "local", "--engine"),
         ("spark", False, 0, "spark", "--engine"),
         ("auto", False, SPARK_FROM, "local", "no Spark cluster is given"),
-        ("auto", True, SPARK_FROM - 1, "local", "999,999 objects were eligible at the last scan, fewer than 1,000,000"),
-        ("auto", True, SPARK_FROM, "spark", "1,000,000 objects were eligible at the last scan, at least 1,000,000"),
+        (
+            "auto",
+            True,
+            SPARK_FROM - 1,
+            "local",
+            "999,999 objects were eligible at the last scan, fewer than 1,000,000",
+        ),
+        (
+            "auto",
+            True,
+            SPARK_FROM,
+            "spark",
+            "1,000,000 objects were eligible at the last scan, at least 1,000,000",
+        ),
         ("auto", True, -1, "local", "the last compute-watermark did not count what is eligible"),
     ],
 )

@@ -10,14 +10,12 @@ import pytest
 
 from docs.captures.terminal import Terminal
 from docs.captures.terminal import shown as screen_of
-from l0gc.cli.main import cli
-from l0gc.cli.output import taking_results
 from l0gc.errors import EpochRegressionError, TopicExistsError, UsageError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.cli import ended_here, l0gc
+from tests.support.cli import ended_here, l0gc, text_of
+from tests.support.memory_store import publish_m
 
 pytestmark = pytest.mark.weed
 
@@ -26,12 +24,6 @@ pytestmark = pytest.mark.weed
 def cluster(bucket: StoreConfig) -> StoreConfig:
     l0gc("init", "--create-bucket", "--shards", "4", "--journals", "3")
     return bucket
-
-
-def text_of(*args: str) -> list[str]:
-    with taking_results() as results:
-        cli.main(list(args), prog_name="l0gc", standalone_mode=False)
-    return results[-1].text
 
 
 def test_a_cluster_is_founded_with_its_journals_and_keeps_them(cluster: StoreConfig) -> None:
@@ -123,8 +115,7 @@ def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) ->
 def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluster: StoreConfig) -> None:
     """Hazard 10: the controller log was restored from a backup."""
     handles = Cluster(S3Store(cluster))
-    cluster_id = handles.controller.snapshot().cluster_id
-    publish(handles.store, handles.runtime, PublishedWatermark(cluster_id, 4, 6, 0))
+    publish_m(handles, 4, 6)
     for args in (["epoch", "advance"], ["topic", "create", "t", "--partitions", "1"]):
         with pytest.raises(EpochRegressionError):
             l0gc(*args)

@@ -10,7 +10,7 @@ import pytest
 import l0gc as library
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import ended_here, l0gc, printed
+from tests.support.cli import ended_here, founded, l0gc, printed
 
 pytestmark = pytest.mark.weed
 LINES = b'{"n":1}\n{"n":2}\n'
@@ -19,8 +19,7 @@ LINES = b'{"n":1}\n{"n":2}\n'
 def test_a_packed_file_lands_once_under_a_producer_whatever_it_is_packed_with(
     bucket: StoreConfig, tmp_path: Path
 ) -> None:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "1")
+    founded(1)
     plain, packed = tmp_path / "day.ndjson", tmp_path / "day.ndjson.gz"
     plain.write_bytes(b"\xef\xbb\xbf" + LINES)
     packed.write_bytes(gzip.compress(LINES))
@@ -35,8 +34,7 @@ def test_a_packed_file_lands_once_under_a_producer_whatever_it_is_packed_with(
 def test_what_is_no_lines_gets_a_sentence_and_nothing_is_sent_unless_it_is_meant(
     bucket: StoreConfig, tmp_path: Path
 ) -> None:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "1")
+    founded(1)
     fine, table = tmp_path / "fine", tmp_path / "table.csv"
     fine.write_bytes(LINES)
     table.write_bytes(b"n,m\n1,2\n")

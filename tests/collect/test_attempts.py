@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.attempts import Attempt, RecordedAttempt, attempt_key, read_attempts
+from l0gc.collect.attempts import Attempt, attempt_key, read_attempts, recorded_attempt
 from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,
@@ -12,9 +12,9 @@ from l0gc.errors import (
     PausedError,
     UsageError,
 )
-from l0gc.storage.parallel import Inline
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Cluster
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, failing, memory_cluster
 
 
 def known(cluster: Cluster) -> MemoryStore:
@@ -25,13 +25,13 @@ def known(cluster: Cluster) -> MemoryStore:
 
 
 def run(cluster: Cluster, error: BaseException | None = None, *, whole: bool = True) -> None:
-    with RecordedAttempt(cluster, "reconcile", whole=whole):
+    with recorded_attempt(cluster, "reconcile", whole=whole):
         if error is not None:
             raise error
 
 
 def last(store: MemoryStore) -> Attempt | None:
-    return read_attempts(store, Inline()).get("reconcile")
+    return read_attempts(store, Parallel()).get("reconcile")
 
 
 def test_a_run_that_ended_well_is_recorded_with_the_stores_time_in_one_request() -> None:
@@ -96,12 +96,7 @@ def test_nothing_is_written_where_no_cluster_has_been_seen() -> None:
 def test_a_store_that_refuses_the_note_does_not_fail_the_run() -> None:
     cluster = memory_cluster()
     store = known(cluster)
-
-    def refuse(call: Call) -> None:
-        if call.kind == "put":
-            raise AccessDeniedError("not here")
-
-    store.fault = refuse
+    store.fault = failing(AccessDeniedError("not here"), "put")
     run(cluster)
     assert last(store) is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,8 +14,8 @@ from l0gc.collect.pacing import Pacer
 from l0gc.collect.scan import Deletable
 from l0gc.errors import AccessDeniedError, BucketNotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import DeleteFailure, VersionsDeleted
-from tests.support.memory_store import Call, MemoryHistory, MemoryStore
+from l0gc.storage.objectstore import DeleteFailure, VersionedKey, VersionsDeleted
+from tests.support.memory_store import Call, MemoryStore, failing, once
 
 OBJECTS = [Deletable(f"k{i}", i, 10) for i in range(5)]
 
@@ -48,14 +48,6 @@ def run(store: MemoryStore, stop: threading.Event | None = None) -> DeleteOutcom
         store.put(o.key, b"x" * o.size)
     store.put("k5", b"x")
     return a_deleter(store, stop)[0].delete(OBJECTS)
-
-
-def always(error: Callable[[], Exception]) -> Callable[[Call], None]:
-    def fault(call: Call) -> None:
-        if call.kind == "delete":
-            raise error()
-
-    return fault
 
 
 def test_a_batch_is_one_request() -> None:
@@ -104,21 +96,14 @@ def test_what_is_gone_counts_as_deleted(code: str) -> None:
 
 def test_a_request_without_an_answer_is_repeated_and_a_delete_that_landed_counts() -> None:
     store = MemoryStore()
-    left = [2]
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete" and call.when == "after" and left[0]:
-            left[0] -= 1
-            raise StoreError("cut")
-
-    store.fault = fault
+    store.fault = failing(StoreError("cut"), "delete", when="after", times=2)
     outcome = run(store)
     assert (outcome.deleted, outcome.requests, outcome.errors) == (OBJECTS, 3, 2)
 
 
 @pytest.mark.parametrize("error", [ThrottledError, StoreTimeoutError])
 def test_a_store_that_stays_slow_is_waited_for_and_then_reported(error: type[StoreError]) -> None:
-    store = MemoryStore(fault=always(lambda: error("slow down")))
+    store = MemoryStore(fault=failing(error("slow down"), "delete"))
     began = store.clock.monotonic()
     outcome = run(store)
     assert outcome.deleted == []
@@ -134,14 +119,7 @@ def test_patience_begins_with_the_batch_and_not_with_the_run() -> None:
         store.put(o.key, b"")
     deleter, _ = a_deleter(store)
     store.clock.sleep(3600)
-    left = [3]
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete" and left[0]:
-            left[0] -= 1
-            raise ThrottledError("slow down")
-
-    store.fault = fault
+    store.fault = failing(ThrottledError("slow down"), "delete", times=3)
     assert deleter.delete(OBJECTS).deleted == OBJECTS
 
 
@@ -149,21 +127,14 @@ def test_a_time_out_makes_the_run_slower_and_another_error_does_not() -> None:
     for error, throttled in ((StoreTimeoutError, 1), (ThrottledError, 1), (StoreError, 0)):
         store = MemoryStore()
         deleter, pacer = a_deleter(store)
-        left = [1]
-
-        def fault(call: Call, error: type[StoreError] = error, left: list[int] = left) -> None:
-            if left[0]:
-                left[0] -= 1
-                raise error("x")
-
-        store.fault = fault
+        store.fault = failing(error("x"), times=1)
         assert deleter.delete(OBJECTS).deleted == OBJECTS
         assert (pacer.throttled, pacer.rate() is None) == (throttled, not throttled)
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError, BucketNotFoundError])
 def test_a_refusal_of_everything_ends_it_at_once(error: type[Exception]) -> None:
-    store = MemoryStore(fault=always(lambda: error("no")))
+    store = MemoryStore(fault=failing(error("no"), "delete"))
     outcome = run(store)
     assert isinstance(outcome.error, error)
     assert (outcome.left, outcome.deleted, outcome.failures) == (OBJECTS, [], [])
@@ -172,12 +143,7 @@ def test_a_refusal_of_everything_ends_it_at_once(error: type[Exception]) -> None
 
 def test_what_went_before_a_refusal_is_reported_as_deleted() -> None:
     store = Stubborn({"k2": (1, "SlowDown")})
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete" and store.requests["delete"] == 2:
-            raise AccessDeniedError("no longer")
-
-    store.fault = fault
+    store.fault = failing(AccessDeniedError("no longer"), "delete", after=1)
     outcome = run(store)
     assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
     assert [o.key for o in outcome.left] == ["k2"]
@@ -186,12 +152,7 @@ def test_what_went_before_a_refusal_is_reported_as_deleted() -> None:
 def test_a_stop_ends_it_after_the_request_that_is_under_way() -> None:
     stop = threading.Event()
     store = Stubborn({"k2": (99, "SlowDown")})
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete":
-            stop.set()
-
-    store.fault = fault
+    store.fault = once(stop.set, "delete")
     outcome = run(store, stop)
     assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
     assert (outcome.left, outcome.failures, outcome.requests) == ([OBJECTS[2]], [], 1)
@@ -221,14 +182,10 @@ def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker() -> None:
     """It may have been deleted, marker and all, before the store answered that something went wrong inside."""
 
     class Versioned(Stubborn):
-        @property
-        def history(self) -> MemoryHistory:
-            history = MemoryHistory(self)
-            history.delete = lambda objects: VersionsDeleted(  # type: ignore[method-assign]
-                failures := self.delete([o.key for o in objects]),
-                {o.key: "marker" for o in objects if o.key not in {f.key for f in failures}},
-            )
-            return history
+        def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+            failures = self.delete([o.key for o in objects])
+            failed = {f.key for f in failures}
+            return VersionsDeleted(failures, {o.key: "marker" for o in objects if o.key not in failed})
 
     store = Versioned({"k2": (1, "InternalError"), "k3": (1, "SlowDown")})
     outcome = a_deleter(store, keep_history=True)[0].delete(OBJECTS)
@@ -251,7 +208,7 @@ def test_a_failure_that_names_no_key_of_the_request_is_taken_for_a_failure_of_al
 
 def test_a_stop_is_heard_while_waiting_for_a_slow_store() -> None:
     stop = threading.Event()
-    store = MemoryStore(fault=always(lambda: ThrottledError("slow down")))
+    store = MemoryStore(fault=failing(ThrottledError("slow down"), "delete"))
     began = store.clock.monotonic()
     sleep = store.clock.sleep
 

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.collect.remover
-import l0gc.collect.scan
 from l0gc.collect.plan import Removal
-from l0gc.collect.record import DELETED, RecordedObject, read_segment, read_summary
+from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_segment, read_summary
 from l0gc.collect.runs import list_runs
 from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
 from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage
-from l0gc.storage.parallel import Inline, Parallel, Threads
+from l0gc.storage.parallel import Parallel, Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
+from tests.support.l0_buckets import name_of
+from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_cluster, once, publish_m, store_of
 
 EPOCHS = 8
-
-
-def name_of(i: int) -> str:
-    return f"{i:08x}-0000-4000-8000-000000000000"
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
 
 
 def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objects: int = 3) -> Cluster:
@@ -53,11 +45,6 @@ def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objec
     if watermark is not None:
         publish_m(cluster, watermark)
     return cluster
-
-
-def publish_m(cluster: Cluster, watermark: int) -> None:
-    state = cluster.controller.snapshot()
-    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, watermark, state.epoch, 0))
 
 
 def level_zero(cluster: Cluster) -> set[str]:
@@ -79,12 +66,18 @@ def sweep(
     max_objects: int | None = None,
 ) -> SweepResult:
     options = Removal(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
-    return Sweep(by_threads(cluster, threads or Inline()), options).run(ranges)
+    return Sweep(by_threads(cluster, threads or Parallel()), options).run(ranges)
 
 
 def by_threads(cluster: Cluster, threads: Parallel) -> Cluster:
     """Another handle on the cluster, which works with these threads."""
     return dataclasses.replace(cluster, parallel=threads)
+
+
+def swept_by_many(cluster: Cluster, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:
+    """By threads that scan, and threads that delete."""
+    with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+        return Sweep(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(ranges)
 
 
 def on_record(cluster: Cluster) -> list[RecordedObject]:
@@ -108,10 +101,15 @@ def numbers(r: SweepResult) -> dict[str, object]:
     }
 
 
+def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int = SEGMENT_OBJECTS) -> None:
+    patch.setattr("l0gc.collect.scan.PAGE_SIZE", page)
+    patch.setattr("l0gc.collect.deleter.PAGE_SIZE", page)
+    patch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", segment)
+
+
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(l0gc.collect.scan, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.collect.remover, "PAGE_SIZE", 5)
+    pages_of(monkeypatch, 5)
     return 5
 
 
@@ -153,15 +151,6 @@ def test_a_dry_run_says_what_the_run_after_it_does(small_pages: int, min_age_ms:
     assert numbers(dry) == numbers(sweep(cluster, min_age_ms=min_age_ms, max_objects=max_objects))
 
 
-def test_no_more_than_the_maximum_goes(small_pages: int) -> None:
-    cluster = a_cluster()
-    before = level_zero(cluster)
-    result = sweep(cluster, max_objects=7)
-    assert result.deleted == 7
-    assert len(before - level_zero(cluster)) == 7
-    assert before - level_zero(cluster) < expected_garbage(a_cluster(), 4)
-
-
 def test_a_delete_request_takes_a_full_page(small_pages: int) -> None:
     cluster = a_cluster()
     store_of(cluster).page_size = small_pages
@@ -194,18 +183,10 @@ def test_without_a_published_watermark_nothing_goes(dry_run: bool) -> None:
     assert store_of(cluster).objects == before
 
 
-def test_a_published_watermark_below_every_epoch_deletes_nothing() -> None:
-    cluster = a_cluster(watermark=-1)
-    before = level_zero(cluster)
-    assert sweep(cluster).deleted == 0
-    assert level_zero(cluster) == before
-
-
 def test_a_watermark_above_the_cluster_epoch_is_refused() -> None:
     """Hazard 10: the controller log was restored from an old backup, and hands out old epochs once more."""
     cluster = a_cluster()
-    state = cluster.controller.snapshot()
-    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, EPOCHS + 1, EPOCHS + 1, 0))
+    publish_m(cluster, EPOCHS + 1, EPOCHS + 1)
     before = dict(store_of(cluster).objects)
     with pytest.raises(EpochRegressionError, match="epoch 9, above the cluster epoch 8"):
         sweep(cluster)
@@ -237,13 +218,7 @@ def test_a_watermark_that_moved_after_the_snapshot_is_no_sign_of_an_old_backup()
     cluster = a_cluster()
     store = store_of(cluster)
     other = Cluster(store, Runtime(store.clock, random.Random(1)))
-
-    def fault(call: Call) -> None:
-        if call.key == PUBLISHED_WATERMARK:
-            store.fault = lambda call: None
-            publish_m(other, other.controller.advance())
-
-    store.fault = fault
+    store.fault = once(lambda: publish_m(other, other.controller.advance()), key=PUBLISHED_WATERMARK)
     assert sweep(cluster).tally.failed == 0
 
 
@@ -251,13 +226,7 @@ def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:
     cluster = a_cluster()
     store = store_of(cluster)
     garbage, before = expected_garbage(cluster, 4), level_zero(cluster)
-
-    def fault(call: Call) -> None:
-        if call.kind == "scan":
-            store.fault = lambda call: None
-            publish_m(cluster, 7)
-
-    store.fault = fault
+    store.fault = once(lambda: publish_m(cluster, 7), "scan")
     assert sweep(cluster).watermark == 4
     assert before - level_zero(cluster) == garbage
     assert sweep(cluster).deleted == 3 * 3 * 4
@@ -313,12 +282,7 @@ def test_what_cannot_be_deleted_is_reported_and_the_rest_goes() -> None:
 def test_refused_credentials_end_the_run_and_nothing_goes() -> None:
     cluster = a_cluster()
     store = store_of(cluster)
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete":
-            raise AccessDeniedError("denied")
-
-    store.fault = fault
+    store.fault = failing(AccessDeniedError("denied"), "delete")
     before = level_zero(cluster)
     with pytest.raises(AccessDeniedError):
         sweep(cluster)
@@ -330,12 +294,7 @@ def test_what_went_before_a_failure_is_recorded_all_the_same(small_pages: int) -
     store = store_of(cluster)
     store.page_size = small_pages
     before = level_zero(cluster)
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete" and store.requests["delete"] == 3 and call.when == "before":
-            raise AccessDeniedError("denied")
-
-    store.fault = fault
+    store.fault = failing(AccessDeniedError("denied"), "delete", after=2)
     with pytest.raises(AccessDeniedError):
         sweep(cluster, ranges=1)
     gone = before - level_zero(cluster)
@@ -446,8 +405,7 @@ def test_any_bucket_is_swept_of_its_garbage_and_of_nothing_else(
     store.page_size = page_size
     before, garbage = level_zero(cluster), expected_garbage(cluster, watermark)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(l0gc.collect.scan, "PAGE_SIZE", page_size)
-        patch.setattr(l0gc.collect.remover, "PAGE_SIZE", page_size)
+        pages_of(patch, page_size)
         dry = sweep(cluster, ranges=ranges, dry_run=True, max_objects=max_objects)
         assert level_zero(cluster) == before
         result = sweep(cluster, ranges=ranges, max_objects=max_objects)

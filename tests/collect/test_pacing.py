@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -59,8 +59,16 @@ def sweep_against(
     limit: float, burst_s: float, *, by_key: bool, workers: int, seconds: float, max_rate: float | None = None
 ) -> tuple[Limited, Pacer, int]:
     """Workers that always have something to delete; returns the server, the pacer and how many objects failed."""
-    clock, stop = VirtualClock(), threading.Event()
-    server = Limited(clock, limit, burst_s, by_key=by_key)
+    server = Limited(VirtualClock(), limit, burst_s, by_key=by_key)
+    pacer, failed = sweep_until(server, workers, lambda clock: clock.sleep(seconds), max_rate)
+    return server, pacer, failed
+
+
+def sweep_until(
+    server: Limited, workers: int, over: Callable[[VirtualClock], None], max_rate: float | None = None
+) -> tuple[Pacer, int]:
+    """Workers delete until `over` returns; the pacer, and how many objects failed."""
+    clock, stop = server._clock, threading.Event()
     runtime = Runtime(clock, random.Random(1))
     pacer = Pacer(runtime, max_rate, stop)
     deleter = Deleter(cast(Any, server), runtime, pacer, stop)
@@ -72,11 +80,11 @@ def sweep_against(
             failed[0] += len(deleter.delete(page).failures)
 
     def end() -> None:
-        clock.sleep(seconds)
+        over(clock)
         stop.set()
 
     clock.run(*[work] * workers, end)
-    return server, pacer, failed[0]
+    return pacer, failed[0]
 
 
 @pytest.mark.parametrize("by_key", [False, True])
@@ -102,28 +110,18 @@ def test_a_store_that_takes_little_at_once_gets_smaller_batches(limit: float, bu
 
 def test_a_store_that_was_away_gets_its_pace_back() -> None:
     """Half a minute of nothing but 503 costs that half minute, and little more."""
-    clock, stop = VirtualClock(), threading.Event()
-    server = Limited(clock, 1e9, 1, by_key=False)
-    runtime = Runtime(clock, random.Random(1))
-    deleter = Deleter(cast(Any, server), runtime, Pacer(runtime, None, stop), stop)
-    page = [Deletable(f"k{n}", 1, 1) for n in range(PAGE_SIZE)]
-    failed = [0]
+    server = Limited(VirtualClock(), 1e9, 1, by_key=False)
 
-    def work() -> None:
-        while not stop.is_set():
-            failed[0] += len(deleter.delete(page).failures)
-
-    def control() -> None:
+    def away(clock: VirtualClock) -> None:
         clock.sleep(10)
         tokens, server._most, server._tokens = server._most, 0, 0
         clock.sleep(30)
         server._most = server._tokens = tokens
         clock.sleep(120)
-        stop.set()
 
-    clock.run(*[work] * 4, control)
+    _, failed = sweep_until(server, 4, away)
     before = server.per_second(0, 10)
-    assert failed[0] == 0
+    assert failed == 0
     assert server.per_second(20, 40) == 0
     assert server.per_second(130, 160) > 0.5 * before
 
@@ -151,9 +149,13 @@ def test_the_rate_that_was_requested_is_never_exceeded(
         assert server.per_second(5, 20) > 0.9 * max_rate - max_rate / 10
 
 
-def test_without_an_objection_there_is_no_rate() -> None:
+def a_pacer() -> tuple[Pacer, FakeClock]:
     clock = FakeClock()
-    pacer = Pacer(Runtime(clock))
+    return Pacer(Runtime(clock)), clock
+
+
+def test_without_an_objection_there_is_no_rate() -> None:
+    pacer, clock = a_pacer()
     began = clock.ms
     for _ in range(100):
         assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
@@ -163,8 +165,7 @@ def test_without_an_objection_there_is_no_rate() -> None:
 
 
 def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
-    clock = FakeClock()
-    pacer = Pacer(Runtime(clock))
+    pacer, clock = a_pacer()
     sent_at = clock.monotonic()
     clock.ms += 1000
     pacer.answered(sent_at, 1000, 1000, slower=False)
@@ -178,8 +179,7 @@ def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
 
 
 def test_the_rate_goes_back_to_where_it_was_and_then_past_it() -> None:
-    clock = FakeClock()
-    pacer = Pacer(Runtime(clock))
+    pacer, clock = a_pacer()
     clock.ms += 1000
     pacer.answered(0, 1000, 1000, slower=False)
     pacer.answered(clock.monotonic(), 1000, 0, slower=True)
@@ -191,8 +191,7 @@ def test_the_rate_goes_back_to_where_it_was_and_then_past_it() -> None:
 
 
 def test_a_batch_that_was_made_smaller_stays_so_for_a_while_and_grows_again() -> None:
-    clock = FakeClock()
-    pacer = Pacer(Runtime(clock))
+    pacer, clock = a_pacer()
     for _ in range(SHRINK_AFTER):
         clock.ms += 1
         pacer.answered(clock.monotonic(), 1000, 0, slower=True)
@@ -207,16 +206,14 @@ def test_a_batch_that_was_made_smaller_stays_so_for_a_while_and_grows_again() ->
 
 def test_how_many_may_go_is_decided_when_it_is_their_turn() -> None:
     """Else a batch of a pace that was too fast would hold up all that wait behind it."""
-    clock = FakeClock()
-    pacer = Pacer(Runtime(clock))
+    pacer, clock = a_pacer()
     assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
     pacer.answered(clock.monotonic(), PAGE_SIZE, 0, slower=True)
     assert 900 * BATCH_S <= pacer.wait(PAGE_SIZE) < 1000 * BATCH_S
 
 
 def test_the_small_rest_of_a_batch_makes_no_batch_smaller() -> None:
-    clock = FakeClock()
-    pacer = Pacer(Runtime(clock))
+    pacer, clock = a_pacer()
     for _ in range(10):
         clock.ms += 1
         pacer.answered(clock.monotonic(), 20, 0, slower=True)

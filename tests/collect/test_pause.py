@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from l0gc.collect.pause import Pause, clear_pause, describe, read_pause, set_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT
-from l0gc.collect.remover import SEGMENTS_UNDER_WAY
+from l0gc.collect.remover import SEGMENTS_IN_FLIGHT
 from l0gc.collect.runs import list_runs
 from l0gc.collect.scan import Tally
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
-from l0gc.storage.parallel import Threads
 from tests.collect.test_local import (
     a_cluster,
-    by_threads,
     expected_garbage,
     level_zero,
     numbers,
     on_record,
-    store_of,
+    pages_of,
     sweep,
+    swept_by_many,
 )
-from tests.collect.test_sweeper import pages_of
-from tests.support.memory_store import Call, MemoryStore, lose_reply
+from tests.support.memory_store import Call, MemoryStore, failing, lose_reply, once, store_of
 
 
 def test_a_pause_records_who_why_and_since_when_by_the_stores_clock() -> None:
@@ -51,13 +48,7 @@ def test_the_first_pause_is_kept() -> None:
 def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_reported_as_set() -> None:
     store = MemoryStore()
     first, _ = set_pause(store, "disk audit", "ann")
-
-    def fault(call: Call) -> None:
-        if call.kind == "get":  # bob has just learned that there is one
-            store.fault = lambda call: None
-            del store.objects[PAUSED]
-
-    store.fault = fault
+    store.fault = once(lambda: store.delete([PAUSED]), "get")  # bob has just learned that there is one
     store.clock.sleep(60)
     second, new = set_pause(store, "another reason", "bob")
     assert new
@@ -72,11 +63,7 @@ def test_a_pause_whose_reply_was_lost_is_reported_as_set() -> None:
 
 
 def test_a_pause_that_could_not_be_set_is_not_reported_as_set() -> None:
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent":
-            raise AmbiguousWriteError("500")
-
-    store = MemoryStore(fault=fault)
+    store = MemoryStore(fault=failing(AmbiguousWriteError("500"), "put_if_absent"))
     with pytest.raises(StoreError, match="not paused: 500"):
         set_pause(store, "disk audit", "ann")
 
@@ -131,12 +118,7 @@ def test_a_sweep_does_not_begin_while_sweeps_are_paused() -> None:
 def test_nothing_is_deleted_where_it_is_unknown_whether_there_is_a_pause() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
-
-    def fault(call: Call) -> None:
-        if call.key == PAUSED:
-            raise StoreError("the store does not answer")
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(StoreError("the store does not answer"), key=PAUSED)
     with pytest.raises(StoreError):
         sweep(cluster)
     assert level_zero(cluster) == before
@@ -174,17 +156,13 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     store.unfinished = [UnfinishedUpload(key, "upload", 0)]
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
     store.fault = _when_deletes(store, 3, lambda: set_pause(store, "disk audit", "ann"))
-    if threads:
-        with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-            result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
-    else:
-        result = Sweep(cluster).run(1)
+    result = swept_by_many(cluster) if threads else Sweep(cluster).run(1)
     gone = before - level_zero(cluster)
     assert result.tally.paused.startswith("disk audit")
     assert result.stopped
     assert len(gone) == result.deleted
     if threads:
-        assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_UNDER_WAY) < len(garbage)
+        assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_IN_FLIGHT) < len(garbage)
     else:
         assert len(gone) == 20  # the segment in which it was set is done
     assert result.uploads_aborted == 0

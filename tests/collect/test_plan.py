@@ -12,8 +12,8 @@ from l0gc.collect.runs import started_ms
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero, publish_m, store_of
-from tests.support.memory_store import Call, MemoryHistory, MemoryStore
+from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero
+from tests.support.memory_store import Call, MemoryStore, publish_m, store_of
 
 
 def test_shards_that_there_are_not_are_refused() -> None:
@@ -80,14 +80,8 @@ def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
 
 def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_same() -> None:
     class Mute(MemoryStore):
-        @property
-        def history(self) -> MemoryHistory:
-            history = MemoryHistory(self)
-            history.versioning = refuse  # type: ignore[method-assign]
-            return history
-
-    def refuse() -> str:
-        raise StoreError("501 NotImplemented")
+        def versioning(self) -> str:
+            raise StoreError("501 NotImplemented")
 
     result = Sweep(a_cluster(Mute())).run(1)
     assert (result.plan.versioning, result.deleted) == (UNKNOWN, 60)

@@ -7,10 +7,19 @@ import threading
 
 import pytest
 
-import l0gc.collect.remover
-import l0gc.collect.scan
-from l0gc.collect.old_records import KEEP_RUNS, old_run_records
-from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, RecordedObject, RunRecord, Segment, folder, read_segment
+from l0gc.collect.old_records import old_run_records
+from l0gc.collect.plan import Removal
+from l0gc.collect.record import (
+    DELETED,
+    FAILED,
+    LEFT,
+    PLANNED,
+    RecordedObject,
+    RunRecord,
+    encode_segment,
+    folder,
+    read_segment,
+)
 from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import Sweep
@@ -18,8 +27,8 @@ from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog.cluster import Cluster
-from tests.collect.test_local import a_cluster, expected_garbage, level_zero, store_of
-from tests.support.memory_store import Call, MemoryStore
+from tests.collect.test_local import a_cluster, expected_garbage, level_zero, pages_of
+from tests.support.memory_store import Call, MemoryStore, store_of
 
 NO_RUN = "20261301T000000Z-0123abcd"
 """A name of a run's form, of a month that there is not."""
@@ -31,9 +40,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(l0gc.collect.scan, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.collect.remover, "PAGE_SIZE", 5)
-    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 13)
+    pages_of(monkeypatch, 5, 13)
     return 5
 
 
@@ -98,9 +105,12 @@ def cluster_keys(cluster: Cluster) -> set[str]:
 
 def test_a_segment_keeps_everything_about_its_objects() -> None:
     store = MemoryStore()
-    objects = [Deletable("a", 1, 2, 3), Deletable("b/ü", 10**17, 2**40, 5), Deletable("c", 0, 0, 0, "v")]
-    segment = Segment("segment", objects)
-    store.put("segment", segment.encode([PLANNED, DELETED, FAILED], ["", "marker", "v"], 7))
+    rows = [
+        RecordedObject.of(Deletable("a", 1, 2, 3), now_ms=7),
+        RecordedObject.of(Deletable("b/ü", 10**17, 2**40, 5), DELETED, "marker", 7),
+        RecordedObject.of(Deletable("c", 0, 0, 0, "v"), FAILED, now_ms=7),
+    ]
+    store.put("segment", encode_segment(rows))
     assert read_segment(store, "segment") == [
         RecordedObject("a", 1, 2, 3, "", PLANNED),
         RecordedObject("b/ü", 10**17, 2**40, 5, "marker", DELETED, 7),
@@ -114,7 +124,7 @@ def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
     first, second = (RunRecord(store, "run", w) for w in ("a", "b"))
     keys: list[str] = []
     threads = [
-        threading.Thread(target=lambda r=r: keys.extend(r.plan(objects).key for _ in range(20)))
+        threading.Thread(target=lambda r=r: keys.extend(r.plan(objects) for _ in range(20)))
         for r in (first, first, second)
     ]
     for t in threads:
@@ -182,7 +192,8 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
         runs.append(Sweep(cluster).run(1).plan)
     store.page_size = 3
-    old = {o.key for batch in old_run_records(store, runs[2].started_ms - 1, KEEP_RUNS, "") for o in batch}
+    plan = Removal(started_ms=runs[2].started_ms - 1, keep_runs_ms=0)
+    old = {o.key for batch in old_run_records(store, plan) for o in batch}
     left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign | old}
     assert left == {r.run_id for r in runs[2:]}
     assert len(old) == 4

@@ -8,26 +8,20 @@ import pytest
 
 import l0gc.collect.remover
 from l0gc.collect.plan import Removal
-from l0gc.collect.record import DELETED, PLANNED, read_segment
-from l0gc.collect.record_places import FolderRecords
+from l0gc.collect.record import DELETED, PLANNED, FolderRecords, read_segment
 from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, ObjectNotFoundError, StoreError, UsageError
 from l0gc.keys import RUNS
 from l0gc.streamlog.cluster import Cluster
-from tests.collect.test_local import a_cluster, expected_garbage, level_zero, store_of
-from tests.support.memory_store import Call
+from tests.collect.test_local import a_cluster, expected_garbage, level_zero
+from tests.support.memory_store import Call, failing, store_of
 
 
 def a_full_cluster(error: type[StoreError] = StoreError) -> Cluster:
     """Reads and deletes go on; every write is refused, as by a disk without room."""
     cluster = a_cluster()
-
-    def fault(call: Call) -> None:
-        if call.when == "before" and call.kind.startswith("put"):
-            raise error("507 InsufficientStorage: no room left")
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(error("507 InsufficientStorage: no room left"), "put*")
     return cluster
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import Removed, read_summary
-from l0gc.collect.run import RemovalRun
 from l0gc.collect.runs import show_run
 from l0gc.collect.sweep import Sweep
 from l0gc.collect.vacuum import Vacuum
@@ -21,12 +19,12 @@ from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.collect.test_local import a_cluster as swept_cluster
-from tests.collect.test_local import level_zero, on_record, store_of
+from tests.collect.test_local import level_zero, on_record, pages_of
 from tests.collect.test_vacuum import a_cluster as vacuumed_cluster
 from tests.collect.test_vacuum import planted
 from tests.support.elsewhere import Elsewhere
 from tests.support.garbage import FakeGarbage, key_of
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.memory_store import MemoryStore, failing, store_of
 
 RUN = run_id(0, "0123abcd")
 Made = tuple[MemoryStore, Callable[[], Any]]
@@ -41,18 +39,13 @@ def a_sweep() -> Made:
 def a_vacuum() -> Made:
     cluster, store = vacuumed_cluster()
     source = planted(store)
-    return store, lambda: Vacuum(cluster, source, Removal(run_id=RUN)).run()
+    return store, lambda: Vacuum(cluster, Removal(run_id=RUN)).run(source)
 
 
 def ended_by(e: BaseException, run: Made) -> MemoryStore:
     """What a run leaves whose first DELETE request raises `e` after its effect."""
     store, work = run
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete" and call.when == "after":
-            raise e
-
-    store.fault = fault
+    store.fault = failing(e, "delete", when="after")
     with pytest.raises(type(e)):
         work()
     store.fault = lambda call: None
@@ -99,9 +92,7 @@ class Losing(Elsewhere):
 
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("scan", "remover"):
-        monkeypatch.setattr(f"l0gc.collect.{module}.PAGE_SIZE", 5)
-    monkeypatch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", 10)
+    pages_of(monkeypatch, 5, 10)
     monkeypatch.setattr("l0gc.collect.run.ThreadPoolExecutor", OneAfterAnother)
 
 
@@ -129,7 +120,7 @@ def test_what_a_vacuums_lost_worker_deleted_is_counted_once(small_segments: None
     keys = [key_of(1, f"{n:04}") for n in range(30)]
     for key in keys:
         store.put(key, b"x" * 10)
-    result = Vacuum(cluster, source, workers=workers(cluster)).run()
+    result = Vacuum(cluster, workers=workers(cluster)).run(source)
     assert not store.objects.keys() & set(keys)
     assert result.deleted["orphaned_l1"] == Removed(30, 300)
     assert (result.objects, result.bytes) == (30, 300)
@@ -149,18 +140,17 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
 )
 @pytest.mark.parametrize("kind", [Sweep, Vacuum])
 def test_what_one_process_must_keep_is_refused_elsewhere(
-    kind: type[RemovalRun[Any]], limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[Sweep | Vacuum], limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cluster = swept_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, 4, 8, 0, 60, 60, 108))
     before = dict(store_of(cluster).objects)
-    run = Sweep if kind is Sweep else functools.partial(Vacuum, source=None)
     if kind is Vacuum and "max_delete_ratio" in limit:
         return  # it has no such limit
     with pytest.raises(UsageError, match="need one process: use --engine local"):
-        run(cluster, wanted=Removal(**limit), workers=Elsewhere(cluster)).run()
+        kind(cluster, Removal(**limit), Elsewhere(cluster)).run(None)
     assert store_of(cluster).objects == before
 
 

@@ -13,18 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.collect.remover
-import l0gc.collect.scan
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
-from l0gc.collect.remover import SEGMENTS_UNDER_WAY, Remover
+from l0gc.collect.remover import SEGMENTS_IN_FLIGHT, Remover
 from l0gc.collect.scan import Tally
-from l0gc.collect.sweep import Sweep
-from l0gc.collect.sweeper import sweep_ranges
+from l0gc.collect.sweep import Sweep, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
-from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.parallel import Parallel, Threads
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from tests.collect.test_local import (
@@ -33,18 +30,12 @@ from tests.collect.test_local import (
     by_threads,
     expected_garbage,
     level_zero,
-    name_of,
     on_record,
-    publish_m,
-    store_of,
+    pages_of,
+    swept_by_many,
 )
-from tests.support.memory_store import Call, MemoryStore
-
-
-def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int) -> None:
-    patch.setattr(l0gc.collect.scan, "PAGE_SIZE", page)
-    patch.setattr(l0gc.collect.remover, "PAGE_SIZE", page)
-    patch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", segment)
+from tests.support.l0_buckets import name_of
+from tests.support.memory_store import Call, MemoryStore, failing, once, publish_m, store_of
 
 
 class Unruly(Disordered):
@@ -126,11 +117,7 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
         pages_of(patch, page, segment)
         dry = Sweep(cluster, Removal(dry_run=True)).run(ranges)
         assert level_zero(cluster) == before
-        if threads:
-            with Threads(4) as scanners, ThreadPoolExecutor(3) as deleters:
-                result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(ranges)
-        else:
-            result = Sweep(cluster).run(ranges)
+        result = swept_by_many(cluster, ranges=ranges) if threads else Sweep(cluster).run(ranges)
     assert level_zero(cluster) == before - garbage | stuck
     assert (result.deleted, result.failed) == (len(garbage - stuck), len(stuck))
     assert dry.deleted == result.eligible == len(garbage)
@@ -167,11 +154,10 @@ def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytes
         return failures
 
     store.scan, store.delete = counting_scan, slow_delete  # type: ignore[method-assign]
-    with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
+    result = swept_by_many(cluster)
     assert result.deleted == 4 * 5 * 100
     # The segments under way, the one that is being filled, the one of a scanner that waits, and a page for each scanner.
-    assert most[0] <= (SEGMENTS_UNDER_WAY + 2) * 10 + 4 * 2 * 5
+    assert most[0] <= (SEGMENTS_IN_FLIGHT + 2) * 10 + 4 * 2 * 5
 
 
 def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +187,7 @@ def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
             stop.set()
 
     store.fault = fault
-    if threads:
-        with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-            result = Sweep(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(4)
-    else:
-        result = Sweep(cluster, stop=stop).run(1)
+    result = swept_by_many(cluster, stop) if threads else Sweep(cluster, stop=stop).run(1)
     gone = before - level_zero(cluster)
     assert result.stopped
     assert 0 < len(gone) == result.deleted < len(garbage)
@@ -226,12 +208,7 @@ def test_a_stop_is_heard_where_nothing_is_eligible(monkeypatch: pytest.MonkeyPat
     for key in expected_garbage(cluster, 0):
         store.delete([key])
     sweep = Sweep(cluster)
-
-    def fault(call: Call) -> None:
-        if store.requests["scan"] == 20:
-            sweep.stop.set()
-
-    store.fault = fault
+    store.fault = once(sweep.stop.set, "scan", after=19 - store.requests["scan"])
     assert sweep.run(1).stopped
     assert store.requests["scan"] < 25
 
@@ -243,14 +220,9 @@ def test_a_record_that_cannot_be_written_ends_the_run_before_anything_of_it_goes
     cluster = a_cluster()
     store = store_of(cluster)
     before = level_zero(cluster)
-
-    def fault(call: Call) -> None:
-        if call.kind == "put":
-            raise StoreError("no space")
-
-    store.fault = fault
-    with pytest.raises(StoreError, match="no space"), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
+    store.fault = failing(StoreError("no space"), "put")
+    with pytest.raises(StoreError, match="no space"):
+        swept_by_many(cluster)
     assert level_zero(cluster) == before
 
 
@@ -263,14 +235,9 @@ def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.Monke
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster()
     before = level_zero(cluster)
-
-    def fault(call: Call) -> None:
-        if call.kind == "delete":
-            raise Panic
-
-    store_of(cluster).fault = fault
-    with pytest.raises(Panic), Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
+    store_of(cluster).fault = failing(Panic, "delete")
+    with pytest.raises(Panic):
+        swept_by_many(cluster)
     assert level_zero(cluster) == before
 
 
@@ -278,7 +245,7 @@ def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("started", [0, 1, 4])
 def test_a_thread_that_cannot_be_started_ends_the_run(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
     """As where a container may have only so many."""
-    pages_of(monkeypatch, 5, 10)
+    pages_of(monkeypatch, 5, 5)
     cluster = a_cluster()
     before = level_zero(cluster)
 
@@ -300,7 +267,7 @@ def test_a_thread_that_cannot_be_started_ends_the_run(monkeypatch: pytest.Monkey
 def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does where l0gc is a library."""
 
-    class Interrupted(Inline):
+    class Interrupted(Parallel):
         def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
             raise KeyboardInterrupt
 
@@ -382,12 +349,7 @@ def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Removal, abo
 
 def test_a_store_that_does_not_list_uploads_is_swept_all_the_same() -> None:
     cluster = a_cluster()
-
-    def fault(call: Call) -> None:
-        if call.kind == "list" and call.key.startswith("level_zero"):
-            raise StoreError("501 NotImplemented")
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(StoreError("501 NotImplemented"), "list", "level_zero")
     result = Sweep(cluster).run()
     assert (result.deleted, result.uploads_aborted) == (60, 0)
     assert "501 NotImplemented" in result.uploads_note

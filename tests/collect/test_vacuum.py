@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 import l0gc.collect.remover
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, DroppedBatch, Fact
+from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
 from l0gc.collect.plan import Removal, run_id
-from l0gc.collect.record import VACUUM, read_summary
+from l0gc.collect.record import read_summary
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import Vacuum, VacuumResult
@@ -25,11 +26,10 @@ from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.publication import PublishedWatermark, publish
-from l0gc.watermark.scan_keys import KEEP_DAYS
+from l0gc.watermark.scans import KEEP_DAYS
 from tests.support.garbage import DATA, INDEX, FakeGarbage, key_of
 from tests.support.l0_buckets import Backwards
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, memory_cluster, publish_m
 
 HOUR_MS = 3_600_000
 
@@ -43,7 +43,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Cluste
 
 
 def vacuum(cluster: Cluster, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
-    return Vacuum(cluster, source, options).run()
+    return Vacuum(cluster, options).run(source)
 
 
 def counts(result: VacuumResult) -> dict[str, int]:
@@ -72,7 +72,7 @@ def planted(store: MemoryStore) -> FakeGarbage:
     for days in (1, 31):
         run = run_id(now - days * 86_400_000, "0123abcd")
         put(store, f"{RUNS}{run}/run.json", f"{RUNS}{run}/objects-local-00000.parquet")
-        put(store, f"{SCANS}{now - 3 * days * 86_400_000:015}-01234567-0000-4000-8000-000000000000.parquet")
+        put(store, f"{SCANS}{now - 3 * days * 86_400_000:015}-01234567-0000-4000-8000-000000000000")
     assert KEEP_DAYS < 3 * 31
     write_attempt(store, Attempt("sweep", 0, ""))
     put(store, attempt_key("a-job-of-long-ago"))
@@ -191,11 +191,10 @@ def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
 def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
     class Strange(FakeGarbage):
         def looker(self, *, remote: bool) -> object:  # type: ignore[override]
-            class KeyFacts:
-                def facts(self, keys: Sequence[str]) -> list[Fact]:
-                    return [Fact(1, 9, needed=False, unknown="strange" in k) for k in keys]
+            def facts(keys: Sequence[str]) -> list[Fact]:
+                return [Fact(1, 9, needed=False, unknown="strange" in k) for k in keys]
 
-            return lambda store, part: KeyFacts()
+            return lambda store, part: facts
 
     cluster, store = a_cluster()
     strange = [f"{DATA}strange-{n}/x" for n in range(5)]
@@ -210,7 +209,7 @@ def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
 def test_where_the_controller_went_back_nothing_is_deleted() -> None:
     cluster, store = a_cluster()
     source = planted(store)
-    publish(store, cluster.runtime, PublishedWatermark(cluster.identity().cluster_id, 30, 30, 0))
+    publish_m(cluster, 30, 30)
     before = dict(store.objects)
     with pytest.raises(EpochRegressionError):
         vacuum(cluster, source)
@@ -321,7 +320,7 @@ def test_a_pause_that_comes_meanwhile_ends_the_run_before_the_next_segment(monke
     def pause(text: str, **fields: object) -> None:
         set_pause(store, "audit", "ann")
 
-    done = Vacuum(cluster, source, workers=LocalWorkers(cluster, progress=pause)).run()
+    done = Vacuum(cluster, workers=LocalWorkers(cluster, progress=pause)).run(source)
     assert (len(source.purged_keys), done.stopped, isinstance(done.problem, PausedError)) == (1, True, True)
     assert sum(k.startswith("x") for k in store.objects) == 9
 
@@ -331,9 +330,8 @@ def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> N
     cluster, store = a_cluster()
     source = planted(store)
     stop = threading.Event()
-    done = Vacuum(
-        cluster, source, workers=LocalWorkers(cluster, progress=lambda text, **fields: stop.set()), stop=stop
-    ).run()
+    workers = LocalWorkers(cluster, progress=lambda text, **fields: stop.set())
+    done = Vacuum(cluster, workers=workers, stop=stop).run(source)
     assert isinstance(done.problem, StoppedError)
     assert (done.stopped, counts(done), source.purged_keys) == (True, {DROPPED_L1: 1}, ["l1/dropped/a"])
     assert read_summary(store, done.run_id).outcome == "stopped"
@@ -347,9 +345,8 @@ def test_a_run_that_fails_says_on_record_what_it_did() -> None:
         raise StoreError("the store is gone")
 
     source.purged = purged  # type: ignore[method-assign]
-    run = Vacuum(cluster, source)
     with pytest.raises(StoreError) as failed:
-        run.run()
+        Vacuum(cluster).run(source)
     summary = read_summary(store, vars(failed.value)["so_far"].run_id)
     assert (summary.outcome, summary.kinds[DROPPED_L1].objects) == ("failed", 2)
 
@@ -373,7 +370,8 @@ def test_run_records_go_by_age_and_by_number_and_never_those_of_this_run() -> No
     put(store, f"{RUNS}foreign")
 
     def old(before: int, keep: int, this: str = "") -> list[str]:
-        batches = old_run_records(store, 1_700_000_000_000 + 1000 * before, keep, this)
+        plan = Removal(started_ms=1_700_000_000_000 + 1000 * before, keep_runs_ms=0, run_id=this)
+        batches = old_run_records(store, plan, keep)
         return [o.key.split("/")[2] for batch in batches for o in batch]
 
     assert old(2, 100) == runs[:2]

@@ -21,7 +21,7 @@ from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.topics import delete_topic
-from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.pipeline import run_pipeline
 from tests.support.ingest import upload
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.merge import merge
@@ -102,7 +102,7 @@ def in_turn(lines: list[bytes], partition: int, partitions: int) -> list[bytes]:
 def compute_watermark(cluster: Cluster) -> int:
     """Publish M, and return it; the listing is left out."""
 
-    return Pipeline(cluster, JournalSource(cluster)).run().watermark
+    return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
 def quiet(scratch: Path) -> Scene:

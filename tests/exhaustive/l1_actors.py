@@ -31,13 +31,12 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
 from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.chunks import L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD
-from l0gc.streamlog.level_one.plan import Wanted, Window
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, WantedObject
 from l0gc.streamlog.reader import read_slices
@@ -80,7 +79,7 @@ class Actor:
 
 
 def _window() -> Window:
-    return Window(0, {TOPIC.revision: Wanted(TOPIC.name, TOPIC.topic_id)})
+    return Window(0, {TOPIC.revision: TOPIC})
 
 
 def _row(cluster: Cluster, base: int, last: int, size: int, epoch: int) -> Rows:
@@ -116,7 +115,7 @@ class Reconciler(Actor):
             return Local("commit" if extents else "", plan=plan)
         epoch, cut, packed, *before = local.plan
         window = Window(0, _window().topics, upto=cut)
-        commit = Commit(cluster.store, cluster.journal(0), cluster.runtime, cluster.parallel, window, epoch)
+        commit = Commit(cluster, window, epoch)
         files = np.frombuffer(packed, L1_ROW)
         done = commit.run({TOPIC.revision: files})
         if any("fenced off" not in e for e in done.errors) or (done.errors and any(before)):
@@ -177,7 +176,7 @@ class Vacuumer(Actor):
 
 
 def vacuum(cluster: Cluster, options: Removal) -> None:
-    done = Vacuum(cluster, JournalGarbage(cluster), options).run()
+    done = Vacuum(cluster, options).run(JournalGarbage(cluster))
     if done.problem is not None:
         raise BrokenError(str(done.problem))
 

@@ -13,19 +13,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, cast
-from unittest import mock
 
 from l0gc.errors import ObjectNotFoundError
+from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
+from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import OFF, DeleteFailure, ListedPage, Stored, Written
-from l0gc.storage.parallel import Inline
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import identity_of
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, EpochTime, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.process import RightTime
-from tests.exhaustive.store import LocalClock
+from tests.exhaustive.store import Call, LocalClock, Stands
 from tests.support.memory_store import MemoryStore
 
 TOPIC: Final = Topic("events", 1, 1, (0,), "t")
@@ -36,13 +37,6 @@ GRACE_EPOCHS: Final = 2
 _L1: Final = "level_one/"
 
 
-class Call(NamedTuple):
-    """What a process asks of the world, or does to it."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-
-
 class Answer(NamedTuple):
     """`value` is the answer; `epoch` the cluster epoch then, `log` the number of the log, `done` whether it was done."""
 
@@ -50,14 +44,6 @@ class Answer(NamedTuple):
     log: int = -1
     done: bool = True
     value: Any = None
-
-
-class Stands(BaseException):
-    """The process has reached something that has no answer yet."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self.call = call
 
 
 class BrokenError(Exception):
@@ -146,7 +132,7 @@ class Store:
 
     def __init__(self, view: View, *, patient: bool) -> None:
         self._view, self._patient = view, patient
-        self.history = mock.Mock(versioning=lambda: OFF)
+        self.versioning = lambda: OFF
 
     def get(self, key: str) -> Stored:
         if not key.startswith(_L1):
@@ -212,10 +198,11 @@ class FakeCluster:
     """See `Cluster`."""
 
     def __init__(self, view: View, chance: random.Random, *, patient: bool) -> None:
-        self.store, self.parallel = Store(view, patient=patient), Inline()
+        self.store, self.parallel = Store(view, patient=patient), Parallel()
         self.runtime = Runtime(LocalClock(), chance)
         self.controller = FakeController(view)
-        self._handle = JournalHandle(0, cast(Any, self.store), cast(Controller, self.controller), self.runtime)
+        log = SharedLog(cast(Any, self.store), journal_log(0), self.runtime, store_time=self.controller.store_time)
+        self._handle = JournalHandle(0, log, cast(Controller, self.controller), self.runtime)
         self._handle.replica = cast(Any, Replica(view))
 
     def journal(self, number: int) -> JournalHandle:

@@ -26,7 +26,8 @@ from l0gc.streamlog.journal.entries import Objects
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.l1_actors import Actor, Local, Reconciler, Vacuumer, small
-from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, BrokenError, Call, Stands, View, now_ms
+from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, BrokenError, View, now_ms
+from tests.exhaustive.store import Call, Stands
 from tests.simulation.shadow import LandingWorld, Shadow
 from tests.simulation.shadow_l1 import Wrong
 from tests.support.journal import extents_of

@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from l0gc.errors import L0gcError
+from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
+from l0gc.storage.log import SharedLog
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.window import EpochWindow
 from tests.exhaustive.store import Answer, AnsweredStore, Call, LocalClock, Stands
 
 REVISION: Final = 1
@@ -117,7 +120,7 @@ class RightTime(StoreTime):
 class _Controller:
     """The cluster epoch, as the newest that anybody knows; admission is decided by the journal's own window."""
 
-    def __init__(self, store: AnsweredStore) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self.store_time = RightTime(store)
 
     def epoch(self, at_least: int = -1) -> int:
@@ -130,16 +133,21 @@ class _Controller:
 class Handles:
     """A process's handles on the journals, as it has left them."""
 
-    def __init__(self, local: Local, store: AnsweredStore, runtime: Runtime, min_age_ms: int) -> None:
+    def __init__(self, local: Local, store: ObjectStore, runtime: Runtime, min_age_ms: int) -> None:
         self._local, self._store, self._runtime, self._min_age_ms = local, store, runtime, min_age_ms
         self._made: dict[int, JournalHandle] = {}
 
     def __call__(self, journal: int) -> JournalHandle:
         if journal not in self._made:
-            controller = cast(Controller, _Controller(self._store))
-            handle = JournalHandle(
-                journal, self._store, controller, self._runtime, truncate_min_age_ms=self._min_age_ms
+            controller = _Controller(self._store)
+            log = SharedLog(
+                self._store,
+                journal_log(journal),
+                self._runtime,
+                truncate_min_age_ms=self._min_age_ms,
+                store_time=controller.store_time,
             )
+            handle = JournalHandle(journal, log, cast(Controller, controller), self._runtime)
             kept = self._local.replicas[journal]
             if kept is not None:
                 _restore(handle, kept)
@@ -218,7 +226,7 @@ class Actor:
         """The process, `answers` after the beginning of its step."""
         clock = LocalClock()
         runtime = Runtime(clock, random.Random(f"{self.name}/{local.turn}"))
-        handles = Handles(local, AnsweredStore(answers, clock), runtime, min_age_ms)
+        handles = Handles(local, cast(ObjectStore, AnsweredStore(answers, clock)), runtime, min_age_ms)
         call: Call | None = None
         after = local
         try:

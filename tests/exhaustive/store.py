@@ -8,12 +8,11 @@ has none, and that call is where it stands. `perform` gives the answer, by a `Me
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from l0gc.errors import L0gcError, ObjectNotFoundError
-from l0gc.storage.objectstore import DeleteFailure, Head, History, ListedPage, Listing, Stored, Written
+from l0gc.storage.objectstore import DeleteFailure, Head, Listing, Stored, Written
 from tests.support.memory_store import FakeClock, MemoryStore
 
 Bucket = tuple[tuple[str, bytes, int], ...]
@@ -21,10 +20,10 @@ Bucket = tuple[tuple[str, bytes, int], ...]
 
 
 class Call(NamedTuple):
-    """A store call; `arguments` are the method's own."""
+    """A store call, or what else a process asks of the world; `arguments` are the method's own."""
 
     method: str
-    arguments: tuple[object, ...]
+    arguments: tuple[Any, ...]
 
     @property
     def key(self) -> str:
@@ -67,7 +66,7 @@ class LocalClock(FakeClock):
 
 
 class AnsweredStore:
-    """Gives a process the answers that it has had before, in order. See `l0gc.storage.objectstore.ObjectStore`."""
+    """Gives a process the answers that it has had before, in order: what a log asks of an `ObjectStore`."""
 
     def __init__(self, answers: Sequence[Answer], clock: FakeClock) -> None:
         self._answers = iter(answers)
@@ -115,34 +114,6 @@ class AnsweredStore:
         answer = self._ask("list", folder)
         assert isinstance(answer, Listed)
         return Listing(dict(answer.modified_ms), answer.date_ms)
-
-    def now_ms(self) -> int:
-        raise NotImplementedError
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        raise NotImplementedError
-
-    def put(self, key: str, body: bytes) -> Written:
-        raise NotImplementedError
-
-    def put_bulk(self, key: str, body: bytes) -> None:
-        raise NotImplementedError
-
-    def put_file(self, key: str, path: Path) -> None:
-        raise NotImplementedError
-
-    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        raise NotImplementedError
-
-    def delete_once(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
-        raise NotImplementedError
-
-    def discard(self, folder: str) -> None:
-        raise NotImplementedError
-
-    @property
-    def history(self) -> History:
-        raise NotImplementedError
 
 
 def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:

@@ -12,21 +12,21 @@ import pytest
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart
 from l0gc.streamlog.journal.l1_handle import L1Handle
-from tests.exhaustive import l1_scopes as scopes
 from tests.exhaustive.__main__ import summary
 from tests.exhaustive.breadth import Found
+from tests.exhaustive.l1_scopes import L1_WHOLE, within
 from tests.exhaustive.l1_search import L1Scope, L1Search
-from tests.simulation.mutants.of_l1 import MUTANTS as SIMULATED
+from tests.simulation.mutants import of_l1
 from tests.simulation.mutants.tools import everywhere, method
 
 QUICK = [
-    (scopes.lifted_and_vacuumed(1), 1_000),
-    (scopes.merged_and_vacuumed(1), 1_000),
-    (scopes.two_expiries(0), 200),
-    (scopes.read_while_expired(1), 200),
-    (scopes.listed_and_read(1), 100),
-    (scopes.listed_and_repeated(0), 100),
-    (scopes.repeated_by_two(0), 200),
+    (within("lifted-and-vacuumed", 1), 1_000),
+    (within("merged-and-vacuumed", 1), 1_000),
+    (within("two-expiries", 0), 200),
+    (within("read-while-expired", 1), 200),
+    (within("listed-and-read", 1), 100),
+    (within("listed-and-repeated", 0), 100),
+    (within("repeated-by-two", 0), 200),
 ]
 
 
@@ -49,7 +49,7 @@ def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("scope", scopes.L1_WHOLE.values(), ids=scopes.L1_WHOLE)
+@pytest.mark.parametrize("scope", L1_WHOLE.values(), ids=L1_WHOLE)
 def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: L1Scope) -> None:
     _nothing_wrong(scope, 500)
 
@@ -59,7 +59,6 @@ def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: L1Scope) ->
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 _STATE = "l0gc.streamlog.journal.state"
-simulated: dict[str, Mutant] = {m.name: m.off for m in SIMULATED}
 
 
 def any_commit() -> AbstractContextManager[Any]:
@@ -86,23 +85,23 @@ def dropped_as_of_the_stamp() -> AbstractContextManager[Any]:
 
 
 CASES: list[tuple[str, Mutant, L1Scope, str]] = [
-    ("any-merge", simulated["any-merge"], scopes.two_merges(0), "which it does not name"),
-    ("any-commit", any_commit, scopes.two_reconcilers(0), "as reconciled after"),
-    ("any-expiry", any_expiry, scopes.two_expiries(0), "begins"),
+    ("any-merge", of_l1.any_merge.off, within("two-merges", 0), "which it does not name"),
+    ("any-commit", any_commit, within("two-reconcilers", 0), "as reconciled after"),
+    ("any-expiry", any_expiry, within("two-expiries", 0), "begins"),
     (
         "commit-below-fence",
-        simulated["commit-below-fence"],
-        scopes.lifted_and_vacuumed(1),
+        of_l1.commit_below_fence.off,
+        within("lifted-and-vacuumed", 1),
         "stamped below its L1 fence",
     ),
-    ("looked-before-fence", simulated["looked-before-fence"], scopes.lifted_and_vacuumed(1), "the journal names it"),
-    ("listing-decides", listing_decides, scopes.lifted_and_vacuumed(1), "the journal names it"),
-    ("no-grace", simulated["no-grace"], scopes.merged_and_vacuumed(1), "and was dropped at"),
-    ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, scopes.merged_and_vacuumed(2), "and was dropped at"),
-    ("dropped-as-of-the-window", dropped_as_of_the_stamp, scopes.expired_and_vacuumed(1), "and was dropped at"),
-    ("losers-removed", simulated["losers-removed"], scopes.listed_and_repeated(0), "the journal names it"),
-    ("index-not-asked", simulated["index-not-asked"], scopes.listed_and_lifted(1), "the journal names it"),
-    ("replaced-index-removed", simulated["replaced-index-removed"], scopes.listed_and_read(0), "the journal names it"),
+    ("looked-before-fence", of_l1.looked_before_fence.off, within("lifted-and-vacuumed", 1), "the journal names it"),
+    ("listing-decides", listing_decides, within("lifted-and-vacuumed", 1), "the journal names it"),
+    ("no-grace", of_l1.no_grace.off, within("merged-and-vacuumed", 1), "and was dropped at"),
+    ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, within("merged-and-vacuumed", 2), "and was dropped at"),
+    ("dropped-as-of-the-window", dropped_as_of_the_stamp, within("expired-and-vacuumed", 1), "and was dropped at"),
+    ("losers-removed", of_l1.losers_removed.off, within("listed-and-repeated", 0), "the journal names it"),
+    ("index-not-asked", of_l1.index_not_asked.off, within("listed-and-lifted", 1), "the journal names it"),
+    ("replaced-index-removed", of_l1.replaced_index_removed.off, within("listed-and-read", 0), "the journal names it"),
 ]
 
 
@@ -120,11 +119,11 @@ def test_a_rule_that_is_taken_out_is_missed(mutant: Mutant, scope: L1Scope, wron
 @pytest.mark.timeout(600)
 def test_a_commit_that_deletes_what_it_takes_for_lost_is_missed_where_some_of_it_is_purged() -> None:
     """No index object is needed for that."""
-    with simulated["losers-removed"]():
-        found = searched(scopes.repeated_and_expired())
+    with of_l1.losers_removed.off():
+        found = searched(L1_WHOLE["repeated-and-expired"])
     assert "the journal names it" in found.wrong, summary(found)
 
 
 def test_a_search_finds_the_same_again() -> None:
-    first, second = (searched(scopes.two_expiries(0)) for _ in range(2))
+    first, second = (searched(within("two-expiries", 0)) for _ in range(2))
     assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)

@@ -31,14 +31,15 @@ from typing import Any, Final
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import decode_checkpoint
+from l0gc.storage.entry import CHECKPOINT_LIMIT
+from l0gc.storage.entry import decode_entry as unseal
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import ObjectExtents, Objects, decode_entry
 from l0gc.streamlog.journal.handle import Appended
@@ -159,7 +160,7 @@ class Truth:
         key = self._log.checkpoint_key(self.offset)
         if (kept := self._store.objects.get(key)) is not None:
             self.checkpoints += 1
-            if decode_checkpoint(key, kept.body).state != self.encoded():
+            if unseal(key, kept.body, CHECKPOINT_LIMIT).payload != self.encoded():
                 raise WrongError(f"the checkpoint {key} is not what its log says")
 
     def check(self, replica: Replica[Any], who: str) -> None:

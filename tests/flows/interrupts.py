@@ -29,8 +29,8 @@ from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.reconcile import reconcile
-from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.ingest import upload
+from tests.support.memory_store import publish_m
 from tests.support.processes import marked, new_mark
 
 BIN: Final = [sys.executable, "-c", "from l0gc.cli.entry import main; main()"]
@@ -97,8 +97,7 @@ def _garbage(bed: Bed) -> None:
     """A thousand L0 objects at epoch 0, and M is 0."""
     layout = bed.cluster.controller.layout()
     bed.put([layout.format(n % 4, 0, bed.cluster.runtime.new_id()) for n in range(1000)])
-    state = bed.cluster.controller.snapshot()
-    publish(bed.cluster.store, bed.cluster.runtime, PublishedWatermark(state.cluster_id, 0, state.epoch, 0))
+    publish_m(bed.cluster, 0)
 
 
 def _small_l1(bed: Bed) -> None:

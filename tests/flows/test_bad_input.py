@@ -15,7 +15,7 @@ from l0gc.storage.objectstore import Written
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from tests.support.cli import ended_here, l0gc
+from tests.support.cli import ended_here, founded, l0gc
 
 pytestmark = pytest.mark.weed
 
@@ -35,8 +35,7 @@ def fails(
 
 @pytest.fixture
 def cluster(bucket: StoreConfig) -> StoreConfig:
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded()
     return bucket
 
 

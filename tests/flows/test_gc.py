@@ -22,7 +22,7 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import HousekeepResult
 from tests.flows.test_loop import LAYOUT, SHARDS, l0_objects
 from tests.flows.test_sweep import end
-from tests.support.cli import ended_here, l0gc, start
+from tests.support.cli import ended_here, founded, l0gc, start
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
@@ -32,8 +32,7 @@ LINES = [f"record {n}" for n in range(400)]
 @pytest.fixture
 def loaded(one_spark: None, store: S3Store, tmp_path: Path) -> S3Store:
     """A cluster with one topic of two partitions, and one upload that nobody has reconciled."""
-    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded(shards=SHARDS)
     upload(tmp_path, 0)
     return store
 
@@ -223,7 +222,7 @@ def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkey
         if signals:
             signal.raise_signal(signals.pop())
 
-    monkeypatch.setattr("l0gc.collect.sweeper._Sweeper._report", report)
+    monkeypatch.setattr("l0gc.collect.sweep._Sweeper._report", report)
     done, error = failing_gc("--barrier", "--engine", "local")
     assert (error.exit_code, done["sweep"]["stopped"]) == (130, True)
     assert done["errors"] == []

@@ -17,8 +17,8 @@ import pytest
 from l0gc.embedded import sample
 from l0gc.keys import KeyLayout
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.ingest.partitioner import ByField
-from tests.support.cli import l0gc, l0gc_process, printed, start
+from l0gc.streamlog.ingest.partitioner import by_field
+from tests.support.cli import founded, l0gc, l0gc_process, printed, start
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
@@ -44,7 +44,7 @@ def read_back(topic: str, partitions: int) -> dict[int, list[bytes]]:
 
 def expected(lines: Iterable[bytes], field: str, partitions: int) -> dict[int, list[bytes]]:
     """Which partition each line belongs to, in order."""
-    place = ByField(field, partitions).start("test")
+    place = by_field(field, partitions).start("test")
     records: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
     all_lines = list(lines)
     for line, partition in zip(all_lines, place(all_lines).partitions.tolist(), strict=True):
@@ -70,8 +70,7 @@ def drain() -> dict[str, Any]:
 def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
     store: S3Store, tmp_path: Path, limit: int | None
 ) -> None:
-    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    l0gc("topic", "create", "flights", "--partitions", "8")
+    founded(8, "flights", shards=SHARDS)
     l0gc("topic", "create", "idle", "--partitions", "2")
     paths = sample.write_files(tmp_path, 10, limit)
     for path in paths:
@@ -108,8 +107,7 @@ def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
 
 @pytest.mark.thorough
 def test_without_a_reconcile_nothing_referenced_is_ever_eligible(store: S3Store, tmp_path: Path) -> None:
-    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    l0gc("topic", "create", "flights", "--partitions", "3")
+    founded(3, "flights", shards=SHARDS)
     (path,) = sample.write_files(tmp_path, 1, 3000)
     for _ in range(3):
         l0gc("upload", "flights", str(path), "--key-field", "carrier", "--batch-bytes", "128KiB")
@@ -154,8 +152,7 @@ def test_a_barrier_drains_a_quiet_cluster_also_after_its_topics_are_deleted(stor
 @pytest.mark.timeout(600)
 def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(store: S3Store, tmp_path: Path) -> None:
     rounds = 3
-    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    l0gc("topic", "create", "flights", "--partitions", "4")
+    founded(4, "flights", shards=SHARDS)
     paths = sample.write_files(tmp_path, 4, 30_000)
     begun = [threading.Event() for _ in range(rounds)]
     command = ["upload", "flights", "-", "--key-field", "carrier", "--batch-bytes", "32KiB"]
@@ -224,8 +221,7 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
 @pytest.mark.timeout(600)
 def test_an_upload_killed_twenty_times_and_repeated_loses_and_doubles_nothing(store: S3Store, tmp_path: Path) -> None:
     chance = random.Random(20)
-    l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    l0gc("topic", "create", "flights", "--partitions", "4")
+    founded(4, "flights", shards=SHARDS)
     paths = sample.write_files(tmp_path, 2, 30_000)
     command = ["upload", "flights", *map(str, paths), "--key-field", "carrier", "--batch-bytes", "32KiB"]
     command += ["--producer", "nightly"]

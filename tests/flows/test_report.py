@@ -23,7 +23,7 @@ def test_a_report_describes_the_bucket_and_changes_nothing_in_it(store: S3Store,
     l0gc("pause", "--why", "<b>audit</b>", "--by", "ann")
     before = {k: m for p in store.scan("") for k, m in zip(p.keys, p.modified_ms, strict=True)}
     findings = tmp_path / "findings.json"
-    findings.write_text('{"findings":[],"total":0,"deep":false,"cluster_epoch":5}')
+    findings.write_text('{"findings":[],"total":0,"deep":false,"cluster_epoch":5,"watermark":3}')
     page = tmp_path / "report.html"
     page.write_text("what was there before")
 
@@ -33,7 +33,7 @@ def test_a_report_describes_the_bucket_and_changes_nothing_in_it(store: S3Store,
     assert (facts["watermark"], facts["cluster_epoch"], facts["partitions"]) == (2, 5, 2)
     assert (facts["paused"]["by"], facts["findings"]["total"], facts["price_gb_month"]) == ("ann", 0, 0.05)
     assert [(t["topic"], t["partitions"], t["lag_epochs"]) for t in facts["by_topic"]] == [("events", 2, 1)]
-    assert [r["summary"]["deleted"] for r in facts["runs"]] == [100]
+    assert [r["deleted"] for r in facts["runs"]] == [100]
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     assert text.endswith("</html>\n")

@@ -17,7 +17,7 @@ from l0gc.errors import AccessDeniedError
 from l0gc.spark import ship
 from l0gc.spark.ship import ExecutorsUnfitError
 from l0gc.storage.s3 import S3Store
-from tests.support.cli import l0gc, l0gc_process
+from tests.support.cli import founded, l0gc, l0gc_process
 from tests.support.spark_cluster import HIDDEN, SparkCluster, spark_cluster
 
 pytestmark = [
@@ -42,8 +42,7 @@ def spark_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 def records(store: S3Store, tmp_path: Path) -> int:
     """Uploaded and not reconciled."""
     n = 500
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "4")
+    founded(4)
     (tmp_path / "in").write_text("".join(f'{{"n": {i}}}\n' for i in range(n)))
     assert l0gc("upload", "events", str(tmp_path / "in"))["records"] == n
     return n
@@ -105,7 +104,6 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     for what, folder in [
         ("INFO SparkContext: Running Spark", tmp_path),
         ("SparkListenerJobStart", tmp_path),
-        ("SparkListenerSQLExecutionStart", tmp_path),
         ("INFO CoarseGrainedExecutorBackend", spark_workers.folder),
         ("Registered app", spark_workers.folder),
     ]:

@@ -337,3 +337,44 @@ def test_a_stream_whose_driver_is_killed_ten_times_copies_every_record_once_and_
         sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda f: int(f.name))[-1].read_text().split("\n")[-1]
     )
     assert sum(v for k, v in ends["from"].items() if k != "revision") == total
+
+
+WITHOUT_ENVIRONMENT = """
+import sys
+from pyspark.sql import SparkSession
+import l0gc
+import l0gc.spark
+
+url = sys.argv[1]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+with l0gc.open(url) as cluster:
+    if sys.argv[2] == "register":
+        l0gc.spark.register(spark)
+        rows = spark.range(50).selectExpr("CAST(id AS STRING) AS value")
+        rows.write.format("l0gc").options(url=url, topic="events").mode("append").save()
+        print(spark.read.format("l0gc").options(url=url, topic="events").load().count())
+    else:
+        print(cluster.reconcile(spark).records)
+"""
+
+
+@pytest.mark.parametrize("what", ["register", "reconcile"])
+def test_a_program_started_without_an_activated_environment_has_workers_that_have_l0gc(
+    cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path, what: str
+) -> None:
+    """The `python3` of the PATH is another one."""
+    cluster.topics.create("events", partitions=2)
+    if what == "reconcile":
+        (tmp_path / "in").write_bytes(b"x\n" * 50)
+        cluster.upload("events", tmp_path / "in")
+    (tmp_path / "bin").mkdir()
+    other = tmp_path / "bin" / "python3"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o700)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "VIRTUAL_ENV"))}
+    environment["PATH"] = f"{other.parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-c", WITHOUT_ENVIRONMENT, bucket.url, what]
+    ended = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (ended.returncode, ended.stdout.split()) == (0, ["50"]), ended.stderr[-3000:]

@@ -24,9 +24,9 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_lo
 from l0gc.runtime import Runtime, SystemClock
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.entries import Tick, encode_entry
+from l0gc.streamlog.controller.entries import Tick
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from tests.support.cli import l0gc, start
+from tests.support.cli import founded, l0gc, start
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
 
@@ -37,8 +37,7 @@ Status = dict[str, Any]
 @pytest.fixture
 def cluster(store: S3Store, tmp_path: Path) -> S3Store:
     """Topic events with two partitions and garbage at the epochs that M has passed: all is well."""
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded()
     upload(tmp_path)
     with library.open(store.config.url) as opened:
         opened.reconcile()
@@ -95,7 +94,7 @@ def named(cause: str) -> tuple[str, str]:
 
 def follow(remedy: str) -> None:
     """Run the commands of a remedy; what a person has to do before is done by the test."""
-    commands = remedy.rsplit(", then ", 1)[-1].split(" && ")
+    commands = re.split("[,;] then ", remedy)[-1].split(" && ")
     assert all(command.startswith("l0gc ") for command in commands)
     for command in commands:
         l0gc(*command.split()[1:])
@@ -151,7 +150,8 @@ def test_reconcile_fails_on_an_object(cluster: S3Store, tmp_path: Path, *, missi
     body = cluster.get(key).body
     cluster.delete([key])
     if not missing:
-        cluster.put(key, body[:100] + bytes([body[100] ^ 1]) + body[101:])
+        at = len(body) // 2
+        cluster.put(key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
     refused(PartialFailureError, "reconcile")
     ticks(2)
     compute()
@@ -189,7 +189,7 @@ def test_the_stores_clock_went_back(cluster: S3Store) -> None:
     """The last entry is from a time to come, so no tick is due; what a writer does whose store was two hours ahead."""
     controller = Cluster(cluster, Runtime()).controller
     now_ms, offset = cluster.now_ms(), controller.snapshot().epoch + 1
-    tick = encode_entry(Tick())
+    tick = msgspec.msgpack.encode(Tick())
     controller.replica.log.append(offset, tick, time_ms=now_ms + 2 * 3_600_000, as_of_ms=now_ms)
     assert not l0gc("housekeep", "--epoch-interval", "1")["ticked"]
     before, (detail, remedy) = status_now()["watermark"], named("store_clock")

@@ -201,7 +201,7 @@ def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> No
     assert level_zero(store) == before
     purged = l0gc("sweep", "--purge-versions")
     assert (purged["deleted"], purged["versioning"]) == (100, "enabled")
-    left = {k for p in store.history.versions(LAYOUT.data_prefix) for k in p.keys}
+    left = {k for p in store.versions(LAYOUT.data_prefix) for k in p.keys}
     assert left == level_zero(store) == before - {k for k in before if (q := LAYOUT.parse(k)) and q.epoch <= M}
     refused = ended_here("undelete", "--run", purged["run_id"])
     assert (refused.code, "for good" in refused.stderr) == (2, True)

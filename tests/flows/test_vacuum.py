@@ -18,7 +18,7 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.flows.test_sweep import end
-from tests.support.cli import ended_here, l0gc, start
+from tests.support.cli import ended_here, founded, l0gc, start
 from tests.support.merge import merge
 from tests.support.proxy import Proxy
 from tests.support.reconcile import spill_early
@@ -48,8 +48,7 @@ def records() -> list[bytes]:
 @pytest.fixture
 def planted(store: S3Store) -> S3Store:
     """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old records; all after two ticks."""
-    l0gc("init", "--create-bucket", "--shards", "4")
-    l0gc("topic", "create", "events", "--partitions", "2")
+    founded()
     l0gc("topic", "create", "gone", "--partitions", "1")
     ended_here("upload", "gone", "-", stdin=b"x\ny\n")
     lift(store, 4)
@@ -98,7 +97,7 @@ def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, mon
     for _ in range(3):
         Cluster(planted).controller.advance()
     planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
-    planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000.parquet", b"x")
+    planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000", b"x")
     planted.put(attempt_key("a-job-of-long-ago"), b"{}")
     there = records()
     with Proxy(str(planted.config.endpoint_url), clock_ahead_s=40 * 86_400) as proxy:

@@ -63,7 +63,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
         workers = SparkWorkers(spark, ClusterAddress(store.config))
         gc.collect()
         tracemalloc.start()
-        done = Vacuum(cluster, JournalGarbage(cluster), options, workers).run()
+        done = Vacuum(cluster, options, workers).run(JournalGarbage(cluster))
         peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
         tracemalloc.stop()
     objects, orphans = generated.generated.count, partitions * ORPHANS

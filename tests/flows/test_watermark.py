@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -27,8 +28,8 @@ from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.watermark.listing import ListingScan
-from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.histogram import read_listing
+from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.scans import ScanReport, ScanRow, read_scan
 from tests.support.cli import ended_here, l0gc
 from tests.support.journal import gc_epoch_of, of_topic
@@ -138,7 +139,7 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     """M and every sum, by Spark and by a plain script."""
     (m, gc_epochs), (rows, foreign) = plain_m(cluster), plain_histogram(cluster)
     workers = SparkWorkers(spark, ClusterAddress(store.config))
-    result = Pipeline(cluster, JournalSource(cluster, workers), ListingScan(workers)).run()
+    result = run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
     assert (result.watermark, result.partitions) == (m, len(gc_epochs))
     assert result.listing is not None
     assert result.listing.epochs == [ScanRow(e, *rows[e], *plain_holders(gc_epochs, e)) for e in sorted(rows)]
@@ -156,7 +157,7 @@ def compare(spark: SparkSession, cluster: Cluster, store: S3Store) -> None:
     assert totals.oldest_held_ms == min((x[2] for x in held), default=None)
     assert totals.objects == sum(x[0] for x in rows.values()) + len(foreign)
     local = LocalWorkers(cluster)
-    here = Pipeline(cluster, JournalSource(cluster, local), ListingScan(local)).run(dry_run=True)
+    here = run_pipeline(cluster, JournalSource(cluster, local), partial(read_listing, local), dry_run=True)
     assert here.listing is not None
     assert (here.watermark, here.held_back_by, here.listing.epochs) == (m, result.held_back_by, result.listing.epochs)
     assert (here.listing.unparsable, here.listing.bytes) == (totals.unparsable, totals.bytes)
@@ -176,8 +177,8 @@ def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
             rounds.append(items)
             return super().reduce(work, items, merge)
 
-    scan = ListingScan(Counting(one_spark, ClusterAddress(store.config)), first_pages=1)
-    found = scan.read(layout, lambda: 5)
+    workers = Counting(one_spark, ClusterAddress(store.config))
+    found = read_listing(workers, layout, lambda: 5, first_pages=1)
     assert {r.epoch: (r.objects, r.bytes) for r in found.rows.values() if r.epoch is not None} == dict.fromkeys(
         range(6), (399, 798)
     )
@@ -198,7 +199,7 @@ def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
         epoch = cluster.controller.advance()
         for j in topic.journals:
             cluster.journal(j).advance(epoch)
-    result = Pipeline(cluster, JournalSource(cluster, SparkWorkers(one_spark, ClusterAddress(store.config)))).run()
+    result = run_pipeline(cluster, JournalSource(cluster, SparkWorkers(one_spark, ClusterAddress(store.config))))
     assert (result.watermark, result.partitions) == (at - 1, 100_000)
     assert [(h.name, h.unreconciled_records) for h in result.held_back_by] == [(f"wide/{run.first + 7}", 3)]
 
@@ -212,10 +213,10 @@ def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
         for t in topics:
             cluster.journal(t.journals[0]).advance(epoch)
     source = JournalSource(cluster, SparkWorkers(one_spark, ClusterAddress(store.config)))
-    assert Pipeline(cluster, source).run(dry_run=True).watermark == epoch - 2
+    assert run_pipeline(cluster, source, dry_run=True).watermark == epoch - 2
     broken = f"{journal_log(topics[1].journals[0])}log/{0:020}"
     store.put(broken, b"damaged")
-    held = Pipeline(cluster, source).run()
+    held = run_pipeline(cluster, source)
     assert held.watermark == topics[1].revision - 1
     assert [(u.unit, broken in u.error) for u in held.unreadable] == [(f"journal {topics[1].journals[0]}", True)]
 

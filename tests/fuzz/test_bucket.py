@@ -30,8 +30,8 @@ from l0gc.streamlog.level_one import commit, index
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import Record, read_topic
-from l0gc.watermark.listing import ListingScan
-from l0gc.watermark.pipeline import Pipeline, WatermarkResult
+from l0gc.watermark.histogram import read_listing
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import decode_published
 from tests.fuzz.mutations import JSON, changed, fuzzing, hostile
 from tests.fuzz.strict_store import StrictStore
@@ -48,7 +48,7 @@ def process(store: MemoryStore, seed: int) -> Cluster:
 
 def compute_watermark(cluster: Cluster) -> WatermarkResult:
     workers = LocalWorkers(cluster)
-    return Pipeline(cluster, JournalSource(cluster, workers), ListingScan(workers)).run()
+    return run_pipeline(cluster, JournalSource(cluster, workers), functools.partial(read_listing, workers))
 
 
 def sweep(cluster: Cluster) -> object:

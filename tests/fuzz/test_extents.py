@@ -5,20 +5,19 @@ In a process of its own, which must live on.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
 import pytest
+import zstandard
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
-from l0gc.storage.parallel import Inline
-from l0gc.streamlog.ingest.extents import STORED, decode_block
-from l0gc.streamlog.journal.rows import EXTENT, Rows
+from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.journal.rows import EXTENT, NUMBER, Rows
 from l0gc.streamlog.journal.topic import Block
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead
 from l0gc.streamlog.level_one.read import read_rows
@@ -80,7 +79,7 @@ def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, be
     def needed(journal: int, revision: int, extents: Rows) -> Rows:
         return np.ones(len(extents), bool)
 
-    found = [row for _, row in read_rows(store, [read], 1, needed, Inline())]
+    found = [row for _, row in read_rows(store, [read], 1, needed, Parallel())]
     assert sum(len(f.partitions) if isinstance(f, Fault) else f.num_rows for f in found) in {
         len(EXTENTS),
         RECORDS + FEWER,
@@ -92,30 +91,33 @@ def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, be
             assert f.column("value").to_pylist() == chunk().values + chunk(0, 1, FEWER).values  # type: ignore[operator]
 
 
-def stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(batch)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+N = RECORDS + FEWER
 
 
-@pytest.mark.parametrize("declared", [2**62, 2**40, -2, 3 << 30])
-def test_a_buffer_that_says_it_is_huge_takes_no_memory(worker: Worker, declared: int) -> None:
-    """A compressed buffer begins with the number of bytes that it unpacks to."""
-    n = RECORDS + FEWER
-    values = pa.array([b"v" * 10] * n, pa.binary())
-    batch = pa.RecordBatch.from_arrays([pa.nulls(n, pa.binary()), values], schema=STORED)
-    body = stream(batch)
-    size = struct.pack("<q", 10 * n)
-    assert body.count(size) == 1
+def frame_of(value: bytes) -> bytes:
+    """A block of as many records of this value as the log names, as one zstd frame."""
+    sizes = np.array([N, *[-1] * N, *[len(value)] * N], NUMBER)
+    return b"\x02" + zstandard.ZstdCompressor(write_content_size=True).compress(sizes.tobytes() + value * N)
+
+
+@pytest.mark.parametrize("declared", [2**62, 2**40, 3 << 30])
+def test_a_block_that_says_it_is_huge_takes_no_memory(worker: Worker, declared: int) -> None:
+    """A frame begins with the number of bytes that it unpacks to, here in 2 bytes, and there in 8."""
+    body = frame_of(b"v" * 10)
     assert worker.answer(body) == READ
-    assert worker.answer(body.replace(size, struct.pack("<q", declared))) == REFUSED
+    header = zstandard.frame_header_size(body[1:])
+    assert header == 7
+    huge = body[1:5] + bytes([0xE0]) + declared.to_bytes(8, "little") + body[1 + header :]
+    assert zstandard.get_frame_parameters(huge).content_size == declared
+    assert worker.answer(body[:1] + huge) == REFUSED
+
+
+def test_a_block_that_says_its_records_are_huge_takes_no_memory(worker: Worker) -> None:
+    for numbers in ([N, *[-1] * N, *[2**31 - 1] * N], [2**31 - 1, 0, 0], [2**30, *[-1] * N, *[0] * N]):
+        assert worker.answer(b"\x01" + np.array(numbers, NUMBER).tobytes()) == REFUSED
 
 
 def test_a_small_block_that_unpacks_to_far_more_than_the_log_says_takes_no_memory(worker: Worker) -> None:
-    n = RECORDS + FEWER
-    batch = pa.RecordBatch.from_arrays([pa.nulls(n, pa.binary()), pa.array([bytes(16 << 20)] * n)], schema=STORED)
-    body = stream(batch)
+    body = frame_of(bytes(16 << 20))
     assert len(body) < 1 << 20
     assert worker.answer(body) == REFUSED

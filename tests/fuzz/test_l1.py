@@ -24,18 +24,20 @@ from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack as sealed
 from l0gc.storage.entry import unpack
-from l0gc.storage.parallel import Inline
+from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one import index
 from l0gc.streamlog.level_one.index import index_key, read_index, spill, write_index
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, read_l1
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.streamlog.level_one.read import ROWS
 from l0gc.streamlog.level_one.write import write_l1
 from tests.fuzz.mutations import MSGPACK, fuzzing, hostile, refusal
 from tests.fuzz.strict_store import StrictStore
 from tests.fuzz.worker import KEY, READ, RECORDS, REFUSED, Worker, chunk
 from tests.support.memory_store import MemoryStore
+from tests.support.reconcile import l1_records
 
 RUNTIME = Runtime(random=random.Random(0))
 
@@ -54,7 +56,7 @@ def l1_file(first: int = 0) -> bytes:
         [arrays[f.name] if f.name in arrays else columns.repeated(of[f.name], RECORDS) for f in ROWS], schema=ROWS
     )
     store = MemoryStore()
-    write_l1(store, {1: "events"}, 3, [batch], RUNTIME, Inline())
+    write_l1(store, {1: Topic("events", 1, 1, (0,), "id")}, 3, [batch], RUNTIME, Parallel())
     (o,) = store.objects.values()
     return o.body
 
@@ -93,7 +95,7 @@ def test_an_l1_object_that_was_cut_off_is_named_and_not_a_failure_of_the_store(l
     store.put(KEY, BODY[:left])
     file = L1File(0, 0, RECORDS - 1, len(BODY), 0, 3, str(uuid.UUID(int=1)))
     with pytest.raises(CorruptObjectError, match=KEY):
-        list(read_l1(store, KEY, file))
+        list(l1_records(store, KEY, file))
 
 
 # -- index objects --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import resource
 import zlib
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
 from l0gc.runtime import Runtime
-from l0gc.storage.checksum import seal
-from l0gc.storage.entry import CHECKPOINT_LIMIT, ENTRY_LIMIT, Entry, decode_checkpoint, decode_entry
+from l0gc.storage.entry import CHECKPOINT_LIMIT, ENTRY_LIMIT, Entry, decode_entry, seal
 from l0gc.storage.log import SharedLog
 from tests.fuzz.mutations import JSON, MSGPACK, fuzzing, hostile, refusal
 from tests.support.memory_store import MemoryStore
@@ -157,7 +155,7 @@ FRAME = zstandard.ZstdCompressor(write_content_size=True).compress(ENTRY)
 def test_whatever_is_sealed_is_an_entry_or_refused(kind: bytes, content: bytes) -> None:
     refused = refusal(lambda: decode_entry("the/key", sealed("the/key", kind, content)))
     assert not refused or "the/key" in refused
-    refused = refusal(lambda: decode_checkpoint("the/key", sealed("the/key", kind, content)))
+    refused = refusal(lambda: decode_entry("the/key", sealed("the/key", kind, content), CHECKPOINT_LIMIT))
     assert not refused or "the/key" in refused
 
 
@@ -175,20 +173,20 @@ def bomb(declared: int | None) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("decode", "declared"),
+    ("limit", "declared"),
     [
-        (decode_entry, None),
-        (decode_entry, REAL),
-        (decode_entry, 10),
-        (decode_checkpoint, None),
-        (decode_checkpoint, CHECKPOINT_LIMIT + 1),
-        (decode_checkpoint, 10),
+        (ENTRY_LIMIT, None),
+        (ENTRY_LIMIT, REAL),
+        (ENTRY_LIMIT, 10),
+        (CHECKPOINT_LIMIT, None),
+        (CHECKPOINT_LIMIT, CHECKPOINT_LIMIT + 1),
+        (CHECKPOINT_LIMIT, 10),
     ],
 )
-def test_a_bomb_takes_no_memory(decode: Callable[[str, bytes], object], declared: int | None) -> None:
+def test_a_bomb_takes_no_memory(limit: int, declared: int | None) -> None:
     body = sealed("the/key", ZSTD, bomb(declared))
     assert len(body) < 1 << 20
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(CorruptObjectError, match="the/key"):
-        decode("the/key", body)
+        decode_entry("the/key", body, limit)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ENTRY_LIMIT >> 10

@@ -13,7 +13,7 @@ from l0gc.collect.runs import newest_runs
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, PausedError
 from l0gc.keys import PAUSED
-from l0gc.storage.parallel import Inline
+from l0gc.storage.parallel import Parallel
 from tests.fuzz.mutations import JSON, fuzzing, hostile, refusal
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -46,7 +46,7 @@ def test_an_attempt_of_any_bytes_counts_as_one_or_as_none(body: bytes) -> None:
     store = MemoryStore()
     store.put(attempt_key("sweep"), body)
     store.put(attempt_key("housekeep"), msgspec.json.encode(Attempt("housekeep", 0, "")))
-    found = read_attempts(store, Inline())
+    found = read_attempts(store, Parallel())
     assert found["housekeep"].ok
     assert all(isinstance(a.error, str) for a in found.values())
 
@@ -69,7 +69,7 @@ def test_a_note_that_is_nested_too_deep_counts_as_none(deep: bytes) -> None:
     store = MemoryStore()
     for key in (attempt_key("sweep"), summary_key(RUN), PAUSED):
         store.put(key, deep)
-    assert read_attempts(store, Inline()) == {}
+    assert read_attempts(store, Parallel()) == {}
     with pytest.raises(CorruptObjectError, match=RUN):
         newest_runs(store, 3, store.now_ms())
     assert read_pause(store) is not None

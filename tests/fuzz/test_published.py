@@ -9,7 +9,7 @@ from hypothesis import given
 
 from l0gc.errors import ClusterMismatchError, CorruptObjectError
 from l0gc.keys import PUBLISHED_WATERMARK
-from l0gc.storage.checksum import seal
+from l0gc.storage.entry import seal
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
 from tests.fuzz.mutations import JSON, fuzzing, hostile
 from tests.support.memory_store import MemoryStore

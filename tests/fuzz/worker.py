@@ -6,6 +6,7 @@ was raised. A process that died or does not answer is the test's finding, as is 
 
 from __future__ import annotations
 
+import itertools
 import re
 import resource
 import select
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Self
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +27,8 @@ from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.ingest.extents import select as select_rows
 from l0gc.streamlog.journal.rows import EXTENT
 from l0gc.streamlog.journal.topic import Block, L1File
-from l0gc.streamlog.level_one.chunks import WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
-from l0gc.streamlog.level_one.parquet import RECORD, read_l1
+from l0gc.streamlog.level_one import parquet as level_one_parquet
+from l0gc.streamlog.level_one.parquet import RECORD, WantedFile, chunks, decode, fetch_chunk, open_l1, wanted_groups
 from l0gc.watermark.external_files import read_table
 from tests.fuzz.strict_store import StrictStore
 from tests.support.blocks import Chunk
@@ -68,19 +70,19 @@ def read_block(body: bytes) -> None:
 
 
 def read_l1_object(body: bytes) -> None:
-    """As readers of a topic do, row group by row group, and as a merge does."""
+    """As readers of a topic do, row group by row group, and as a merge does with an object that it fetches whole."""
     named = re.search(rb"level_one/data/[ -~]{1,200}?\.parquet", body)  # the key is in what is changed, too
     key = named[0].decode() if named is not None else KEY
     store = StrictStore()
     store.put(key, body)
     file = L1File(0, 0, RECORDS - 1, len(body), 0, 3, str(uuid.UUID(int=1)))
-    for start in (0, RECORDS // 2):
-        opened = open_l1(store, WantedFile(key, file, start, RECORDS))
+    for start, whole_bytes in itertools.product((0, RECORDS // 2), (0, len(body))):
+        with mock.patch.object(level_one_parquet, "_LEAST_TAIL", 8):
+            opened = open_l1(store, WantedFile(key, file, start, RECORDS), whole_bytes=whole_bytes)
         found = 0
         for part in chunks(opened, wanted_groups(opened, None)):
             found += sum(_checked(batch.select(RECORD)) for _, batch in decode(fetch_chunk(store, part, NAMES), NAMES))
         assert found == RECORDS
-        assert sum(len(batch) for _, batch in read_l1(store, key, file, start)) == RECORDS
 
 
 def _checked(records: pa.RecordBatch) -> int:

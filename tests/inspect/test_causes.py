@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.inspect import causes
-from l0gc.inspect.causes import CODES, DamagedObject, Facts, find_causes, find_warnings, next_step
+from l0gc.inspect.causes import CODES, Facts, find_causes, find_warnings, next_step
 from l0gc.keys import KeyLayout
-from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 ROOT = Path(__file__).parents[2]
@@ -82,15 +82,15 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
 @pytest.mark.parametrize(
     ("expected", "f"),
     [
-        ("foreign_watermark", facts(watermark=-1, watermark_error=("foreign", "another's"))),
-        ("damaged_watermark", facts(watermark=-1, watermark_error=("damaged", "unreadable"))),
+        ("foreign_watermark", facts(watermark=-1, watermark_error=("foreign_watermark", "another's"))),
+        ("damaged_watermark", facts(watermark=-1, watermark_error=("damaged_watermark", "unreadable"))),
         ("old_controller", facts(highest=(12, "journal 3"))),
         ("old_controller", facts(forgotten="journal 3 holds a topic that the controller log does not know")),
         ("set_back_journal", facts(set_back="journal 3 ended at offset 5, and ended at offset 9 when it was read before")),
         ("poisoned_key", facts(attempts=failed("compute-watermark", f"object {POISONED} is at epoch 99, above", 4))),
         ("damaged_journal", facts(damaged_journals=["journal 3 cannot be read: key x is damaged"])),
         ("unreadable_journal", facts(unreadable_journals=["journal 3 cannot be read: access denied"])),
-        ("damaged_object", facts(damaged=DamagedObject("key", "it is missing"))),
+        ("damaged_object", facts(damaged="reconcile fails on object key: it is missing")),
         ("store_clock", facts(epoch_ms=NOW + 2 * MINUTE)),
         ("housekeep_overdue", facts(epoch_ms=NOW - 31 * MINUTE)),
         ("housekeep_failed", facts(attempts=failed("housekeep"))),
@@ -176,7 +176,7 @@ def test_partitions_that_are_not_named_are_counted() -> None:
 def test_a_failure_that_a_better_cause_explains_is_not_reported_twice() -> None:
     assert codes(facts(damaged_journals=["x"], attempts=failed("housekeep"))) == ["damaged_journal"]
     assert codes(facts(unreadable_journals=["x"], attempts=failed("reconcile"))) == ["unreadable_journal"]
-    damaged = DamagedObject("key", "it is missing")
+    damaged = "reconcile fails on object key: it is missing"
     assert codes(held(data(), damaged=damaged, attempts=failed("reconcile"))) == ["damaged_object"]
     assert codes(facts(highest=(99, "M"), attempts=failed("compute-watermark", f"{POISONED} is"))) == ["old_controller"]
 
@@ -192,7 +192,7 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
     assert next_step(f, []) == causes.THEIR_COMPUTE
     f.eligible_objects = 3
     assert next_step(f, []) == "l0gc sweep"
-    f.watermark_error = ("foreign", "another's")
+    f.watermark_error = ("foreign_watermark", "another's")
     assert next_step(f, find_causes(f)).endswith(causes.THEIR_COMPUTE)
 
 

@@ -10,25 +10,17 @@ from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, Usa
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark.pipeline import Pipeline
-from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.source import IDLE, UNRECONCILED
-from tests.support.memory_store import Call, memory_cluster
-from tests.support.verify import handle_of, lift, put, store_of
+from tests.support.memory_store import Call, another_process, external_cluster, publish_m, store_of, topic_in_memory
+from tests.support.verify import compute_and_publish, handle_of, lift, put
 
 
 @pytest.fixture
 def needed() -> tuple[Cluster, str]:
     """A cluster with one topic of two partitions, and one object that both refer to."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 2)
+    cluster = topic_in_memory(2)
     return cluster, put(cluster, {0: 1, 1: 3})
-
-
-def compute_m(cluster: Cluster) -> int:
-    return Pipeline(cluster, JournalSource(cluster)).run().watermark
 
 
 def spoil(cluster: Cluster) -> str:
@@ -36,10 +28,6 @@ def spoil(cluster: Cluster) -> str:
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
     store_of(cluster).put(key, b"nonsense")
     return key
-
-
-def fresh(cluster: Cluster) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=1, bootstrap=False)
 
 
 # -- a key --------------------------------------------------------------------------------------------------------------
@@ -50,9 +38,9 @@ def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed:
     for _ in range(2):
         housekeep(cluster, barrier=True)
     e = explain_key(cluster, key)
-    assert (e.verdict, e.next_step, e.held_by) == ("needed", "l0gc reconcile", 2)
+    assert (e.verdict, e.next, e.held_by) == ("needed", "l0gc reconcile", 2)
     assert [h.key for h in e.holders] == [key, key]
-    assert e.sentences[1] == (
+    assert e.explanation[1] == (
         "Partition events/1 needs it: entry 0 of journal 0 refers to it for the records 0 to 2, which are not in L1 yet."
     )
     lift(cluster)
@@ -64,17 +52,16 @@ def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(n
     lift(cluster)
     e = explain_key(cluster, key)
     assert (e.verdict, e.held_by) == ("held", 2)
-    assert "No journal refers to it any more" in e.sentences[0]
-    assert "of its journal may still take epoch 1" in e.sentences[1]
-    assert e.next_step == "nothing to do: epoch 1 is free in about 20 min, or now with l0gc gc --barrier"
+    assert "No journal refers to it any more" in e.explanation[0]
+    assert "of its journal may still take epoch 1" in e.explanation[1]
+    assert e.next == "nothing to do: epoch 1 is free in about 20 min, or now with l0gc gc --barrier"
 
 
 @pytest.mark.parametrize("happened", ["", "topic", "barrier", "barrier topic", "tick", "tick tick", "late"])
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_what_windows_hold_is_free_when_it_says_and_not_before(happened: str, behind: int) -> None:
     """Whatever has happened to the window; housekeeping runs once before the first tick, and then at each."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 2)
+    cluster = topic_in_memory(2)
     clock, interval_s = store_of(cluster).clock, cluster.epoch_interval_s
     put(cluster, {0: 1})
     for n, what in enumerate(happened.split()):
@@ -89,7 +76,7 @@ def test_what_windows_hold_is_free_when_it_says_and_not_before(happened: str, be
     epoch = max(0, cluster.controller.epoch() - behind)
     put(cluster, {0: 1})
     lift(cluster)
-    advice, ticks = explain_epoch(cluster, epoch).next_step, 0
+    advice, ticks = explain_epoch(cluster, epoch).next, 0
     housekeep(cluster)
     while explain_epoch(cluster, epoch).verdict == "held":
         clock.sleep(interval_s)
@@ -105,10 +92,10 @@ def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Cl
     lift(cluster)
     housekeep(cluster, barrier=True)
     e = explain_key(cluster, key)
-    assert (e.verdict, e.next_step) == ("releasable", "l0gc compute-watermark")
-    compute_m(cluster)
+    assert (e.verdict, e.next) == ("releasable", "l0gc compute-watermark")
+    compute_and_publish(cluster)
     e = explain_key(cluster, key)
-    assert (e.verdict, e.next_step) == ("eligible", "l0gc sweep")
+    assert (e.verdict, e.next) == ("eligible", "l0gc sweep")
     cluster.store.delete([key])
     assert explain_key(cluster, key).verdict == "gone"
 
@@ -117,7 +104,7 @@ def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed
     cluster, _ = needed
     cluster.store.put("level_zero/data/README", b"x")
     assert explain_key(cluster, "level_zero/data/README").verdict == "foreign"
-    assert explain_key(cluster, f"{CONTROLLER_LOG}log/{0:020}").sentences == [
+    assert explain_key(cluster, f"{CONTROLLER_LOG}log/{0:020}").explanation == [
         "It is not an L0 object: no sweep ever lists it."
     ]
     for unknown in ("nonsense", "", "level_zero/data/"):
@@ -134,10 +121,10 @@ def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journal
     def collect(call: Call) -> None:
         if call.kind == "head" and call.key == key:
             store.fault = lambda call: None
-            other = fresh(cluster)
+            other = another_process(cluster)
             lift(other)
             housekeep(other, barrier=True)
-            compute_m(other)
+            compute_and_publish(other)
             other.store.delete([key])
 
     store.fault = collect
@@ -150,17 +137,16 @@ def test_an_object_that_is_lost_is_missing(needed: tuple[Cluster, str]) -> None:
     cluster.store.delete([key])
     e = explain_key(cluster, key)
     assert (e.verdict, e.held_by) == ("missing", 2)
-    assert e.next_step.startswith("restore it")
+    assert e.next.startswith("restore it")
 
 
 def test_of_many_partitions_that_need_an_object_the_first_are_named_and_all_counted() -> None:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 40)
+    cluster = topic_in_memory(40)
     key = put(cluster, dict.fromkeys(range(40), 1))
     e = explain_key(cluster, key)
-    assert (e.held_by, len(e.holders), e.sentences[-1]) == (40, 10, "So do 30 more partitions.")
+    assert (e.held_by, len(e.holders), e.explanation[-1]) == (40, 10, "So do 30 more partitions.")
     e = explain_epoch(cluster, 1)
-    assert (e.held_by, len(e.holders), e.sentences[-1]) == (40, 10, "So do 30 more partitions.")
+    assert (e.held_by, len(e.holders), e.explanation[-1]) == (40, 10, "So do 30 more partitions.")
 
 
 # -- an epoch -----------------------------------------------------------------------------------------------------------
@@ -172,7 +158,7 @@ def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Cluster, 
     for _ in range(2):
         handle_of(cluster).advance(cluster.controller.advance())
     e = explain_epoch(cluster, 3)
-    assert (e.verdict, e.held_by, e.next_step) == ("held", 4, "l0gc reconcile")
+    assert (e.verdict, e.held_by, e.next) == ("held", 4, "l0gc reconcile")
     assert [(h.name, h.gc_epoch, h.kind) for h in e.holders] == [
         ("events/0", 0, UNRECONCILED),
         ("events/1", 0, UNRECONCILED),
@@ -191,15 +177,15 @@ def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Cluster
     cluster, key = needed
     handle_of(cluster).barrier(cluster.controller.advance())
     e = explain_partition(cluster, "events/1")
-    assert (e.verdict, e.holders[0].key, e.next_step) == ("holds", key, "l0gc reconcile")
-    assert "3 unreconciled records from epoch 1 on" in e.sentences[0]
+    assert (e.verdict, e.holders[0].key, e.next) == ("holds", key, "l0gc reconcile")
+    assert "3 unreconciled records from epoch 1 on" in e.explanation[0]
     lift(cluster)
     cluster.controller.create_topic("another", 1)
     handle_of(cluster).barrier(cluster.controller.advance())
     e = explain_partition(cluster, "events/1")
-    assert (e.verdict, e.next_step[:20]) == ("does not hold M", "nothing to do: epoch")
+    assert (e.verdict, e.next[:20]) == ("does not hold M", "nothing to do: epoch")
     e = explain_partition(cluster, "another/0")
-    assert "--barrier" in e.sentences[-1]
+    assert "--barrier" in e.explanation[-1]
 
 
 @pytest.mark.parametrize(
@@ -219,32 +205,30 @@ def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Cluster, str]) -> 
     cluster.controller.create_topic("other", 2)
     other = put(cluster, {0: 1}, "other")
     entry = spoil(cluster)
-    e = explain_epoch(fresh(cluster), 2)
+    e = explain_epoch(another_process(cluster), 2)
     assert [entry in b for b in e.broken] == [True]
-    assert e.next_step.startswith("restore")
-    assert explain_key(fresh(cluster), other).verdict == "needed"
+    assert e.next.startswith("restore")
+    assert explain_key(another_process(cluster), other).verdict == "needed"
     with pytest.raises(CorruptObjectError, match="journal 0 cannot be read"):
-        explain_partition(fresh(cluster), "events/0")
+        explain_partition(another_process(cluster), "events/0")
 
 
 def test_while_a_journal_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Cluster, str]) -> None:
     cluster, key = needed
     spoil(cluster)
-    e = explain_key(fresh(cluster), key)
+    e = explain_key(another_process(cluster), key)
     assert (e.verdict, len(e.broken)) == ("held", 1)
-    assert not [s for s in e.sentences if "No journal refers" in s]
+    assert not [s for s in e.explanation if "No journal refers" in s]
 
 
 def test_of_another_systems_log_only_m_is_known() -> None:
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=True)
+    cluster = external_cluster()
     key = cluster.controller.layout().format(1, 41, cluster.runtime.new_id())
     cluster.store.put(key, b"x")
     e = explain_key(cluster, key)
-    assert (e.verdict, e.watermark, e.cluster_epoch, e.sentences[1:]) == ("held", -1, -1, [])
-    assert e.next_step.startswith("l0gc compute-watermark --reports")
-    cluster_id = cluster.controller.snapshot().cluster_id
-    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, 40, 50, 0))
+    assert (e.verdict, e.watermark, e.cluster_epoch, e.explanation[1:]) == ("held", -1, -1, [])
+    assert e.next.startswith("l0gc compute-watermark --reports")
+    publish_m(cluster, 40, 50)
     assert explain_key(cluster, key).verdict == "held"
     assert explain_epoch(cluster, 51).verdict == "held"
     e = explain_epoch(cluster, 40)

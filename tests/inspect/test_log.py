@@ -18,7 +18,7 @@ from l0gc.inspect.log import Shown, Table, show_log
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.entries import ControllerEntry, encode_entry
+from l0gc.streamlog.controller.entries import ControllerEntry
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.entries import (
     Expired,
@@ -35,7 +35,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.support.controller import created
 from tests.support.journal import journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import memory_cluster, once, store_of
 
 Row = dict[str, Any]
 
@@ -94,11 +94,6 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     cluster.controller.alter_defaults(RetentionSettings(bytes=7))
     assert handle.accept_set_back(cluster.controller.advance(), 1)
     return cluster
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
 
 
 # -- entries ------------------------------------------------------------------------------------------------------------
@@ -265,7 +260,7 @@ def test_whatever_a_log_holds_is_shown_or_called_damaged(data: st.DataObject) ->
     cluster, topic, handle = journal_of(5)
     journal = data.draw(st.sampled_from([0, None]))
     log = (cluster.controller if journal is None else handle).replica.log
-    honest = [msgspec.msgpack.encode(Objects([of_topic(topic, 1, {0: 3, 4: 1})])), encode_entry(created("x"))]
+    honest = [msgspec.msgpack.encode(Objects([of_topic(topic, 1, {0: 3, 4: 1})])), msgspec.msgpack.encode(created("x"))]
     body = bytearray(data.draw(st.sampled_from(honest)))
     for _ in range(data.draw(st.integers(0, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -295,12 +290,7 @@ def test_a_journal_is_shown_where_the_controllers_log_is_damaged(busy: tuple[Clu
 def test_an_entry_that_is_truncated_meanwhile_is_no_damage(busy: tuple[Cluster, Topic]) -> None:
     cluster, _ = busy
     store, log = store_of(cluster), cluster.journal(0).replica.log
-
-    def truncate(call: Call) -> None:
-        if call.kind == "get" and call.key == log.entry_key(0) and call.when == "before":
-            store.objects.pop(call.key, None)
-
-    store.fault = truncate
+    store.fault = once(lambda: store.objects.pop(log.entry_key(0)), "get", log.entry_key(0))
     assert shown(cluster, 0)[0] == {"offset": 0, "truncated": True}
 
 

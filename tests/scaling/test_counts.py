@@ -10,21 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.collect.attempts import RecordedAttempt
+from l0gc.collect.attempts import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.watermark.pipeline import Pipeline
+from l0gc.streamlog.producers import begin_run
+from l0gc.watermark.pipeline import run_pipeline
 from tests.scaling import model
 from tests.scaling.counted import counted
 from tests.scaling.model import Log, Requests
 from tests.support.generated_store import PagedStore
-from tests.support.ingest import producer_session, upload
+from tests.support.ingest import upload
 from tests.support.journal import key_of, of_topic
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import another_process, memory_cluster, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import put, reconcile
 
@@ -40,15 +41,6 @@ def new_cluster(partitions: int = PARTITIONS, journals: int = 1) -> Cluster:
     return cluster
 
 
-def another_process(cluster: Cluster, seed: int) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
-
-
 def append(cluster: Cluster, entries: int = 1, records: dict[int, int] | None = None) -> JournalHandle:
     topic, handle = cluster.controller.snapshot().topic("events"), cluster.journal(0)
     epoch = cluster.controller.epoch()
@@ -62,21 +54,21 @@ def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PAR
     """What `l0gc upload` does, with a record for each partition in each batch."""
     file.write_bytes((LINE + b"\n") * batches * partitions)
     cluster.controller.tick_if_due()
-    session = producer_session(cluster, producer) if producer else None
+    session = begin_run(cluster, producer) if producer else None
     result = upload(cluster, "events", [file], batch_bytes=partitions * COUNTED_BYTES, session=session)
     assert (len(result.objects), len(result.placeholders)) == (batches, batches * partitions)
 
 
 def run_housekeep(cluster: Cluster) -> None:
     """What `l0gc housekeep` does."""
-    with RecordedAttempt(cluster, "housekeep"):
+    with recorded_attempt(cluster, "housekeep"):
         housekeep(cluster)
 
 
 def run_compute_watermark(cluster: Cluster) -> None:
     """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
-    with RecordedAttempt(cluster, "compute-watermark"):
-        Pipeline(cluster, JournalSource(cluster)).run()
+    with recorded_attempt(cluster, "compute-watermark"):
+        run_pipeline(cluster, JournalSource(cluster))
 
 
 # -- logs -----------------------------------------------------------------------------------------------------------------
@@ -155,7 +147,7 @@ def test_an_idle_cluster_with_a_tick_due_takes_a_dozen_requests_for_each_journal
 
 def run_merge(cluster: Cluster) -> None:
     """What `l0gc merge` does."""
-    with RecordedAttempt(cluster, "merge"):
+    with recorded_attempt(cluster, "merge"):
         merge(cluster)
 
 

@@ -5,23 +5,24 @@ The keys are made up as they are listed; everything else is l0gc's own code.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from l0gc.collect.attempts import RecordedAttempt
+from l0gc.collect.attempts import recorded_attempt
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.watermark.listing import ListingScan
-from l0gc.watermark.pipeline import Pipeline, WatermarkResult
-from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.histogram import read_listing
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from tests.scaling import model
 from tests.scaling.case import SWEEPS, SweepCase
 from tests.scaling.counted import counted
 from tests.scaling.model import Log
 from tests.support.generated_store import EPOCH, WATERMARK, GeneratedStore
-from tests.support.memory_store import memory_cluster
+from tests.support.memory_store import memory_cluster, publish_m
 
 CONTROLLER = Log(uncovered=EPOCH + 1)
 READERS = 8
@@ -34,8 +35,7 @@ def a_bucket(keys: int, garbage: int, shards: int) -> GeneratedStore:
     founder.controller.bootstrap(shards=shards)
     for _ in range(EPOCH):
         founder.controller.advance()
-    state = founder.controller.snapshot()
-    publish(store, founder.runtime, PublishedWatermark(state.cluster_id, WATERMARK, state.epoch, 0))
+    publish_m(founder, WATERMARK)
     return store
 
 
@@ -45,7 +45,7 @@ def a_process(store: GeneratedStore) -> Cluster:
 
 def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
-    with RecordedAttempt(cluster, "sweep", whole=not dry_run):
+    with recorded_attempt(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
         return Sweep(cluster, Removal(dry_run=dry_run, run_id=name)).run()
 
@@ -88,9 +88,9 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     results: list[WatermarkResult] = []
 
     def run() -> None:
-        with RecordedAttempt(cluster, "compute-watermark"):
-            scan = ListingScan(LocalWorkers(cluster, READERS))
-            results.append(Pipeline(cluster, JournalSource(cluster), scan).run())
+        with recorded_attempt(cluster, "compute-watermark"):
+            scan = partial(read_listing, LocalWorkers(cluster, READERS))
+            results.append(run_pipeline(cluster, JournalSource(cluster), scan))
 
     found = counted(store, run)
     journals = cluster.controller.snapshot().journals

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from l0gc.errors import L0gcError
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.partitioner import RoundRobin
-from l0gc.streamlog.ingest.uploader import ProducerSession, Uploader
+from l0gc.streamlog.ingest.partitioner import in_turn
+from l0gc.streamlog.ingest.uploader import Uploader
+from l0gc.streamlog.journal.rows import NUMBER, unpack
+from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import refuse_if_set_back
 from tests.simulation.weather import Shape
@@ -68,6 +70,18 @@ def repeat(world: World, times: int, once: Callable[[Process], None]) -> Body:
         return run
 
     return of
+
+
+Rest = ParamSpec("Rest")
+
+
+def repeated(once: Callable[Concatenate[World, Process, Rest], None]) -> Callable[Concatenate[World, int, Rest], Body]:
+    """An actor that does this so many times."""
+
+    def actor(world: World, times: int, /, *args: Rest.args, **options: Rest.kwargs) -> Body:
+        return repeat(world, times, lambda process: once(world, process, *args, **options))
+
+    return actor
 
 
 def shape_of(world: World, topic: str) -> Shape:
@@ -128,12 +142,12 @@ def upload(
     topic: str,
     lines: list[bytes],
     input_id: str = "",
-    session: ProducerSession | None = None,
+    session: Producer | None = None,
 ) -> Topic:
     """Upload the lines, and report to the watch what was acknowledged, also by an upload that then failed."""
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
-    spread = RoundRobin(target.partitions)
+    spread = in_turn(target.partitions)
     committer = Batched(world.random.randrange(1, 5))
     uploader = Uploader(
         cluster,
@@ -158,9 +172,10 @@ def upload(
 def acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploader, *, done: bool) -> None:
     """What landed is in order; all but what had landed before if it is done, and the first records if it is not."""
     landed: dict[int, list[tuple[int | None, int]]] = {}
-    for e in uploader.result.placeholders._extents:
-        bases: Sequence[int | None] = [None] * len(e.partitions) if e.bases is None else e.bases.tolist()
-        for p, base, n in zip(e.partitions.tolist(), bases, e.records.tolist(), strict=True):
+    for o, found in uploader.result.placeholders.objects:
+        partitions, records = unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist()
+        bases: Sequence[int | None] = [None] * len(partitions) if found is None else found.tolist()
+        for p, base, n in zip(partitions, bases, records, strict=True):
             landed.setdefault(p, []).append((base, n))
     for p, batches in landed.items():
         mine = lines[p :: target.partitions]
@@ -189,21 +204,18 @@ def in_flight(process: Process) -> Iterator[None]:
             process.in_flight -= 1
 
 
-def uploader(world: World, times: int, cache_s: float) -> Body:
+@repeated
+def uploader(world: World, process: Process, cache_s: float) -> None:
     """Uploads a few records, each once, from a process whose epoch may be stale and whose threads share its handles."""
-
-    def once(process: Process) -> None:
-        if process.kept is None or (process.in_flight == 0 and world.random.random() < 0.2):
-            process.kept = world.cluster(process, epoch_cache_s=cache_s)
-        cluster = process.kept
-        try:
-            with in_flight(process):
-                upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
-        finally:
-            if process.in_flight == 0 and process.kept is cluster:
-                check_fences(world, cluster)
-
-    return repeat(world, times, once)
+    if process.kept is None or (process.in_flight == 0 and world.random.random() < 0.2):
+        process.kept = world.cluster(process, epoch_cache_s=cache_s)
+    cluster = process.kept
+    try:
+        with in_flight(process):
+            upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
+    finally:
+        if process.in_flight == 0 and process.kept is cluster:
+            check_fences(world, cluster)
 
 
 def check_fences(world: World, cluster: Cluster) -> None:
@@ -223,18 +235,15 @@ def check_fences(world: World, cluster: Cluster) -> None:
             )
 
 
-def duo(world: World, times: int) -> Body:
+@repeated
+def duo(world: World, process: Process) -> None:
     """Uploads under a producer's name that another thread of this process uses, too: each run fences the other's."""
-
-    def once(process: Process) -> None:
-        if process.kept is None:
-            process.kept = world.cluster(process, epoch_cache_s=5.0)
-        cluster = process.kept
-        name = f"duo-{process.name}"
-        for _ in range(2):
-            with in_flight(process):
-                session = ProducerSession.begin(cluster, name)
-                lines = new_lines(world, process.name)
-                upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)
-
-    return repeat(world, times, once)
+    if process.kept is None:
+        process.kept = world.cluster(process, epoch_cache_s=5.0)
+    cluster = process.kept
+    name = f"duo-{process.name}"
+    for _ in range(2):
+        with in_flight(process):
+            session = begin_run(cluster, name)
+            lines = new_lines(world, process.name)
+            upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)

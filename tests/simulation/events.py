@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.machine import ControllerMachine
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ControllerState, Producer
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.set_back import accept_set_back
@@ -19,7 +19,6 @@ from tests.simulation.actors import Finished, Job
 from tests.simulation.external import Theirs
 from tests.simulation.jobs import Rounds
 from tests.simulation.sinks import Query, sink
-from tests.simulation.strangers import Session
 from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP, TEN_DAYS
 from tests.simulation.world import LATEST_MS, World
@@ -50,7 +49,7 @@ class Work:
 
     finished: Finished = field(default_factory=Finished)
     jobs: dict[str, list[Job]] = field(default_factory=lambda: {name: [] for name in PRODUCERS})
-    zombies: list[Session] = field(default_factory=list)
+    zombies: list[Producer] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
     rounds: Rounds = field(default_factory=list)
     numbers: int = 0

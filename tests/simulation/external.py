@@ -11,7 +11,7 @@ from typing import cast
 
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import Head, ListedPage, Listing, ObjectStore, Stored
-from l0gc.storage.parallel import Inline
+from l0gc.storage.parallel import Parallel
 from l0gc.watermark.compute import compute
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.external_log import ExternalLogSource
@@ -61,7 +61,7 @@ class Theirs:
             world.sleep(1.0)
             folder = self._folder
             files = ExternalFiles(f"s3://{folder}.csv", f"s3://{folder}", allow_unlisted_reports=True)
-            theirs = files.read(lambda url: cast(ObjectStore, _Below(world, url)), Inline())
+            theirs = files.read(lambda url: cast(ObjectStore, _Below(world, url)), Parallel())
             source = ExternalLogSource(cast(ClusterHandle, _Handle()), theirs)
             source.snapshot()
             watermark = compute(theirs.cluster_epoch, source.read(None)).watermark

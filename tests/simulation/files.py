@@ -15,7 +15,7 @@ from l0gc.errors import L0gcError, NotFoundError
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.ingest.uploader import open_upload
 from tests.simulation.actors import Batched, Body, Finished, Job, acknowledge
 from tests.simulation.world import Process, World
 

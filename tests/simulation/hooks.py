@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import l0gc.streamlog.ingest.job
+import l0gc.streamlog.ingest.uploader
 import l0gc.streamlog.journal.summary
 from l0gc.errors import AppendOutcomeUnknownError, CorruptObjectError, L0gcError
 from l0gc.runtime import Runtime
@@ -67,5 +67,5 @@ def installed(world: World) -> Iterator[None]:
         task = mock.Mock(side_effect=lambda: Runtime(world.task_clock(), random.Random(0)))
         stack.enter_context(mock.patch.object(l0gc.streamlog.journal.summary, "Runtime", task))
         pool = mock.Mock(side_effect=lambda workers, name: executor(world, workers, name))
-        stack.enter_context(mock.patch.object(l0gc.streamlog.ingest.job, "WorkerThreads", pool))
+        stack.enter_context(mock.patch.object(l0gc.streamlog.ingest.uploader, "WorkerThreads", pool))
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from l0gc.collect.plan import Removal
@@ -25,9 +26,9 @@ from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
-from l0gc.watermark.listing import ListingScan
-from l0gc.watermark.pipeline import Pipeline
-from tests.simulation.actors import TOPICS, Body, found_topic, new_lines, repeat, upload
+from l0gc.watermark.histogram import read_listing
+from l0gc.watermark.pipeline import run_pipeline
+from tests.simulation.actors import TOPICS, found_topic, new_lines, repeated, upload
 from tests.simulation.shadow_l1 import spans_of_files
 from tests.simulation.weather import HOUR_MS
 from tests.simulation.world import Process, World
@@ -80,7 +81,7 @@ def _what_landed(world: World, r: Round, written: WrittenL1) -> dict[tuple[int, 
     landed: dict[tuple[int, int, int], bool] = {}
     for (journal, revision), rows in written.files.items():
         l1 = world.watch.shadow(journal).l1
-        for key, (partition, _) in spans_of_files(r.topics()[revision], revision, rows):
+        for key, (partition, _) in spans_of_files(r.topics()[revision].name, revision, rows):
             if key in l1.ever:
                 place = journal, revision, partition
                 shows = key in l1.named or (key in l1.dropped and l1.dropped[key].alone)
@@ -88,140 +89,113 @@ def _what_landed(world: World, r: Round, written: WrittenL1) -> dict[tuple[int, 
     return landed
 
 
-def reconciler(world: World, times: int, rounds: Rounds) -> Body:
+@repeated
+def reconciler(world: World, process: Process, rounds: Rounds) -> None:
     """Lifts everything, in rounds that are large or tiny."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        workers = _Repeating(world, cluster, rounds)
-        reconcile(cluster, round_bytes=world.random.choice([1, 2_000, 1 << 20]), workers=workers)
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    workers = _Repeating(world, cluster, rounds)
+    reconcile(cluster, round_bytes=world.random.choice([1, 2_000, 1 << 20]), workers=workers)
 
 
-def straggler(world: World, times: int, rounds: Rounds) -> Body:
+@repeated
+def straggler(world: World, process: Process, rounds: Rounds) -> None:
     """Commits rounds of others once more, at any later time."""
-
-    def once(process: Process) -> None:
-        world.sleep(world.random.choice([1.0, 10.0, 60.0]))
-        if rounds:
-            commit_again(world, world.cluster(process), *world.random.choice(rounds))
-
-    return repeat(world, times, once)
+    world.sleep(world.random.choice([1.0, 10.0, 60.0]))
+    if rounds:
+        commit_again(world, world.cluster(process), *world.random.choice(rounds))
 
 
-def housekeeper(world: World, times: int) -> Body:
+@repeated
+def housekeeper(world: World, process: Process) -> None:
     """Looks after all logs; what fails at one journal keeps nothing from being done at the others, and is named."""
-
-    def once(process: Process) -> None:
-        thread = world.thread
-        assert thread is not None
-        thread.failed_at = ""
-        try:
-            housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
-        except StoreError as e:
-            if thread.failed_at.startswith(JOURNALS):
-                raise world.violation(f"what failed at {thread.failed_at} ended the housekeeping of all: {e}") from e
-            raise
-
-    return repeat(world, times, once)
+    thread = world.thread
+    assert thread is not None
+    thread.failed_at = ""
+    try:
+        housekeep(world.cluster(process), barrier=world.random.random() < 0.15)
+    except StoreError as e:
+        if thread.failed_at.startswith(JOURNALS):
+            raise world.violation(f"what failed at {thread.failed_at} ended the housekeeping of all: {e}") from e
+        raise
 
 
-def life(world: World, times: int, journal: int | None) -> Body:
+@repeated
+def life(world: World, process: Process, journal: int | None) -> None:
     """What goes on while somebody sleeps: records, in one journal or anywhere, and housekeeping that truncates them."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        state = cluster.controller.snapshot()
-        there = sorted(name for name in TOPICS if name in state.topics and journal in state.topics[name].journals)
-        for _ in range(3):
-            upload(world, cluster, world.random.choice(there or TOPICS), new_lines(world, process.name))
-        if world.random.random() < 0.5:
-            reconcile(cluster)
-        world.sleep(world.weather.truncate_min_age_ms / 1000 + 1)
-        housekeep(world.cluster(process))  # of which the listing is new
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    state = cluster.controller.snapshot()
+    there = sorted(name for name in TOPICS if name in state.topics and journal in state.topics[name].journals)
+    for _ in range(3):
+        upload(world, cluster, world.random.choice(there or TOPICS), new_lines(world, process.name))
+    if world.random.random() < 0.5:
+        reconcile(cluster)
+    world.sleep(world.weather.truncate_min_age_ms / 1000 + 1)
+    housekeep(world.cluster(process))  # of which the listing is new
 
 
-def merger(world: World, times: int) -> Body:
+@repeated
+def merger(world: World, process: Process) -> None:
     """Merges L1 objects, small ones or all of them."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        merge(cluster, rule=MergeRule(world.random.choice([6_000, 1 << 30]), 2))
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    merge(cluster, rule=MergeRule(world.random.choice([6_000, 1 << 30]), 2))
 
 
-def expirer(world: World, times: int) -> Body:
+@repeated
+def expirer(world: World, process: Process) -> None:
     """Deletes records by hand, all of them or up to some offset."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
-        partition = world.random.randrange(topic.partitions)
-        following = (
-            cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision).view(partition).next_offset
-        )
-        before = world.random.choice(
-            [HIGH_WATERMARK, world.random.randint(0, following), world.random.randint(0, following)]
-        )
-        delete_records(cluster, topic.name, partition, before_offset=before)
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+    partition = world.random.randrange(topic.partitions)
+    following = (
+        cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision).view(partition).next_offset
+    )
+    before = world.random.choice(
+        [HIGH_WATERMARK, world.random.randint(0, following), world.random.randint(0, following)]
+    )
+    delete_records(cluster, topic.name, partition, before_offset=before)
 
 
-def retainer(world: World, times: int) -> Body:
+@repeated
+def retainer(world: World, process: Process) -> None:
     """Gives topics another retention, and expires by whatever there is then."""
-
-    def once(process: Process) -> None:
-        cluster, name = world.cluster(process), world.random.choice(TOPICS)
-        if world.random.random() < 0.7:
-            ms = world.random.choice([-1, -1, 1, 60_000, HOUR_MS])
-            cluster.controller.alter_topic(name, RetentionSettings(ms, world.random.choice([-1, 0, 2_000, 6_000])))
-        thread = world.thread
-        assert thread is not None
-        thread.retains = world.watch.retentions()
-        try:
-            expire(cluster, world.random.choice([None, name]))
-        finally:
-            thread.retains = None
-
-    return repeat(world, times, once)
+    cluster, name = world.cluster(process), world.random.choice(TOPICS)
+    if world.random.random() < 0.7:
+        ms = world.random.choice([-1, -1, 1, 60_000, HOUR_MS])
+        cluster.controller.alter_topic(name, RetentionSettings(ms, world.random.choice([-1, 0, 2_000, 6_000])))
+    thread = world.thread
+    assert thread is not None
+    thread.retains = world.watch.retentions()
+    try:
+        expire(cluster, world.random.choice([None, name]))
+    finally:
+        thread.retains = None
 
 
-def vacuumer(world: World, times: int) -> Body:
+@repeated
+def vacuumer(world: World, process: Process) -> None:
     """Deletes what was dropped and what was never named, soon: long before slow runs have ended."""
-
-    def once(process: Process) -> None:
-        world.sleep(world.weather.epoch_interval_s)
-        grace_ms = world.random.choice([1_000, 60_000])
-        thread = world.thread
-        assert thread is not None
-        thread.min_age_ms = grace_ms
-        vacuum(world.cluster(process), grace_ms, world.random.choice([1_000, 60_000]))
-
-    return repeat(world, times, once)
+    world.sleep(world.weather.epoch_interval_s)
+    grace_ms = world.random.choice([1_000, 60_000])
+    thread = world.thread
+    assert thread is not None
+    thread.min_age_ms = grace_ms
+    vacuum(world.cluster(process), grace_ms, world.random.choice([1_000, 60_000]))
 
 
 def vacuum(cluster: Cluster, grace_ms: int, orphan_age_ms: int) -> None:
     options = Removal(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
-    Vacuum(cluster, JournalGarbage(cluster), options).run()
+    Vacuum(cluster, options).run(JournalGarbage(cluster))
 
 
-def topic_keeper(world: World, times: int) -> Body:
+@repeated
+def topic_keeper(world: World, process: Process) -> None:
     """Deletes topics and creates them again under their old names."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        name = world.random.choice(TOPICS)
-        if world.random.random() < 0.4:
-            delete_topic(cluster, name)
-        else:
-            found_topic(world, cluster, name)
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    name = world.random.choice(TOPICS)
+    if world.random.random() < 0.4:
+        delete_topic(cluster, name)
+    else:
+        found_topic(world, cluster, name)
 
 
 class _Executors(LocalWorkers[Cluster]):
@@ -256,29 +230,25 @@ def _found_meanwhile(world: World) -> None:
         reconcile(cluster)
 
 
-def watermark_job(world: World, times: int) -> Body:
-    def once(process: Process) -> None:
-        compute_watermark(world, world.cluster(process))
-
-    return repeat(world, times, once)
+@repeated
+def watermark_job(world: World, process: Process) -> None:
+    compute_watermark(world, world.cluster(process))
 
 
 def compute_watermark(world: World, cluster: Cluster) -> int:
     """M, computed and published by the pipeline that the command runs."""
     executors = _Executors(world, cluster)
-    pipeline = Pipeline(cluster, JournalSource(cluster, executors), ListingScan(executors, first_pages=2))
-    return pipeline.run().watermark
+    listing = partial(read_listing, executors, first_pages=2)
+    return run_pipeline(cluster, JournalSource(cluster, executors), listing).watermark
 
 
-def sweeper(world: World, times: int) -> Body:
-    def once(process: Process) -> None:
-        min_age_ms = world.random.choice([0, 60_000, 7 * HOUR_MS, 7 * HOUR_MS])
-        thread = world.thread
-        assert thread is not None
-        thread.min_age_ms = min_age_ms
-        sweep(world.cluster(process), min_age_ms)
-
-    return repeat(world, times, once)
+@repeated
+def sweeper(world: World, process: Process) -> None:
+    min_age_ms = world.random.choice([0, 60_000, 7 * HOUR_MS, 7 * HOUR_MS])
+    thread = world.thread
+    assert thread is not None
+    thread.min_age_ms = min_age_ms
+    sweep(world.cluster(process), min_age_ms)
 
 
 def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
@@ -286,13 +256,10 @@ def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
     return Sweep(cluster, Removal(min_age_ms=min_age_ms)).run(2).deleted
 
 
-def cron(world: World, times: int) -> Body:
+@repeated
+def cron(world: World, process: Process) -> None:
     """The whole loop, as an operator has it run: what is reconciled goes soon."""
-
-    def once(process: Process) -> None:
-        run_all(world, world.cluster(process))
-
-    return repeat(world, times, once)
+    run_all(world, world.cluster(process))
 
 
 def run_all(world: World, cluster: Cluster) -> None:

@@ -8,21 +8,18 @@ from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, Part
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.reader import read_topic
-from tests.simulation.actors import Body, repeat
+from tests.simulation.actors import repeated
 from tests.simulation.files import ADDED
 from tests.simulation.jobs import run_all
 from tests.simulation.world import Process, World
 
 
-def reader(world: World, times: int) -> Body:
+@repeated
+def reader(world: World, process: Process) -> None:
     """Reads everything; a record is never seen twice, nor another one where an acknowledged one is."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        for topic in cluster.controller.snapshot().topics.values():
-            check_topic(world, cluster, topic, complete=False)
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    for topic in cluster.controller.snapshot().topics.values():
+        check_topic(world, cluster, topic, complete=False)
 
 
 def _meanwhile(world: World) -> None:

@@ -26,10 +26,10 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.ingest.uploader import ProducerSession
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.set_back import accept_set_back
 from l0gc.streamlog.topics import close_unknown_topics, delete_topic
 from tests.simulation import actors, events, hooks, jobs
@@ -176,7 +176,7 @@ def _gc(world: World, process: Process, cluster: Cluster) -> None:
 
 def _produce(world: World, process: Process, cluster: Cluster) -> None:
     lines = actors.new_lines(world, process.name)
-    session = ProducerSession.begin(cluster, f"name of {process.name}")
+    session = begin_run(cluster, f"name of {process.name}")
     actors.upload(world, cluster, world.random.choice(actors.TOPICS), lines, lines[0].decode(), session)
 
 

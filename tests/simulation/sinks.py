@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from l0gc.errors import BatchMismatchError, NotFoundError
-from l0gc.spark.source.commit import commit
-from l0gc.spark.source.landed import BatchId
+from l0gc.spark.source.commit import BatchId, commit
 from l0gc.spark.source.stage import StagedObject, Stager
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from tests.simulation.actors import TOPICS, Body, repeat
+from tests.simulation.actors import TOPICS, repeated
 from tests.simulation.world import Process, World
 
 WENT_BACK = "checkpoints that went back"
@@ -54,38 +53,35 @@ class Query:
     stopped: bool = False
 
 
-def sink(world: World, times: int, queries: list[Query]) -> Body:
+@repeated
+def sink(world: World, process: Process, queries: list[Query]) -> None:
     """A driver of one query, which may have another one at the same time: one micro-batch after another."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        query = _query(world, cluster, queries, process.name)
-        if world.random.random() < 0.3:
-            _go_back(world, query)
-        query.rows += [
-            f"{query.id}-{n}".encode() for n in range(len(query.rows), len(query.rows) + world.random.randrange(1, 6))
-        ]
-        checkpoint = query.checkpoint
-        number = checkpoint.ended + 1
-        first = checkpoint.ends.get(number - 1, 0)
-        rows = query.rows[first : checkpoint.ends.setdefault(number, len(query.rows))]
-        staged = _staged(world, cluster, query.topic, rows, first, number)
-        producer = f"spark-{query.id}"
-        try:
-            result = commit(cluster, staged, BatchId(producer, query.id, number, query.topic.name))
-        except BatchMismatchError as e:
-            _refused(world, query, checkpoint, number, e)
-            return
-        except NotFoundError:
-            query.stopped = True  # the topic is gone, or an object was swept
-            raise
-        world.happened[REPEATED] += result.skipped > 0
-        query.written.update(rows)
-        checkpoint.ended = max(checkpoint.ended, number)
-        if world.random.random() < 0.3:
-            query.older = checkpoint.copy()
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    query = _query(world, cluster, queries, process.name)
+    if world.random.random() < 0.3:
+        _go_back(world, query)
+    query.rows += [
+        f"{query.id}-{n}".encode() for n in range(len(query.rows), len(query.rows) + world.random.randrange(1, 6))
+    ]
+    checkpoint = query.checkpoint
+    number = checkpoint.ended + 1
+    first = checkpoint.ends.get(number - 1, 0)
+    rows = query.rows[first : checkpoint.ends.setdefault(number, len(query.rows))]
+    staged = _staged(world, cluster, query.topic, rows, first, number)
+    producer = f"spark-{query.id}"
+    try:
+        result = commit(cluster, staged, BatchId(producer, query.id, number, query.topic.name))
+    except BatchMismatchError as e:
+        _refused(world, query, checkpoint, number, e)
+        return
+    except NotFoundError:
+        query.stopped = True  # the topic is gone, or an object was swept
+        raise
+    world.happened[REPEATED] += result.skipped > 0
+    query.written.update(rows)
+    checkpoint.ended = max(checkpoint.ended, number)
+    if world.random.random() < 0.3:
+        query.older = checkpoint.copy()
 
 
 def _query(world: World, cluster: Cluster, queries: list[Query], driver: str) -> Query:

@@ -12,148 +12,125 @@ from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.ingest.uploader import ProducerSession
 from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE
 from l0gc.streamlog.topics import create_topic, delete_topic
-from tests.simulation.actors import TOPICS, Body, check_fences, new_lines, repeat, upload
+from tests.simulation.actors import TOPICS, check_fences, new_lines, repeated, upload
 from tests.simulation.world import Process, World
 from tests.support.reconcile import stored
 
 FAR_ABOVE = (1_000, 10**6, 10**17)
-Session = tuple[int, int, str]
-"""A producer id, an epoch and a run."""
 
 
-def poisoner(world: World, times: int) -> Body:
+@repeated
+def poisoner(world: World, process: Process) -> None:
     """Offers journals epochs that the cluster has not reached."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        epoch = cluster.controller.epoch()
-        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
-        above = epoch + world.random.choice(FAR_ABOVE)
-        for journal in topic.journals:
-            handle = cluster.journal(journal)
-            if world.random.random() < 0.3:
-                with suppress(L0gcError):
-                    (handle.advance if world.random.random() < 0.5 else handle.barrier)(above)
-        parts = stored(cluster, topic, {p: [b"poison"] for p in range(topic.partitions)})
-        for journal, part in parts.items():
-            with suppress(L0gcError):
-                cluster.journal(journal).append([msgspec.structs.replace(part, epoch=above)])
-
-    return repeat(world, times, once)
-
-
-def zombie(world: World, times: int, sessions: list[Session]) -> Body:
-    """A producer that goes on under a run which another one has superseded; `sessions` outlive it, and every break."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        for _ in range(2):
-            p = cluster.controller.init_producer("zombie")
-            sessions.append((p.producer_id, p.epoch, p.run))
-        producer_id, epoch, run = sessions.pop(world.random.randrange(len(sessions)))  # a sequence is never used twice
-        lines = new_lines(world, process.name)
-        session = ProducerSession("zombie", producer_id, epoch, run)
-        upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)
-
-    return repeat(world, times, once)
-
-
-def repeater(world: World, times: int) -> Body:
-    """Sends an object again that has landed, at a newer epoch: it is answered, and shuts nobody out."""
-
-    def once(process: Process) -> None:
-        if process.kept is None:
-            process.kept = world.cluster(process, epoch_cache_s=1.0)
-        cluster = process.kept
-        run = cluster.controller.init_producer("repeater")
-        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
-        value = new_lines(world, process.name)[0]
-        ((journal, part),) = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}).items()
-        part = msgspec.structs.replace(part, producer=ProducerBatch(run.producer_id, run.epoch, run.run, 0))
+    cluster = world.cluster(process)
+    epoch = cluster.controller.epoch()
+    topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+    above = epoch + world.random.choice(FAR_ABOVE)
+    for journal in topic.journals:
         handle = cluster.journal(journal)
-        first = handle.append([part])
-        if first.error is not None:
-            raise first.error
-        world.sleep(world.weather.epoch_interval_s)
-        again = handle.append([msgspec.structs.replace(part, epoch=cluster.controller.epoch())])
-        if again.error is not None:
-            raise again.error
-        if again.landed[0].log_offset != first.landed[0].log_offset:
-            raise world.violation(f"journal {journal}: a repeated object was not answered with where it landed")
-        check_fences(world, cluster)
-
-    return repeat(world, times, once)
+        if world.random.random() < 0.3:
+            with suppress(L0gcError):
+                (handle.advance if world.random.random() < 0.5 else handle.barrier)(above)
+    parts = stored(cluster, topic, {p: [b"poison"] for p in range(topic.partitions)})
+    for journal, part in parts.items():
+        with suppress(L0gcError):
+            cluster.journal(journal).append([msgspec.structs.replace(part, epoch=above)])
 
 
-def twins(world: World, times: int) -> Body:
+@repeated
+def zombie(world: World, process: Process, sessions: list[Producer]) -> None:
+    """A producer that goes on under a run which another one has superseded; `sessions` outlive it, and every break."""
+    cluster = world.cluster(process)
+    for _ in range(2):
+        sessions.append(cluster.controller.init_producer("zombie"))
+    session = sessions.pop(world.random.randrange(len(sessions)))  # a sequence is never used twice
+    lines = new_lines(world, process.name)
+    upload(world, cluster, world.random.choice(TOPICS), lines, lines[0].decode(), session)
+
+
+@repeated
+def repeater(world: World, process: Process) -> None:
+    """Sends an object again that has landed, at a newer epoch: it is answered, and shuts nobody out."""
+    if process.kept is None:
+        process.kept = world.cluster(process, epoch_cache_s=1.0)
+    cluster = process.kept
+    run = cluster.controller.init_producer("repeater")
+    topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+    value = new_lines(world, process.name)[0]
+    ((journal, part),) = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}).items()
+    part = msgspec.structs.replace(part, producer=ProducerBatch(run.producer_id, run.epoch, run.run, 0))
+    handle = cluster.journal(journal)
+    first = handle.append([part])
+    if first.error is not None:
+        raise first.error
+    world.sleep(world.weather.epoch_interval_s)
+    again = handle.append([msgspec.structs.replace(part, epoch=cluster.controller.epoch())])
+    if again.error is not None:
+        raise again.error
+    if again.landed[0].log_offset != first.landed[0].log_offset:
+        raise world.violation(f"journal {journal}: a repeated object was not answered with where it landed")
+    check_fences(world, cluster)
+
+
+@repeated
+def twins(world: World, process: Process) -> None:
     """Offers objects of two runs of one producer together, and an object twice: the next is seen to by the one before."""
+    cluster = world.cluster(process)
+    topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+    partition = world.random.randrange(topic.partitions)
+    handle = cluster.journal(topic.journal_of(partition))
 
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
-        partition = world.random.randrange(topic.partitions)
-        handle = cluster.journal(topic.journal_of(partition))
+    def an_object(run: Producer, sequence: int, value: bytes) -> ObjectExtents:
+        (part,) = stored(cluster, topic, {partition: [value]}).values()
+        batch = ProducerBatch(run.producer_id, run.epoch, run.run, sequence)
+        return msgspec.structs.replace(part, producer=batch)
 
-        def an_object(run: Producer, sequence: int, value: bytes) -> ObjectExtents:
-            (part,) = stored(cluster, topic, {partition: [value]}).values()
-            batch = ProducerBatch(run.producer_id, run.epoch, run.run, sequence)
-            return msgspec.structs.replace(part, producer=batch)
-
-        first = cluster.controller.init_producer("twins")
-        values = [f"{process.name}-{world.random.getrandbits(48):012x}".encode() for _ in range(3)]
-        handle.append([an_object(first, 0, values[0])])
-        second = cluster.controller.init_producer("twins")
-        handle.append([an_object(second, 0, values[1]), an_object(first, 1, b"of a run that was fenced just before")])
-        handle.append([an_object(second, 1, values[2]), an_object(second, 1, values[2])])
-
-    return repeat(world, times, once)
+    first = cluster.controller.init_producer("twins")
+    values = [f"{process.name}-{world.random.getrandbits(48):012x}".encode() for _ in range(3)]
+    handle.append([an_object(first, 0, values[0])])
+    second = cluster.controller.init_producer("twins")
+    handle.append([an_object(second, 0, values[1]), an_object(first, 1, b"of a run that was fenced just before")])
+    handle.append([an_object(second, 1, values[2]), an_object(second, 1, values[2])])
 
 
-def elder(world: World, times: int) -> Body:
+@repeated
+def elder(world: World, process: Process) -> None:
     """Offers a topic what is older than the topic, but not below the window of its journal."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        epoch, name = cluster.controller.snapshot().epoch, f"young-{world.random.getrandbits(32):08x}"
-        journals = world.random.randint(1, world.weather.journals)
-        topic, _ = create_topic(cluster, name, journals, journals)
-        value = new_lines(world, process.name)[0]
-        for _ in range(2):
-            parts = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}, epoch=epoch)
-            for journal, part in parts.items():
-                cluster.journal(journal).append([part])
-            world.sleep(world.weather.epoch_interval_s)
-        check_fences(world, cluster)
-        delete_topic(cluster, name)
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    epoch, name = cluster.controller.snapshot().epoch, f"young-{world.random.getrandbits(32):08x}"
+    journals = world.random.randint(1, world.weather.journals)
+    topic, _ = create_topic(cluster, name, journals, journals)
+    value = new_lines(world, process.name)[0]
+    for _ in range(2):
+        parts = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}, epoch=epoch)
+        for journal, part in parts.items():
+            cluster.journal(journal).append([part])
+        world.sleep(world.weather.epoch_interval_s)
+    check_fences(world, cluster)
+    delete_topic(cluster, name)
 
 
-def bungler(world: World, times: int) -> Body:
+@repeated
+def bungler(world: World, process: Process) -> None:
     """Offers what nobody could apply, and commits of L1 objects that do not hold what they should."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
-        partition = world.random.randrange(topic.partitions)
-        (part,) = stored(cluster, topic, {partition: [b"bungled"]}).values()
-        none, wrong = np.zeros(1, NUMBER).tobytes(), np.array([1, 1], NUMBER).tobytes()
-        choices: list[dict[str, Any]] = [
-            {"records": none},
-            {"records": wrong},
-            {"start": -1},
-            {"key": ""},
-            {"blocks": b""},
-        ]
-        bad = world.random.choice(choices)
-        cluster.journal(topic.journal_of(partition)).append([msgspec.structs.replace(part, **bad)])
-        commit_too_little(world, cluster, topic, partition)
-
-    return repeat(world, times, once)
+    cluster = world.cluster(process)
+    topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
+    partition = world.random.randrange(topic.partitions)
+    (part,) = stored(cluster, topic, {partition: [b"bungled"]}).values()
+    none, wrong = np.zeros(1, NUMBER).tobytes(), np.array([1, 1], NUMBER).tobytes()
+    choices: list[dict[str, Any]] = [
+        {"records": none},
+        {"records": wrong},
+        {"start": -1},
+        {"key": ""},
+        {"blocks": b""},
+    ]
+    bad = world.random.choice(choices)
+    cluster.journal(topic.journal_of(partition)).append([msgspec.structs.replace(part, **bad)])
+    commit_too_little(world, cluster, topic, partition)
 
 
 def commit_too_little(world: World, cluster: Cluster, topic: Topic, partition: int) -> None:
@@ -172,45 +149,36 @@ def commit_too_little(world: World, cluster: Cluster, topic: Topic, partition: i
     handle.commit_reconciled(Reconciled(state.max_applied_epoch, handle.replica.offset, topics))
 
 
-def stranger(world: World, times: int) -> Body:
+@repeated
+def stranger(world: World, process: Process) -> None:
     """Takes the bucket for another cluster's."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process, cluster_id="another")
-        world.note("expects another cluster")
-        try:
-            if world.random.random() < 0.5:
-                upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
-            else:
-                housekeep(cluster)
-        except (ClusterMismatchError, StoreError):
-            return
-        raise world.violation("a process that expects another cluster was served")
-
-    return repeat(world, times, once)
-
-
-def founder(world: World, times: int) -> Body:
-    """Creates new topics, and may delete them: what somebody does who has not noticed that the controller log is old."""
-
-    def once(process: Process) -> None:
-        cluster, name = world.cluster(process), f"new-{world.random.getrandbits(32):08x}"
-        create_topic(cluster, name, world.weather.journals, world.weather.journals)
+    cluster = world.cluster(process, cluster_id="another")
+    world.note("expects another cluster")
+    try:
         if world.random.random() < 0.5:
-            delete_topic(cluster, name)
-
-    return repeat(world, times, once)
-
-
-def advancer(world: World, times: int) -> Body:
-    """Advances the epoch of an old controller log: far enough, as the documents say, or not."""
-
-    def once(process: Process) -> None:
-        cluster = world.cluster(process)
-        process.recovers = world.random.random() < 0.5
-        if process.recovers:
-            cluster.controller.advance_above(world.watch.epoch)
+            upload(world, cluster, world.random.choice(TOPICS), new_lines(world, process.name))
         else:
-            cluster.controller.advance()
+            housekeep(cluster)
+    except (ClusterMismatchError, StoreError):
+        return
+    raise world.violation("a process that expects another cluster was served")
 
-    return repeat(world, times, once)
+
+@repeated
+def founder(world: World, process: Process) -> None:
+    """Creates new topics, and may delete them: what somebody does who has not noticed that the controller log is old."""
+    cluster, name = world.cluster(process), f"new-{world.random.getrandbits(32):08x}"
+    create_topic(cluster, name, world.weather.journals, world.weather.journals)
+    if world.random.random() < 0.5:
+        delete_topic(cluster, name)
+
+
+@repeated
+def advancer(world: World, process: Process) -> None:
+    """Advances the epoch of an old controller log: far enough, as the documents say, or not."""
+    cluster = world.cluster(process)
+    process.recovers = world.random.random() < 0.5
+    if process.recovers:
+        cluster.controller.advance_above(world.watch.epoch)
+    else:
+        cluster.controller.advance()

@@ -15,7 +15,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
-from l0gc.storage.entry import Landed, decode_checkpoint, decode_entry
+from l0gc.storage.entry import CHECKPOINT_LIMIT, Landed, decode_entry
 from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer, Tick
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState, Topic
@@ -210,7 +210,7 @@ class Watch:
         shadow, key = self.shadow(journal), f"{journal_log(journal)}checkpoint/{offset:020}"
         if offset > shadow.offset:
             self._fail(f"{key} was written, though the log ends at {shadow.offset}")
-        state = JournalMachine(journal).decode(decode_checkpoint(key, body).state, key)
+        state = JournalMachine(journal).decode(decode_entry(key, body, CHECKPOINT_LIMIT).payload, key)
         if fingerprint(state) != shadow.prints[offset]:
             self._fail(f"{key} says something else than its log")
 

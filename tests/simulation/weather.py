@@ -21,7 +21,6 @@ import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.level_one.write
 import l0gc.streamlog.reader
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.level_one.write import L1Writer
 from tests.simulation.store import HABITS
 from tests.support.memory_store import FakeClock
@@ -165,8 +164,7 @@ class Weather:
             if self.l1_records:
                 stack.enter_context(small_l1(self.l1_records))
             ages = {"truncate_min_age_ms": self.truncate_min_age_ms}
-            for kind in (SharedLog, JournalHandle):
-                stack.enter_context(mock.patch.dict(kind.__init__.__kwdefaults__, ages))
+            stack.enter_context(mock.patch.dict(SharedLog.__init__.__kwdefaults__, ages))
             yield
 
 

@@ -7,13 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 import l0gc.spark.workers
 from l0gc.collect.sweep import Sweep
-from l0gc.errors import L0gcError
+from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.spark.handles import ClusterAddress
-from l0gc.spark.workers import SparkWorkers
+from l0gc.spark.workers import SparkWorkers, cause_of, telling_causes
 from l0gc.storage.config import StoreConfig
 from tests.collect.test_local import a_cluster
 
@@ -111,3 +113,48 @@ def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monk
     with pytest.raises(L0gcError, match="Java has gone"):
         workers(SimpleNamespace(statusTracker=lambda: tracker, collect=collect)).map(lambda place, part: part, [1])
     assert lost == []
+
+
+# -- what ended it --------------------------------------------------------------------------------------------------------
+
+
+def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
+    message = "Job aborted\nTraceback\nl0gc.errors.CorruptObjectError: a/key is damaged\n\tat org.apache.spark"
+    cause = cause_of(PySparkException(message))
+    assert isinstance(cause, CorruptObjectError)
+    assert str(cause) == "a/key is damaged"
+
+
+@pytest.mark.parametrize(
+    "lost", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")]
+)
+def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
+    with pytest.raises(L0gcError, match=r"^the Spark job failed: its Java has gone"), telling_causes():
+        raise lost
+
+
+def test_a_disk_that_is_full_somewhere_is_a_sentence_with_the_way_out() -> None:
+    message = (
+        "Job aborted\nTraceback\nOSError: [Errno 28] No space left on device: '/tmp/l0gc-l1-x'\n\tat org.apache.spark"
+    )
+    assert str(cause_of(PySparkException(message))).startswith(
+        "the Spark job failed: No space left on device, here or on"
+    )
+
+
+def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> None:
+    lost = Py4JNetworkError("Answer from Java side is empty")
+    lost.__context__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt), telling_causes():
+        raise lost
+
+
+@pytest.mark.weed
+@pytest.mark.spark
+def test_what_java_throws_is_one_line(one_spark: SparkSession) -> None:
+    jvm: Any = one_spark.sparkContext._jvm
+    empty = jvm.java.util.ArrayDeque()
+    with pytest.raises(L0gcError) as raised, telling_causes():
+        empty.removeFirst()
+    assert isinstance(raised.value.__cause__, Py4JJavaError)
+    assert str(raised.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")

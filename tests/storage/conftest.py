@@ -1,25 +1,12 @@
-"""An S3 server inside the test's own process, and credentials of the tests' own, for the tests of the store."""
+"""Credentials of the tests' own, for the tests of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.support.scripted_s3 import ACCESS_KEY, SECRET_KEY, TOKEN
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 @pytest.fixture

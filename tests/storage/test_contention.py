@@ -17,6 +17,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import Stored, Written
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from tests.support.memory_store import FakeClock, MemoryStore
 from tests.support.virtual_time import VirtualClock
@@ -68,7 +69,7 @@ class FarStore(MemoryStore):
         return super().put_if_absent(key, body)
 
 
-class Together:
+class Together(Parallel):
     """Reads that travel together."""
 
     def __init__(self, store: FarStore) -> None:

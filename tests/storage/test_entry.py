@@ -11,16 +11,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.storage.entry
 from l0gc.errors import CorruptObjectError, ProtocolError
-from l0gc.storage.entry import (
-    Checkpoint,
-    Entry,
-    decode_checkpoint,
-    decode_entry,
-    encode_checkpoint,
-    encode_entry,
-)
+from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, decode_entry, encode_entry
 
 KEY = "l0gc/x/log/00000000000000000007"
 ENTRY = Entry("f00dcafe-1", 1_700_000_000_000, b"payload " * 40)
@@ -47,8 +39,8 @@ def test_an_entry_comes_back_byte_for_byte(entry_id: str, time_ms: int, payload:
 
 @given(st.integers(0, 2**63 - 1), st.binary(max_size=3000))
 def test_a_checkpoint_comes_back_byte_for_byte(time_ms: int, state: bytes) -> None:
-    checkpoint = Checkpoint(time_ms, state)
-    assert decode_checkpoint(KEY, encode_checkpoint(KEY, checkpoint)) == checkpoint
+    checkpoint = Entry("", time_ms, state)
+    assert decode_entry(KEY, encode_entry(KEY, checkpoint, CHECKPOINT_LIMIT), CHECKPOINT_LIMIT) == checkpoint
 
 
 def test_what_repeats_itself_is_packed_and_what_does_not_is_left_as_it_is() -> None:
@@ -110,8 +102,7 @@ def test_a_longer_entry_of_a_newer_version_is_read() -> None:
     assert decode_entry(KEY, sealed(b"\x01" + content)) == Entry("id", 1, b"payload")
 
 
-def test_what_would_unpack_to_too_much_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.entry, "ENTRY_LIMIT", 1000)
+def test_what_would_unpack_to_too_much_is_refused_before_memory_is_taken() -> None:
     large = msgspec.msgpack.encode(["id", 1, bytes(5000)])
     frames = [
         zstandard.ZstdCompressor(write_content_size=True).compress(large),
@@ -120,15 +111,15 @@ def test_what_would_unpack_to_too_much_is_refused_before_memory_is_taken(monkeyp
     ]
     for frame in frames:
         with pytest.raises(CorruptObjectError, match=KEY):
-            decode_entry(KEY, sealed(b"\x02" + frame))
+            decode_entry(KEY, sealed(b"\x02" + frame), 1000)
     with pytest.raises(CorruptObjectError, match=KEY):
-        decode_entry(KEY, sealed(b"\x01" + large))
+        decode_entry(KEY, sealed(b"\x01" + large), 1000)
     with pytest.raises(ProtocolError, match=f"{KEY} would hold"):
-        encode_entry(KEY, Entry("id", 1, bytes(5000)))
+        encode_entry(KEY, Entry("id", 1, bytes(5000)), 1000)
 
 
 def test_a_frame_that_lies_about_its_size_takes_no_memory_for_it() -> None:
     """A content size of 2^60 bytes, in a frame of a few."""
     frame = b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + b"\x01\x00\x00"
     with pytest.raises(CorruptObjectError, match="would unpack to more than"):
-        decode_entry(KEY, sealed(b"\x02" + frame))
+        decode_entry(KEY, sealed(b"\x02" + frame), 1000)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.collect.plan import Removal
-from l0gc.collect.record import DELETED, FAILED, PLANNED, RunRecord
+from l0gc.collect.record import DELETED, FAILED, PLANNED, RecordedObject, RunRecord
 from l0gc.collect.runs import show_run, undelete
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import Sweep, SweepResult
@@ -18,12 +18,11 @@ from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.history import S3History
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.support.memory_store import publish_m
 
 M = 3
 EPOCHS = 5
@@ -51,8 +50,11 @@ def set_versioning(store: S3Store, status: str) -> None:
     )
 
 
-def a_cluster(store: S3Store, objects: int = 2) -> Cluster:
-    """A cluster at epoch 5 with objects at every epoch of its two shards, M = 3; the bucket is there already."""
+def a_cluster(store: S3Store, versioning: str = "", objects: int = 2) -> Cluster:
+    """A bucket with a cluster at epoch 5, with objects at every epoch of its two shards, M = 3."""
+    store.create_bucket()
+    if versioning:
+        set_versioning(store, versioning)
     cluster = Cluster(store, Runtime(random=random.Random(1)))
     cluster.controller.bootstrap(shards=2)
     for _ in range(EPOCHS):
@@ -61,8 +63,7 @@ def a_cluster(store: S3Store, objects: int = 2) -> Cluster:
         for epoch in range(EPOCHS):
             for n in range(objects):
                 store.put(cluster.controller.layout().format(shard, epoch, name_of(n)), b"x" * 10)
-    state = cluster.controller.snapshot()
-    publish(store, cluster.runtime, PublishedWatermark(state.cluster_id, M, state.epoch, 0))
+    publish_m(cluster, M)
     return cluster
 
 
@@ -83,7 +84,7 @@ def versions(store: S3Store) -> list[tuple[str, bool, bool]]:
     """Every version: key, whether it is a delete marker, whether it is the latest."""
     return [
         (k, m, latest)
-        for p in store.history.versions("level_zero/data/")
+        for p in store.versions("level_zero/data/")
         for k, m, latest in zip(p.keys, p.markers, p.latest, strict=True)
     ]
 
@@ -93,11 +94,11 @@ def versions(store: S3Store) -> list[tuple[str, bool, bool]]:
 
 def test_a_bucket_says_whether_it_keeps_versions(any_store: S3Store) -> None:
     any_store.create_bucket()
-    assert any_store.history.versioning() == OFF
+    assert any_store.versioning() == OFF
     set_versioning(any_store, "Enabled")
-    assert any_store.history.versioning() == ENABLED
+    assert any_store.versioning() == ENABLED
     set_versioning(any_store, "Suspended")
-    assert any_store.history.versioning() == SUSPENDED
+    assert any_store.versioning() == SUSPENDED
 
 
 def test_versions_are_listed_in_key_order_relative_to_the_prefix(any_store: S3Store) -> None:
@@ -107,28 +108,26 @@ def test_versions_are_listed_in_key_order_relative_to_the_prefix(any_store: S3St
         any_store.put(key, b"1")
         any_store.put(key, b"22")
     any_store.delete(["x/b"])
-    rows = [
-        (k, m, s) for p in any_store.history.versions("x/") for k, m, s in zip(p.keys, p.markers, p.sizes, strict=True)
-    ]
+    rows = [(k, m, s) for p in any_store.versions("x/") for k, m, s in zip(p.keys, p.markers, p.sizes, strict=True)]
     assert sorted(rows) == sorted(
         [("x/a", False, 1), ("x/a", False, 2), ("x/b", True, 0), ("x/b", False, 1), ("x/b", False, 2),
          ("x/c", False, 1), ("x/c", False, 2)]
     )  # fmt: skip
     assert [k for k, _, _ in rows] == sorted(k for k, _, _ in rows)
-    after = [k for p in any_store.history.versions("x/", "x/b") for k in p.keys]
+    after = [k for p in any_store.versions("x/", "x/b") for k in p.keys]
     assert [k for k in after if k != "x/b"] == ["x/c", "x/c"]  # moto begins with older versions of x/b
 
 
 def test_a_listing_of_versions_goes_on_after_the_first_page(
     moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("l0gc.storage.history.PAGE_SIZE", 3)
+    monkeypatch.setattr("l0gc.storage.s3.PAGE_SIZE", 3)
     moto_store.create_bucket()
     set_versioning(moto_store, "Enabled")
     for n in range(4):
         for _ in range(2):
             moto_store.put(f"k{n}", b"")
-    pages = list(moto_store.history.versions(""))
+    pages = list(moto_store.versions(""))
     assert len(pages) > 1
     assert sorted(k for p in pages for k in p.keys) == sorted([f"k{n}" for n in range(4)] * 2)
     assert len({v for p in pages for v in p.version_ids}) == 8
@@ -141,10 +140,9 @@ def test_versions_that_come_out_of_order_are_shown_out_of_order(moto_store: S3St
         when = datetime.now(UTC)
         return {"Key": f"a/prefix/{key}", "VersionId": "v", "IsLatest": True, "Size": 1, "LastModified": when}
 
-    history = S3History(moto_store)
-    page: VersionPage = history._page({"Versions": [row("c"), row("a")], "DeleteMarkers": [row("b")]})
+    page: VersionPage = moto_store._version_page({"Versions": [row("c"), row("a")], "DeleteMarkers": [row("b")]})
     assert page.keys != sorted(page.keys)
-    good = history._page({"Versions": [row("a"), row("c")], "DeleteMarkers": [row("b")]})
+    good = moto_store._version_page({"Versions": [row("a"), row("c")], "DeleteMarkers": [row("b")]})
     assert good.keys == ["a", "b", "c"]
 
 
@@ -152,11 +150,11 @@ def test_a_plain_delete_reports_which_markers_it_made_and_their_removal_brings_b
     any_store.create_bucket()
     set_versioning(any_store, "Enabled")
     any_store.put("k", b"body")
-    done = any_store.history.delete([VersionedKey("k")])
+    done = any_store.delete_versions([VersionedKey("k")])
     assert done.failures == []
     assert list(done.markers) == ["k"]
     assert any_store.list("").modified_ms == {}
-    back = any_store.history.delete([VersionedKey("k", done.markers["k"])])
+    back = any_store.delete_versions([VersionedKey("k", done.markers["k"])])
     assert (back.failures, back.markers) == ([], {})
     assert any_store.get("k").body == b"body"
 
@@ -170,7 +168,7 @@ def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names
         for k, v in (("plain", "null"), ("versioned", "v1"))
     ]
     monkeypatch.setattr(moto_store.once, "delete_objects", lambda **arguments: {"Errors": errors})
-    failures = moto_store.history.delete([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
+    failures = moto_store.delete_versions([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
     assert [(f.key, f.version_id) for f in failures] == [("plain", ""), ("versioned", "v1")]
 
 
@@ -178,9 +176,7 @@ def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names
 
 
 def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S3Store) -> None:
-    any_store.create_bucket()
-    set_versioning(any_store, "Enabled")
-    cluster = a_cluster(any_store)
+    cluster = a_cluster(any_store, "Enabled")
     before = there(any_store)
     with Threads(4) as threads:
         cluster.parallel = threads
@@ -198,9 +194,7 @@ def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S
 
 
 def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothing_else(any_store: S3Store) -> None:
-    any_store.create_bucket()
-    set_versioning(any_store, "Enabled")
-    cluster = a_cluster(any_store)
+    cluster = a_cluster(any_store, "Enabled")
     before = there(any_store)
     twice = sorted(garbage_of(before))[0]
     any_store.put(twice, b"another version")
@@ -221,7 +215,6 @@ def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothin
 
 
 def test_a_purge_of_a_bucket_that_keeps_no_versions_is_a_plain_sweep(any_store: S3Store) -> None:
-    any_store.create_bucket()
     cluster = a_cluster(any_store)
     before = there(any_store)
     result = Sweep(cluster, Removal(purge_versions=True)).run(1)
@@ -238,9 +231,7 @@ def test_what_was_written_while_versioning_was_suspended_is_never_removed(store:
     So it is looked up before it is removed. (moto deletes the versions of a suspended bucket, too; SeaweedFS keeps the
     marker, so there is nothing to see come back.)
     """
-    store.create_bucket()
-    set_versioning(store, "Enabled")
-    cluster = a_cluster(store)
+    cluster = a_cluster(store, "Enabled")
     before = there(store)
     set_versioning(store, "Suspended")
     result = Sweep(cluster).run(1)
@@ -254,9 +245,7 @@ def test_what_was_written_while_versioning_was_suspended_is_never_removed(store:
 
 
 def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(moto_store: S3Store) -> None:
-    moto_store.create_bucket()
-    set_versioning(moto_store, "Enabled")
-    cluster = a_cluster(moto_store)
+    cluster = a_cluster(moto_store, "Enabled")
     before = there(moto_store)
     garbage = sorted(garbage_of(before))
     older = garbage[0]
@@ -276,13 +265,10 @@ def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(moto_store: S3St
 
 def test_a_second_try_makes_a_second_marker_and_both_are_taken_back(moto_store: S3Store) -> None:
     """The first try landed and its answer was lost: its marker's id was never reported."""
-    moto_store.create_bucket()
-    set_versioning(moto_store, "Enabled")
-    cluster = a_cluster(moto_store)
+    cluster = a_cluster(moto_store, "Enabled")
     before = there(moto_store)
-    history = moto_store.history
     requests = [0]
-    delete = history.delete
+    delete = moto_store.delete_versions
 
     def losing(objects: Any) -> Any:
         from l0gc.errors import StoreError
@@ -293,7 +279,7 @@ def test_a_second_try_makes_a_second_marker_and_both_are_taken_back(moto_store: 
             raise StoreError("connection cut")
         return done
 
-    history.delete = losing  # type: ignore[method-assign]
+    moto_store.delete_versions = losing  # type: ignore[method-assign]
     result = Sweep(cluster).run(1)
     assert result.deleted == len(garbage_of(before))
     assert sum(m for _, m, _ in versions(moto_store)) == 2 * len(garbage_of(before))
@@ -321,7 +307,6 @@ def test_what_is_locked_is_reported_by_key_and_stays(moto_store: S3Store) -> Non
 
 
 def test_unfinished_uploads_below_m_are_aborted_and_the_others_go_on(any_store: S3Store) -> None:
-    any_store.create_bucket()
     cluster = a_cluster(any_store)
     layout = cluster.controller.layout()
     keys = [layout.format(0, 1, name_of(90)), layout.format(1, M, name_of(91)), layout.format(1, M + 1, name_of(92)),
@@ -332,23 +317,21 @@ def test_unfinished_uploads_below_m_are_aborted_and_the_others_go_on(any_store: 
     assert dry.uploads_aborted == 2
     result = Sweep(cluster).run(1)
     assert (result.uploads_aborted, result.uploads_note) == (2, "")
-    left = {u.key for page in any_store.history.uploads("") for u in page}
+    left = {u.key for page in any_store.uploads("") for u in page}
     assert left == set(keys[2:])
 
 
 def test_aborting_what_is_gone_is_no_error(any_store: S3Store) -> None:
     any_store.create_bucket()
     any_store.client.create_multipart_upload(Bucket=any_store.config.bucket, Key=f"{any_store.config.prefix}k")
-    ((upload,),) = list(any_store.history.uploads(""))
-    any_store.history.abort(upload)
-    any_store.history.abort(upload)
-    assert list(any_store.history.uploads("")) == []
+    ((upload,),) = list(any_store.uploads(""))
+    any_store.abort(upload)
+    any_store.abort(upload)
+    assert list(any_store.uploads("")) == []
 
 
 def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> None:
-    any_store.create_bucket()
-    set_versioning(any_store, "Enabled")
-    cluster = a_cluster(any_store)
+    cluster = a_cluster(any_store, "Enabled")
     swept = Sweep(cluster).run(1)
     Sweep(cluster, Removal(purge_versions=True)).run(1)
     back = undelete(cluster, swept.run_id)
@@ -357,9 +340,7 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
 
 def swept_and_taken_back(store: S3Store) -> tuple[Cluster, SweepResult]:
     """A versioned bucket whose garbage is back; the run is named so that later ones sort after it."""
-    store.create_bucket()
-    set_versioning(store, "Enabled")
-    cluster = a_cluster(store)
+    cluster = a_cluster(store, "Enabled")
     first = Sweep(cluster, Removal(run_id="20260101T000000Z-0123abcd")).run(1)
     undelete(cluster, first.run_id)
     return cluster, first
@@ -387,18 +368,16 @@ def test_what_a_later_run_removed_for_good_is_gone(any_store: S3Store) -> None:
 
 def test_what_is_gone_is_reported_though_its_marker_was_never_known(moto_store: S3Store) -> None:
     """As after a second try, or where versioning is suspended."""
-    moto_store.create_bucket()
-    set_versioning(moto_store, "Enabled")
-    cluster = a_cluster(moto_store)
+    cluster = a_cluster(moto_store, "Enabled")
     garbage = sorted(garbage_of(there(moto_store)))
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
     record = RunRecord(moto_store, run, "local")
-    segment = record.plan([Deletable(k, 1, 10) for k in garbage])
+    objects = [Deletable(k, 1, 10) for k in garbage]
     kept = garbage[0]
-    record.write(segment, [DELETED] * len(garbage), [""] * len(garbage), 1)
-    purged = [VersionedKey(k, v) for p in moto_store.history.versions("level_zero/data/")
+    record.write(record.plan(objects), [RecordedObject.of(o, DELETED, now_ms=1) for o in objects])
+    purged = [VersionedKey(k, v) for p in moto_store.versions("level_zero/data/")
               for k, v in zip(p.keys, p.version_ids, strict=True) if k in garbage[1:]]  # fmt: skip
-    moto_store.history.delete(purged)
+    moto_store.delete_versions(purged)
     assert kept in there(moto_store)  # nobody hides it: it was brought back before
     back = undelete(cluster, run)
     assert (back.restored, back.gone, back.failures) == (0, len(garbage) - 1, [])

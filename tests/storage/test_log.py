@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import pytest
@@ -24,15 +25,17 @@ from l0gc.errors import (
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import RAISE_DEADLINE_S, Folder
-from l0gc.storage.checksum import seal, unseal
+from l0gc.storage.entry import seal, unseal
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS, OffsetTakenError, Replay, SharedLog
-from l0gc.storage.objectstore import Written
-from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply
+from l0gc.storage.objectstore import DeleteFailure, Written
+from l0gc.storage.parallel import Parallel
+from tests.support.memory_store import Call, FakeClock, MemoryStore, failing, lose_reply, once
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 FOLDER = "l0gc/x/"
+ENTRIES = f"{FOLDER}log/"
 AGE_S = TRUNCATE_MIN_AGE_MS / 1000
 
 
@@ -55,38 +58,46 @@ def entries(log: SharedLog) -> list[tuple[int, str]]:
 
 
 def kept(r: Replay) -> tuple[int, bytes] | None:
-    return None if r.checkpoint is None else (r.checkpoint.offset, r.checkpoint.state)
+    return None if r.checkpoint is None else (r.checkpoint.offset, r.checkpoint.payload)
+
+
+def log_of(store: MemoryStore, count: int, seed: int = 0) -> SharedLog:
+    """A log of `count` entries."""
+    log = a_log(store, seed)
+    for i in range(count):
+        append(log, store, i, f"e{i}")
+    return log
+
+
+def moves_on(log: SharedLog, store: MemoryStore, first: int, last: int, nap_s: float = AGE_S) -> int:
+    """The log gets these entries and, after a nap, a checkpoint of the last, and is truncated; returns how many went."""
+    for i in range(first, last + 1):
+        append(log, store, i, f"e{i}")
+    store.clock.sleep(nap_s)
+    log.write_checkpoint(last, b"state", store.clock.ms)
+    return log.truncate()
 
 
 def aged_log(store: MemoryStore, count: int) -> SharedLog:
     """A log of `count` entries, all old enough to be truncated, and with a checkpoint of the last one."""
-    log = a_log(store, seed=99)
-    for i in range(count):
-        append(log, store, i, f"e{i}")
+    log = log_of(store, count, seed=99)
     store.clock.sleep(AGE_S)
     log.write_checkpoint(count - 1, b"state", store.clock.ms)
     return log
 
 
-def on_nth(n: int, kind: str, action: Callable[[], None], when: str = "before") -> Callable[[Call], None]:
-    """A fault that does `action` at the n-th call of `kind` to an entry's key, once."""
-    seen = 0
+def puts_failing(store: MemoryStore, *errors: StoreError, kind: str = "put_if_absent", key: str = "") -> None:
+    """Every such put fails from now on, the first ones with the first errors, and all that follow with the last one."""
+    puts = 0
 
     def fault(call: Call) -> None:
-        nonlocal seen
-        if call.kind == kind and call.when == when and f"{FOLDER}log/" in call.key:
-            seen += 1
-            if seen == n:
-                action()
+        nonlocal puts
+        if fnmatchcase(call.kind, kind) and key in call.key and call.when == "before":
+            puts += 1
+            assert puts < 1000, "it never gives up"
+            raise errors[min(puts, len(errors)) - 1]
 
-    return fault
-
-
-def raising(error: Exception) -> Callable[[], None]:
-    def action() -> None:
-        raise error
-
-    return action
+    store.fault = fault
 
 
 # -- one owner for each offset ------------------------------------------------------------------------------------------
@@ -116,8 +127,11 @@ def test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_rep
     assert store.requests["put_if_absent"] == 1
 
 
-def test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset(store: MemoryStore) -> None:
-    store.fault = on_nth(1, "put_if_absent", raising(AmbiguousWriteError("cut")))
+@pytest.mark.parametrize("error", [AmbiguousWriteError("cut"), ThrottledError("slow"), StoreUnreachableError("down")])
+def test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset(
+    store: MemoryStore, error: StoreError
+) -> None:
+    store.fault = failing(error, "put_if_absent", ENTRIES, times=1)
     assert append(a_log(store), store, 0, "mine") == 0
     assert entries(a_log(store)) == [(0, "mine")]
 
@@ -126,11 +140,10 @@ def test_a_lost_append_whose_offset_somebody_else_took_is_a_conflict(store: Memo
     other = a_log(store, seed=1)
 
     def overtake() -> None:
-        store.fault = lambda call: None
         append(other, store, 0, "yours")
         raise AmbiguousWriteError("cut")
 
-    store.fault = on_nth(1, "put_if_absent", overtake)
+    store.fault = once(overtake, "put_if_absent", ENTRIES)
     with pytest.raises(LogConflictError):
         append(a_log(store), store, 0, "mine")
     assert entries(a_log(store)) == [(0, "yours")]
@@ -163,7 +176,7 @@ def refusing(store: MemoryStore, error: StoreError, when: str, then: Callable[[C
         store.fault = then
         raise error
 
-    store.fault = on_nth(1, "put_if_absent", refuse, when)
+    store.fault = once(refuse, "put_if_absent", ENTRIES, when)
 
 
 @pytest.mark.parametrize("error", REFUSALS)
@@ -201,10 +214,7 @@ def test_a_refused_append_whose_offset_cannot_be_read_is_not_reported_as_lost(
 ) -> None:
     """But for credentials that are refused as they write and as they read: those are the cause of both."""
 
-    def unreadable(call: Call) -> None:
-        raise then
-
-    refusing(store, error, "before", unreadable)
+    refusing(store, error, "before", failing(then))
     denied = isinstance(error, AccessDeniedError) and isinstance(then, AccessDeniedError)
     with pytest.raises(AccessDeniedError if denied else AppendOutcomeUnknownError, match=str(error)):
         append(a_log(store), store, 0, "mine")
@@ -241,32 +251,14 @@ def test_after_an_ambiguous_try_no_error_claims_that_the_entry_did_not_land(
     store: MemoryStore, error: StoreError
 ) -> None:
     """The first try may still be on its way, so a second one's refusal says nothing about it."""
-    puts = 0
-
-    def fault(call: Call) -> None:
-        nonlocal puts
-        if call.kind == "put_if_absent" and call.when == "before":
-            puts += 1
-            assert puts < 1000, "the append never gives up"
-            raise AmbiguousWriteError("cut") if puts == 1 else error
-
-    store.fault = fault
+    puts_failing(store, AmbiguousWriteError("cut"), error)
     with pytest.raises(AppendOutcomeUnknownError):
         append(a_log(store), store, 0, "mine")
 
 
 @pytest.mark.parametrize("ambiguous", [0, 1, 2, 3, 4])
 def test_an_append_to_an_endpoint_that_went_away_ends(store: MemoryStore, ambiguous: int) -> None:
-    puts = 0
-
-    def fault(call: Call) -> None:
-        nonlocal puts
-        if call.kind == "put_if_absent" and call.when == "before":
-            puts += 1
-            assert puts < 1000, "the append never gives up"
-            raise AmbiguousWriteError("cut") if puts <= ambiguous else StoreUnreachableError("down")
-
-    store.fault = fault
+    puts_failing(store, *[AmbiguousWriteError("cut")] * ambiguous, StoreUnreachableError("down"))
     with pytest.raises(AppendOutcomeUnknownError if ambiguous else StoreUnreachableError):
         append(a_log(store), store, 0, "mine")
 
@@ -279,12 +271,7 @@ def test_a_landed_append_is_never_reported_as_refused_because_the_boundary_canno
     append(log, store, 0, "first")
     as_of_ms = store.clock.ms
     store.clock.sleep(AGE_S)
-
-    def fault(call: Call) -> None:
-        if call.key.endswith("boundary.json"):
-            raise error
-
-    store.fault = fault
+    store.fault = failing(error, key="boundary.json")
     with pytest.raises(AppendOutcomeUnknownError):
         append(log, store, 1, "mine", as_of_ms)
     store.fault = lambda call: None
@@ -373,16 +360,6 @@ def test_an_entry_that_was_found_by_a_read_says_only_of_its_own_time_that_the_ne
         append(writer, store, 1, "phantom", landed.date_ms)
 
 
-def test_a_throttled_append_is_settled_and_repeated(store: MemoryStore) -> None:
-    store.fault = on_nth(1, "put_if_absent", raising(ThrottledError("slow down")))
-    assert append(a_log(store), store, 0, "mine") == 0
-
-
-def test_a_short_loss_of_connection_is_ridden_out(store: MemoryStore) -> None:
-    store.fault = on_nth(1, "put_if_absent", raising(StoreUnreachableError("down")))
-    assert append(a_log(store), store, 0, "mine") == 0
-
-
 # -- truncation ---------------------------------------------------------------------------------------------------------
 
 
@@ -401,11 +378,7 @@ def test_truncation_raises_the_boundary_before_it_deletes(store: MemoryStore) ->
     log = aged_log(store, 3)
     boundaries: list[bytes] = []
 
-    def fault(call: Call) -> None:
-        if call.kind == "delete" and call.when == "before":
-            boundaries.append(store.objects[log.boundary.key].body)
-
-    store.fault = fault
+    store.fault = once(lambda: boundaries.append(store.objects[log.boundary.key].body), "delete")
     log.truncate()
     assert unseal(log.boundary.key, boundaries[0]) == b'{"boundary":2}'
 
@@ -487,12 +460,7 @@ def test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won(s
     sleeper = a_log(store)
     append(sleeper, store, 0, "e0")
     as_of_ms = store.clock.ms
-    other = a_log(store, seed=1)
-    for i in range(1, 5):
-        append(other, store, i, f"e{i}")
-    store.clock.sleep(AGE_S)
-    other.write_checkpoint(4, b"state", store.clock.ms)
-    other.truncate()
+    moves_on(a_log(store, seed=1), store, 1, 4)
     with pytest.raises(LogOvertakenError, match="truncated past offset 1"):
         append(sleeper, store, 1, "phantom", as_of_ms)
     assert entries(a_log(store)) == []
@@ -502,16 +470,7 @@ def test_a_writer_that_stalls_inside_its_put_does_not_believe_that_it_won(store:
     """Nor that it lost: a proxy may have repeated what landed before the truncation."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
-
-    def meanwhile() -> None:
-        store.fault = lambda call: None
-        for i in range(1, 5):
-            append(other, store, i, f"e{i}")
-        store.clock.sleep(AGE_S)
-        other.write_checkpoint(4, b"state", store.clock.ms)
-        other.truncate()
-
-    store.fault = on_nth(1, "put_if_absent", meanwhile)
+    store.fault = once(lambda: moves_on(other, store, 1, 4), "put_if_absent", ENTRIES)
     with pytest.raises(AppendOutcomeUnknownError):
         append(sleeper, store, 1, "phantom")
 
@@ -522,14 +481,10 @@ def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: Memo
     append(writer, store, 0, "e0")
 
     def meanwhile() -> None:
-        store.fault = lambda call: None
-        append(other, store, 2, "e2")
-        store.clock.sleep(AGE_S)
-        other.write_checkpoint(2, b"state", store.clock.ms)
-        other.truncate()
+        moves_on(other, store, 2, 2)
         raise AmbiguousWriteError("cut")
 
-    store.fault = on_nth(1, "put_if_absent", meanwhile, when="after")
+    store.fault = once(meanwhile, "put_if_absent", ENTRIES, "after")
     with pytest.raises(AppendOutcomeUnknownError):
         append(writer, store, 1, "mine")
 
@@ -547,10 +502,7 @@ def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_
             store.clock.sleep(AGE_S)
         elif call.key == writer.boundary.key:
             store.fault = lambda call: None
-            append(other, store, 1, "e1")
-            store.clock.sleep(AGE_S)
-            other.write_checkpoint(1, b"state after mine and e1", store.clock.ms)
-            assert other.truncate() == 1
+            assert moves_on(other, store, 1, 1) == 1
 
     store.fault = fault
     with pytest.raises(AppendOutcomeUnknownError):
@@ -568,18 +520,11 @@ def test_neither_is_one_whose_landing_was_reported_with_a_date_that_was_ahead() 
 
     store = Ahead()
     writer, other = a_log(store), a_log(store, seed=1)
-
-    def fault(call: Call) -> None:
-        if call.key == writer.boundary.key:
-            store.fault = lambda call: None
-            append(other, store, 1, "e1")
-            store.clock.sleep(3600)
-            other.write_checkpoint(1, b"state after mine and e1", store.clock.ms)
-            assert other.truncate() == 1
-
-    store.fault = fault
+    truncated: list[int] = []
+    store.fault = once(lambda: truncated.append(moves_on(other, store, 1, 1, 3600)), key=writer.boundary.key)
     with pytest.raises(AppendOutcomeUnknownError):
         append(writer, store, 0, "mine")
+    assert truncated == [1]
 
 
 def test_a_writer_that_a_proxy_doubled_and_whose_clock_stood_still_does_not_take_its_entry_for_lost(
@@ -621,12 +566,11 @@ def test_a_writer_that_slept_as_long_as_a_date_was_ahead_asks_the_boundary(store
         append(other, store, i, f"e{i}")
 
     def meanwhile() -> None:
-        store.fault = lambda call: None
         store.clock.sleep(3_600)
         other.write_checkpoint(4, b"state", store.clock.ms)
         assert other.truncate() == 4
 
-    store.fault = on_nth(1, "put_if_absent", meanwhile)
+    store.fault = once(meanwhile, "put_if_absent", ENTRIES)
     with pytest.raises(AppendOutcomeUnknownError):
         append(sleeper, store, 1, "phantom", ahead_ms)
 
@@ -635,11 +579,7 @@ def test_a_slow_reader_does_not_take_a_phantom_for_the_next_entry(store: MemoryS
     reader, other = a_log(store), a_log(store, seed=1)
     append(other, store, 0, "e0")
     as_of_ms = store.clock.ms
-    for i in range(1, 5):
-        append(other, store, i, f"e{i}")
-    store.clock.sleep(AGE_S)
-    other.write_checkpoint(4, b"state", store.clock.ms)
-    other.truncate()
+    moves_on(other, store, 1, 4)
     with pytest.raises(LogOvertakenError):
         append(a_log(store, seed=2), store, 1, "phantom", as_of_ms)
     assert reader.entry_key(1) in store.objects
@@ -658,17 +598,12 @@ def test_a_replay_does_not_take_a_phantom_for_an_entry(store: MemoryStore, clock
     append(other, store, 1, "e1")
 
     def meanwhile() -> None:
-        store.fault = lambda call: None
-        for i in range(2, 5):
-            append(other, store, i, f"e{i}")
-        store.clock.sleep(AGE_S)
-        other.write_checkpoint(4, b"state", store.clock.ms)
-        assert other.truncate() == 4
+        assert moves_on(other, store, 2, 4) == 4
         for i in (0, 1):
             with pytest.raises(LogOvertakenError):
                 append(a_log(store, seed=2), store, i, "phantom", as_of_ms)
 
-    store.fault = on_nth(1, "get", meanwhile)
+    store.fault = once(meanwhile, "get", ENTRIES)
     assert kept(reader.replay()) == (4, b"state")
 
 
@@ -687,11 +622,10 @@ def test_a_replay_during_a_truncation_begins_again_and_ends_well(store: MemorySt
     log.write_checkpoint(1, b"old", store.clock.ms)
 
     def truncate() -> None:
-        store.fault = lambda call: None
         other.write_checkpoint(4, b"state", store.clock.ms)
         other.truncate()
 
-    store.fault = on_nth(2, "get", truncate)  # the reader holds the old checkpoint and one entry after it
+    store.fault = once(truncate, "get", ENTRIES, after=1)  # the reader holds the old checkpoint and one entry after it
     r = log.replay()
     assert kept(r) == (4, b"state")
     assert r.entries == []
@@ -705,11 +639,7 @@ def test_a_date_that_was_ahead_once_makes_the_boundary_due(store: MemoryStore) -
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(other, store, 0, "e0")
     as_of_ms = store.clock.ms + 3_600_000
-    for i in range(1, 5):
-        append(other, store, i, f"e{i}")
-    store.clock.sleep(AGE_S)
-    other.write_checkpoint(4, b"state", store.clock.ms)
-    other.truncate()
+    moves_on(other, store, 1, 4)
     with pytest.raises(LogOvertakenError):
         sleeper.tail(0, as_of_ms)
     with pytest.raises(LogOvertakenError):
@@ -725,9 +655,7 @@ def test_servers_of_one_store_that_differ_by_a_second_cost_no_request(store: Mem
 
 
 def test_nothing_is_truncated_by_a_listing_whose_date_is_ahead(store: MemoryStore) -> None:
-    log = a_log(store)
-    for i in range(3):
-        append(log, store, i)
+    log = log_of(store, 3)
     log.write_checkpoint(2, b"state", store.clock.ms)
     folder = log.list_folder()
     ahead = Folder(folder.entries, folder.checkpoints, folder.date_ms + 3_600_000)
@@ -738,16 +666,7 @@ def test_nothing_is_truncated_by_a_listing_whose_date_is_ahead(store: MemoryStor
 @pytest.mark.parametrize("error", [AmbiguousWriteError("500"), PreconditionFailedError("412")])
 def test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation(store: MemoryStore, error: StoreError) -> None:
     log = aged_log(store, 3)
-    puts = 0
-
-    def fault(call: Call) -> None:
-        nonlocal puts
-        if call.key == log.boundary.key and call.kind.startswith("put"):
-            puts += 1
-            assert puts < 1000, "the truncation never gives up"
-            raise error
-
-    store.fault = fault
+    puts_failing(store, error, kind="put*", key=log.boundary.key)
     began = store.clock.monotonic()
     with pytest.raises(StoreError, match=r"boundary\.json could not be raised to 2 within 30 s"):
         log.truncate()
@@ -756,11 +675,7 @@ def test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation(store: 
 
 
 def test_an_append_that_no_write_gets_through_ends(store: MemoryStore) -> None:
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent" and call.when == "before":
-            raise AmbiguousWriteError("500")
-
-    store.fault = fault
+    store.fault = failing(AmbiguousWriteError("500"), "put_if_absent")
     began = store.clock.monotonic()
     with pytest.raises(AppendOutcomeUnknownError):
         append(a_log(store), store, 0)
@@ -770,7 +685,7 @@ def test_an_append_that_no_write_gets_through_ends(store: MemoryStore) -> None:
 # -- long tails -----------------------------------------------------------------------------------------------------------
 
 
-class Windows:
+class Windows(Parallel):
     """Counts how many are requested at once."""
 
     def __init__(self) -> None:
@@ -781,26 +696,26 @@ class Windows:
         self.sizes.append(len(todo))
         return [fn(i) for i in todo]
 
+    def reader(self, store: MemoryStore) -> SharedLog:
+        return SharedLog(store, FOLDER, Runtime(store.clock, random.Random(1)), parallel=self)
+
 
 @pytest.mark.parametrize(
     ("entries", "expected", "sizes"), [(0, 1, [1]), (1, 1, [1, 2]), (1, 2, [2]), (40, 1, [1, 2, 4, 8, 16, 16])]
 )
 def test_a_tail_is_read_in_windows_that_grow(store: MemoryStore, entries: int, expected: int, sizes: list[int]) -> None:
-    log = a_log(store)
-    for i in range(entries + 1):
-        append(log, store, i, f"e{i}")
+    log_of(store, entries + 1)
     windows = Windows()
-    reader = SharedLog(store, FOLDER, Runtime(store.clock, random.Random(1)), parallel=windows)
+    reader = windows.reader(store)
     found, _ = reader.tail(0, store.clock.ms, expected=expected)
     assert [(e.offset, e.payload) for e in found] == [(i, b'"e%d"' % i) for i in range(1, entries + 1)]
     assert windows.sizes == sizes
 
 
 def test_a_hasty_read_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> None:
-    log, windows = a_log(store), Windows()
-    for i in range(3):
-        append(log, store, i)
-    reader = SharedLog(store, FOLDER, Runtime(store.clock, random.Random(1)), parallel=windows)
+    log_of(store, 3)
+    windows = Windows()
+    reader = windows.reader(store)
     as_of_ms = store.clock.ms
     found, free_ms = reader.tail(0, as_of_ms, hasty=True)
     assert [e.offset for e in found] == [1]
@@ -810,11 +725,9 @@ def test_a_hasty_read_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> 
 
 def test_a_hasty_read_after_a_long_sleep_reads_the_boundary(store: MemoryStore) -> None:
     """Hazard 7: what it finds may be what another sleeper has created again below the boundary."""
-    log = a_log(store)
-    for i in range(3):
-        append(log, store, i)
+    log_of(store, 3)
     windows = Windows()
-    reader = SharedLog(store, FOLDER, Runtime(store.clock, random.Random(1)), parallel=windows)
+    reader = windows.reader(store)
     found, _ = reader.tail(0, store.clock.ms - int(AGE_S * 1000), hasty=True)
     assert [e.offset for e in found] == [1, 2]
     assert windows.sizes == [1, 2]
@@ -822,9 +735,7 @@ def test_a_hasty_read_after_a_long_sleep_reads_the_boundary(store: MemoryStore) 
 
 def test_what_is_found_after_a_free_offset_is_read_again(store: MemoryStore) -> None:
     """Two entries land while a window is read, and the second one is seen without the first."""
-    log, other = a_log(store), a_log(store, seed=1)
-    append(log, store, 0)
-    append(log, store, 1)
+    log, other = log_of(store, 2), a_log(store, seed=1)
 
     def meanwhile(call: Call) -> None:
         if call.kind == "get" and call.key == log.entry_key(3):
@@ -842,21 +753,11 @@ def test_what_is_found_after_a_free_offset_is_read_again(store: MemoryStore) -> 
 # -- what should not be there -------------------------------------------------------------------------------------------
 
 
-def test_a_missing_entry_is_named(store: MemoryStore) -> None:
-    log = a_log(store)
-    for i in range(5):
-        append(log, store, i)
-    store.delete([log.entry_key(2), log.entry_key(3)])
-    with pytest.raises(CorruptObjectError, match=rf"{log.entry_key(2)} is missing.*restore it"):
-        log.replay()
-
-
-def test_a_first_entry_that_is_missing_without_a_checkpoint_is_named(store: MemoryStore) -> None:
-    log = a_log(store)
-    append(log, store, 0)
-    append(log, store, 1)
-    store.delete([log.entry_key(0)])
-    with pytest.raises(CorruptObjectError, match=rf"{log.entry_key(0)} is missing"):
+@pytest.mark.parametrize("missing", [(2, 3), (0,)], ids=["in-between", "the-first"])
+def test_a_missing_entry_is_named(store: MemoryStore, missing: tuple[int, ...]) -> None:
+    log = log_of(store, 5)
+    store.delete([log.entry_key(n) for n in missing])
+    with pytest.raises(CorruptObjectError, match=rf"{log.entry_key(missing[0])} is missing.*restore it"):
         log.replay()
 
 
@@ -896,8 +797,6 @@ def test_foreign_files_in_the_folder_are_left_alone(store: MemoryStore) -> None:
 
 
 def test_entries_that_cannot_be_deleted_are_reported(store: MemoryStore) -> None:
-    from l0gc.storage.objectstore import DeleteFailure
-
     log = aged_log(store, 3)
     store.delete = lambda keys: [DeleteFailure(keys[0], "AccessDenied", "locked")]  # type: ignore[method-assign]
     with pytest.raises(StoreError, match=rf"{log.entry_key(0)} could not be deleted: AccessDenied locked"):

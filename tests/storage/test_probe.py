@@ -11,7 +11,7 @@ from l0gc.errors import AccessDeniedError, PreconditionFailedError, StoreUnfitEr
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Written
 from l0gc.storage.probe import probe
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.memory_store import MemoryStore, failing
 
 
 class IgnoresConditionalCreate(MemoryStore):
@@ -107,7 +107,15 @@ class ListsLate(MemoryStore):
 
 class DoesNotDelete(MemoryStore):
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        return [DeleteFailure(k, "AccessDenied", "locked") for k in keys]
+        return [DeleteFailure(k, "InternalError", "try again") for k in keys]
+
+
+class MayNotDelete(MemoryStore):
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        return [DeleteFailure(k, "AccessDenied", "not allowed") for k in keys]
+
+    def discard(self, folder: str) -> None:
+        raise AccessDeniedError("not allowed")
 
 
 class ListsTheDeleted(MemoryStore):
@@ -188,21 +196,18 @@ def test_a_store_whose_deletes_do_not_show_is_refused(store: type[MemoryStore]) 
         run(store())
 
 
-def test_a_store_that_does_not_let_us_is_reported_as_that() -> None:
-    def fault(call: Call) -> None:
-        if call.kind.startswith("put_if"):
-            raise AccessDeniedError("denied")
+def test_a_missing_permission_to_delete_is_reported_as_that_and_the_store_is_not_called_unfit() -> None:
+    with pytest.raises(AccessDeniedError, match=r"19 objects below l0gc/probe/.* allow s3:DeleteObject"):
+        run(MayNotDelete())
 
+
+def test_a_store_that_does_not_let_us_is_reported_as_that() -> None:
     with pytest.raises(AccessDeniedError):
-        run(MemoryStore(fault=fault))
+        run(MemoryStore(fault=failing(AccessDeniedError("denied"), "put_if*")))
 
 
 def test_a_failed_probe_cleans_up_what_it_wrote() -> None:
-    def fault(call: Call) -> None:
-        if call.kind == "scan":
-            raise AccessDeniedError("denied")
-
-    store = MemoryStore(fault=fault)
+    store = MemoryStore(fault=failing(AccessDeniedError("denied"), "scan"))
     with pytest.raises(AccessDeniedError):
         run(store)
     assert store.objects == {}

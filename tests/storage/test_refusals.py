@@ -24,7 +24,7 @@ from l0gc.errors import (
 )
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.storage.refusals import FAILURES, ROWS, Answer, Row, no_answer, refusal
+from l0gc.storage.refusals import FAILURES, REDIRECTS, ROWS, Answer, Row, no_answer, refusal
 from l0gc.storage.s3 import S3Store
 from tests.support.scripted_s3 import ACCESS_KEY, SECRET_KEY, TOKEN, Scripted, assert_no_secrets, calls
 
@@ -322,10 +322,11 @@ def test_a_head_whose_answer_has_no_body_is_asked_for_again(
 
 
 @pytest.mark.usefixtures("_one_attempt")
-def test_a_redirect_without_a_region_ends() -> None:
+@pytest.mark.parametrize("status", REDIRECTS)
+def test_a_redirect_without_a_region_ends(status: int) -> None:
     """Left alone, boto3 sends a HeadBucket to learn the region, is redirected, and sends another one for that."""
-    with Scripted(301, "PermanentRedirect") as server:
+    with Scripted(status, "Redirect") as server:
         for call in calls(server.store):
-            with pytest.raises(StoreError, match=r"bucket 'bucket' is in another region or on another server \(301 "):
+            with pytest.raises(StoreError, match=rf"'bucket' is in another region or on another server \({status} "):
                 call()
         assert len(server.requests) < 60

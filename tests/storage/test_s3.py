@@ -61,6 +61,12 @@ def test_another_url_is_a_usage_error(url: str) -> None:
         StoreConfig.from_url(url)
 
 
+@pytest.mark.parametrize("url", ["s3://b/a//c", "s3://b/./c", "s3://b/a/.."])
+def test_a_prefix_that_not_every_store_can_keep_is_a_usage_error(url: str) -> None:
+    with pytest.raises(UsageError, match="no part of the prefix may be empty"):
+        StoreConfig.from_url(url)
+
+
 @pytest.mark.parametrize("endpoint_url", ["localhost:9000", "127.0.0.1", "ftp://h", "http://", "http:/h"])
 def test_an_endpoint_that_is_no_url_is_a_usage_error(endpoint_url: str) -> None:
     with pytest.raises(UsageError, match="endpoint"):
@@ -428,4 +434,4 @@ def test_a_history_whose_markers_repeat_themselves_ends(
     monkeypatch.setattr(store.client, "list_object_versions", stuck)
     monkeypatch.setattr(store.client, "list_multipart_uploads", stuck)
     with pytest.raises(StoreError, match="the store repeats its markers"):
-        list(getattr(store.history, kind)("folder/"))
+        list(getattr(store, kind)("folder/"))

@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.session import session_of
+from l0gc.storage.connection import session_of
 
 
 @pytest.fixture(autouse=True)

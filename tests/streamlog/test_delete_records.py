@@ -16,7 +16,7 @@ from l0gc.streamlog.level_one.expire import NewStart
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.journal import l1_rows
-from tests.support.memory_store import memory_cluster
+from tests.support.memory_store import memory_cluster, topic_in_memory
 from tests.support.reconcile import files, put, reconcile, spill_early
 from tests.support.verify import put_l1
 
@@ -69,8 +69,7 @@ def test_beyond_the_end_nothing_is_deleted() -> None:
 
 
 def test_a_partition_without_records_has_none_to_delete() -> None:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 2)
+    cluster = topic_in_memory(2)
     assert delete_records(cluster, "events", before_offset=HIGH_WATERMARK).partitions == 0
     assert delete_records(cluster, "events", before_offset=0).partitions == 0
     with pytest.raises(OffsetOutOfRangeError, match="will have offset 0"):

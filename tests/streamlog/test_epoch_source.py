@@ -13,20 +13,15 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.summary import JournalTask, read_journal
-from l0gc.watermark.pipeline import Pipeline, WatermarkResult
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED
 from tests.support.journal import of_topic, reconciled
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import another_process, copy_of, failing, memory_cluster, put_back, store_of
 
 
 def m_of(cluster: Cluster, *, dry_run: bool = False) -> WatermarkResult:
-    return Pipeline(cluster, JournalSource(cluster)).run(dry_run=dry_run)
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+    return run_pipeline(cluster, JournalSource(cluster), dry_run=dry_run)
 
 
 def land(cluster: Cluster, topic: Topic, records: dict[int, int], epoch: int | None = None) -> JournalHandle:
@@ -92,7 +87,7 @@ def test_what_is_not_in_l1_holds_m_until_it_is() -> None:
     assert (held.watermark, [h.name for h in held.held_back_by]) == (at - 1, ["t/1"])
     assert (held.held_back_by[0].kind, held.held_back_by[0].unreconciled_records) == (UNRECONCILED, 5)
     assert held.held_back_by[0].key.startswith("level_zero/data/")
-    assert held.held_back_by[0].reason == f"5 unreconciled records from epoch {at} on: run l0gc reconcile"
+    assert held.held_back_by[0].reason == f"5 unreconciled records from epoch {at} on (l0gc reconcile)"
     state = journal.catch_up()
     journal.commit_reconciled(reconciled(state, {1: 4}, journal.replica.offset, revision=topic.revision, epoch=newest))
     assert m_of(cluster).watermark == newest - 2
@@ -202,15 +197,10 @@ def test_a_journal_that_the_store_does_not_give_out_holds_m_and_a_store_that_is_
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("t", 1)
     slide(cluster, topic)
-    error: list[type[StoreError]] = [StoreError]
-
-    def fault(call: Call) -> None:
-        if call.key.startswith(journal_log(topic.journals[0])):
-            raise error[0]("no")
-
-    store_of(cluster).fault = fault
+    log = journal_log(topic.journals[0])
+    store_of(cluster).fault = failing(StoreError("no"), key=log)
     assert m_of(cluster).watermark == topic.revision - 1
-    error[0] = StoreUnreachableError
+    store_of(cluster).fault = failing(StoreUnreachableError("no"), key=log)
     with pytest.raises(StoreUnreachableError):
         m_of(cluster)
 
@@ -233,21 +223,12 @@ def test_a_journal_that_no_topic_uses_holds_m_where_it_is_if_it_cannot_be_read()
 
 def restored(cluster: Cluster, before: dict[str, bytes]) -> Cluster:
     """Another process, after the controller log was put back to what it was."""
-    store = store_of(cluster)
-    for key in [k for k in store.objects if k.startswith(CONTROLLER_LOG)]:
-        del store.objects[key]
-    for key, body in before.items():
-        store.put(key, body)
-    return memory_cluster(store, seed=1, bootstrap=False)
+    put_back(store_of(cluster), CONTROLLER_LOG, before)
+    return another_process(cluster)
 
 
 def controller_log(cluster: Cluster) -> dict[str, bytes]:
-    return {k: o.body for k, o in store_of(cluster).objects.items() if k.startswith(CONTROLLER_LOG)}
-
-
-def advance_unguarded(cluster: Cluster, epoch: int) -> None:
-    """What operators do without l0gc's guards, and ticks did before anything was published."""
-    cluster.controller.advance_above(epoch - 1)
+    return copy_of(store_of(cluster), CONTROLLER_LOG)
 
 
 def test_a_journal_that_has_seen_a_later_epoch_stops_everything() -> None:
@@ -284,7 +265,7 @@ def test_a_topic_that_the_controller_never_knew_stops_everything(used: bool) -> 
     lost, _ = cluster.controller.create_topic("lost", 16 if used else 1, 16 if used else 1)
     land(cluster, lost, {0: 1})
     after = restored(cluster, before)
-    advance_unguarded(after, 9)
+    after.controller.advance_above(8)
     with pytest.raises(
         EpochRegressionError, match=rf"topic with revision {lost.revision} and id {lost.topic_id}, which"
     ):
@@ -320,7 +301,7 @@ def test_a_topic_that_was_created_or_deleted_meanwhile_is_no_sign_of_an_old_back
             return super().map(work, items)
 
     source = JournalSource(cluster, Meanwhile(cluster))
-    result = Pipeline(cluster, source).run()
+    result = run_pipeline(cluster, source)
     assert (result.watermark, result.cluster_epoch) == (old.revision - 1, old.revision)
 
 
@@ -342,8 +323,8 @@ def test_a_summary_does_not_grow_with_the_partitions() -> None:
     slide(cluster, topic)
     task = JournalTask(topic.journals[0], [(topic, topic.runs()[0])], -1)
     reading = read_journal(cluster.store, msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=JournalTask))
-    assert sum(reading.summary.gc_epochs.values()) == 100_000
-    assert len(reading.summary.lowest) == HELD_BACK_SHOWN
+    assert sum(reading[0].gc_epochs.values()) == 100_000
+    assert len(reading[0].lowest) == HELD_BACK_SHOWN
     assert len(msgspec.msgpack.encode(reading)) < 5_000
 
 

@@ -8,13 +8,13 @@ from l0gc.errors import EpochRegressionError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.topics import close_unknown_topics
-from l0gc.watermark.pipeline import Pipeline
-from tests.support.memory_store import MemoryStore, memory_cluster
+from l0gc.watermark.pipeline import run_pipeline
+from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
 from tests.support.reconcile import put
 
 
 def compute(cluster: Cluster) -> int:
-    return Pipeline(cluster, JournalSource(cluster)).run().watermark
+    return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
 def restored() -> Cluster:
@@ -22,12 +22,11 @@ def restored() -> Cluster:
     store = MemoryStore()
     cluster = memory_cluster(store)
     cluster.controller.create_topic("kept", 1)
-    backup = {k: o for k, o in store.objects.items() if k.startswith("l0gc/controller/")}
+    backup = copy_of(store, "l0gc/controller/")
     cluster.controller.create_topic("forgotten", 2, 2)
     put(cluster, "forgotten", {0: [b"a"], 1: [b"b"]})
     compute(cluster)
-    for key in [k for k in store.objects if k.startswith("l0gc/controller/") and k not in backup]:
-        del store.objects[key]
+    put_back(store, "l0gc/controller/", backup)
     return memory_cluster(store, seed=1, bootstrap=False)
 
 

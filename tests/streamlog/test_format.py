@@ -21,7 +21,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import Written
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.format import VERSION, check_format, remember_etags, write_format
-from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+from tests.support.memory_store import MemoryStore, failing, lose_reply, memory_cluster, once
 
 
 class TakesPlainEtags(MemoryStore):
@@ -132,13 +132,7 @@ def test_a_cluster_whose_format_is_gone_is_refused() -> None:
 
 def test_a_cluster_that_is_founded_while_another_process_reads_is_seen() -> None:
     store = MemoryStore()
-
-    def found(call: Call) -> None:
-        if call.kind == "list" and call.key == CONTROLLER_LOG:
-            store.fault = lambda call: None
-            memory_cluster(store)
-
-    store.fault = found
+    store.fault = once(lambda: memory_cluster(store), "list", CONTROLLER_LOG)
     assert process_on(store).controller.epoch() == 0
 
 
@@ -160,11 +154,7 @@ def test_a_format_whose_write_got_no_reply_is_read() -> None:
 
 
 def test_a_format_that_cannot_be_written_is_an_error_and_no_cluster_is_founded() -> None:
-    def cut(call: Call) -> None:
-        if call.key == FORMAT and call.kind == "put_if_absent":
-            raise AmbiguousWriteError("cut")
-
-    store = MemoryStore(fault=cut)
+    store = MemoryStore(fault=failing(AmbiguousWriteError("cut"), "put_if_absent", FORMAT))
     with pytest.raises(StoreError, match="could not be written"):
         memory_cluster(store)
     assert store.objects == {}

@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
 from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index, parse_level_one
 from l0gc.storage.objectstore import DeleteFailure
@@ -17,17 +17,16 @@ from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart, look_at
-from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal import state as journal_state
 from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
 from tests.support.merge import merge
 from tests.support.reconcile import begin, lifted, named, put, reconcile, spill_early
+from tests.support.vacuum import NOW, tick, vacuum
 
 UUID = "01234567-89ab-4cde-8f01-23456789abcd"
-NOW = Removal(l1_grace_ms=0, orphan_age_ms=0)
 HOUR_MS = 3_600_000
 
 
@@ -44,10 +43,7 @@ class World:
         topics.create_topic(self.cluster, "events", partitions, journals)
 
     def tick(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.store.clock.ms += 60_000
-            self.cluster.controller.advance()
-        housekeep(self.cluster)
+        tick(self.cluster, times)
 
     def upload(self, records: int = 3) -> None:
         for p, there in self.values.items():
@@ -70,13 +66,17 @@ class World:
         return {k for k in self.store.objects if k.startswith(prefix)}
 
     def vacuum(self, options: Removal = NOW, cluster: Cluster | None = None) -> VacuumResult:
-        cluster = cluster or self.cluster
-        return Vacuum(cluster, JournalGarbage(cluster), options).run()
+        return vacuum(cluster or self.cluster, options)
 
     def whole(self) -> None:
         """Every record is there, in order."""
         for p, there in self.values.items():
             assert lifted(self.cluster, "events", p) == there
+
+
+@pytest.fixture
+def w() -> World:
+    return World()
 
 
 def counts(result: VacuumResult) -> dict[str, int]:
@@ -86,8 +86,7 @@ def counts(result: VacuumResult) -> dict[str, int]:
 # -- orphans ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_named_ones_stay() -> None:
-    w = World()
+def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_named_ones_stay(w: World) -> None:
     w.lift()
     w.upload()
     killed = begin(w.cluster)
@@ -104,8 +103,7 @@ def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_n
     w.whole()
 
 
-def test_a_run_that_slept_through_a_vacuum_is_refused_and_its_next_round_is_not() -> None:
-    w = World()
+def test_a_run_that_slept_through_a_vacuum_is_refused_and_its_next_round_is_not(w: World) -> None:
     w.upload()
     sleeping = begin(memory_cluster(w.store, seed=7, bootstrap=False))
     w.tick()
@@ -118,8 +116,7 @@ def test_a_run_that_slept_through_a_vacuum_is_refused_and_its_next_round_is_not(
     w.whole()
 
 
-def test_without_the_fence_in_the_log_a_look_is_refused() -> None:
-    w = World()
+def test_without_the_fence_in_the_log_a_look_is_refused(w: World) -> None:
     w.lift()
     source = JournalGarbage(w.cluster)
     source.refresh()
@@ -128,14 +125,13 @@ def test_without_the_fence_in_the_log_a_look_is_refused() -> None:
     (part,) = source.parts("level_one/data/", 1)
     assert set(part.fences.values()) == {epoch}
     other = JournalPart(part.prefix, part.start, part.end, part.topics, epoch, {0: epoch + 1}, [], [])
-    assert look_at(w.store, part).facts(sorted(w.l1()))[0].needed
+    assert look_at(w.store, part)(sorted(w.l1()))[0].needed
     with pytest.raises(StoreError, match="its L1 fence at"):
         look_at(w.store, other)
 
 
-def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_it_replaces() -> None:
+def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_it_replaces(w: World) -> None:
     """Hazard 29: in the middle of the entry these objects are neither in the lists nor among the dropped ones."""
-    w = World()
     w.lift(4)
     w.tick()
     before = sorted(w.l1("level_one/data/"))
@@ -146,12 +142,11 @@ def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_
     with pytest.raises(Interrupt), mock.patch.object(journal_state, "_drop", side_effect=Interrupt):
         w.cluster.journal(0).catch_up()
     (part,) = source.parts("level_one/data/", 1)
-    facts = source.looker(remote=False)(w.store, part).facts(before)
+    facts = source.looker(remote=False)(w.store, part)(before)
     assert [f.needed for f in facts] == [True] * len(before)
 
 
-def test_the_age_of_orphans_is_that_of_their_epoch() -> None:
-    w = World()
+def test_the_age_of_orphans_is_that_of_their_epoch(w: World) -> None:
     w.upload()
     killed = begin(w.cluster)
     w.tick(3)
@@ -161,8 +156,7 @@ def test_the_age_of_orphans_is_that_of_their_epoch() -> None:
     assert counts(w.vacuum(age)) == {ORPHANED_L1: len(killed.keys)}
 
 
-def test_keys_that_do_not_parse_stay_and_are_counted() -> None:
-    w = World()
+def test_keys_that_do_not_parse_stay_and_are_counted(w: World) -> None:
     w.lift()
     w.tick()
     p = w.cluster.controller.snapshot().topic("events").id(0)
@@ -209,15 +203,12 @@ def test_keys_say_what_they_were_made_of(partition: int) -> None:
 def closed_as_unknown(w: World) -> tuple[Cluster, int, int, set[str]]:
     """A controller log that was set back, and a topic that it does not know, closed: its journal, revision and objects."""
     w.lift()
-    backup = {k: o.body for k, o in w.store.objects.items() if k.startswith(CONTROLLER_LOG)}
+    backup = copy_of(w.store, CONTROLLER_LOG)
     topics.create_topic(w.cluster, "lost", 1)
     put(w.cluster, "lost", {0: [b"x"]})
     w.lift()
     lost = named(w.cluster, "lost")
-    for key in [k for k in w.store.objects if k.startswith(CONTROLLER_LOG)]:
-        del w.store.objects[key]
-    for key, body in backup.items():
-        w.store.put(key, body)
+    put_back(w.store, CONTROLLER_LOG, backup)
     restored = memory_cluster(w.store, seed=9, bootstrap=False)
     restored.controller.advance_above(w.cluster.controller.epoch())
     ((journal, revision, _),) = topics.close_unknown_topics(restored)
@@ -225,8 +216,7 @@ def closed_as_unknown(w: World) -> tuple[Cluster, int, int, set[str]]:
     return restored, journal, revision, lost
 
 
-def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_nothing() -> None:
-    w = World()
+def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_nothing(w: World) -> None:
     restored, journal, revision, lost = closed_as_unknown(w)
     assert counts(w.vacuum(cluster=restored)) == {}  # two epochs have to pass
     for _ in range(2):
@@ -284,8 +274,7 @@ def test_a_journal_that_cannot_be_read_keeps_its_topics_objects_and_the_rest_goe
 # -- merged, and deleted topics -----------------------------------------------------------------------------------------
 
 
-def test_merged_objects_go_after_the_grace_and_two_epochs() -> None:
-    w = World()
+def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
     w.lift(4)
     before = w.l1()
     w.merge()
@@ -305,8 +294,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs() -> None:
     assert counts(w.vacuum(Removal(l1_grace_ms=HOUR_MS))) == {}  # no hour later
 
 
-def test_a_run_killed_before_its_journal_knew_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = World()
+def test_a_run_killed_before_its_journal_knew_is_done_again(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
     w.lift(4)
     w.merge()
     w.tick(3)
@@ -433,8 +421,7 @@ def test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is
     assert not lost & w.l1()
 
 
-def test_what_comes_after_a_forgotten_topic_is_still_an_orphan() -> None:
-    w = World()
+def test_what_comes_after_a_forgotten_topic_is_still_an_orphan(w: World) -> None:
     w.lift()
     p = w.cluster.controller.snapshot().topic("events").id(0)
     topics.delete_topic(w.cluster, "events")
@@ -444,8 +431,7 @@ def test_what_comes_after_a_forgotten_topic_is_still_an_orphan() -> None:
     assert counts(w.vacuum()) == {ORPHANED_L1: 1}
 
 
-def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done() -> None:
-    w = World()
+def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done(w: World) -> None:
     w.lift()
     w.tick(2)
     p = w.cluster.controller.snapshot().topic("events").id(0)
@@ -469,19 +455,16 @@ def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_
     )
 
 
-def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1() -> None:
+def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1(w: World) -> None:
     """Hazard 10: the logs are older than the bucket, and their epoch has passed the lost topic's revision since."""
-    w = World()
     w.lift()
-    logs = {k: o for k, o in w.store.objects.items() if k.startswith("l0gc/")}
+    logs = copy_of(w.store, "l0gc/")
     lost, _ = topics.create_topic(w.cluster, "lost", 1)
     put(w.cluster, "lost", {0: [b"x"]})
     w.tick()
     reconcile(w.cluster)
     there = named(w.cluster, "lost")
-    for key in [k for k in w.store.objects if k.startswith("l0gc/")]:
-        del w.store.objects[key]
-    w.store.objects |= logs
+    put_back(w.store, "l0gc/", logs)
     w.cluster = memory_cluster(w.store, seed=5, bootstrap=False)
     assert w.vacuum().problem is None  # the revision is above the epoch, as of a topic that was created since
     w.tick(5)
@@ -491,18 +474,15 @@ def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its
     assert isinstance(done.problem, EpochRegressionError)
 
 
-def test_a_journal_with_a_topic_that_the_controller_lost_ends_the_run_before_anything_goes() -> None:
-    w = World()
-    before = dict(w.store.objects)
+def test_a_journal_with_a_topic_that_the_controller_lost_ends_the_run_before_anything_goes(w: World) -> None:
+    before = copy_of(w.store)
     w.tick(5)
     w.create()
     topics.create_topic(w.cluster, "lost", 1)
     put(w.cluster, "lost", {0: [b"x"]})
     w.upload()
     begin(w.cluster)
-    for key in [k for k in w.store.objects if k.startswith("l0gc/controller/")]:
-        del w.store.objects[key]
-    w.store.objects |= {k: o for k, o in before.items() if k.startswith("l0gc/controller/")}
+    put_back(w.store, "l0gc/controller/", before)
     restored = memory_cluster(w.store, seed=5, bootstrap=False)
     there = w.l1()
     with pytest.raises(EpochRegressionError):
@@ -534,5 +514,5 @@ def test_parts_are_all_of_the_listing_and_a_part_elsewhere_says_the_same(count: 
     for part in parts:
         inside = [k for k in keys if k > part.start and (part.end is None or k <= part.end)]
         here, there = (source.looker(remote=remote)(w.store, part) for remote in (False, True))
-        assert here.facts(inside) == there.facts(inside)
-        assert all(f.fence > 0 for f in here.facts(inside))
+        assert here(inside) == there(inside)
+        assert all(f.fence > 0 for f in here(inside))

@@ -38,7 +38,7 @@ def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, el
     store.requests.clear()
     gc.collect()
     tracemalloc.start()
-    done = Vacuum(cluster, JournalGarbage(cluster), options, workers).run()
+    done = Vacuum(cluster, options, workers).run(JournalGarbage(cluster))
     peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
     tracemalloc.stop()
     orphans = partitions * ORPHANS

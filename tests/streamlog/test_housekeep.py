@@ -19,31 +19,28 @@ from l0gc.storage.replica import CHECKPOINT_EVERY
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.window import EpochWindow
-from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.journal import of_topic, reconciled
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import (
+    Call,
+    MemoryStore,
+    another_process,
+    memory_cluster,
+    publish_m,
+    store_of,
+    topic_in_memory,
+)
 
 INTERVAL_MS = 600_000
 
 
-def new_cluster(partitions: int = 4, journals: int = 2) -> Cluster:
-    """A cluster with a topic `events` in so many journals, from journal 0 on."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", partitions, journals)
-    return cluster
-
-
-def another_process(cluster: Cluster, seed: int = 1) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+@pytest.fixture
+def cluster() -> Cluster:
+    """A topic of four partitions in two journals."""
+    return topic_in_memory(4, 2)
 
 
 def events(cluster: Cluster) -> Topic:
@@ -83,6 +80,14 @@ def pass_interval(cluster: Cluster) -> None:
     store_of(cluster).clock.ms += INTERVAL_MS
 
 
+def deleted_and_another(cluster: Cluster) -> None:
+    """The topic has records, and is deleted; there is another one; an interval has passed."""
+    put(cluster)
+    cluster.controller.delete_topic("events")
+    cluster.controller.create_topic("other", 2, 2)
+    pass_interval(cluster)
+
+
 def damage(cluster: Cluster, journal: int, body: bytes = b"{}") -> str:
     """Spoil the last entry of a journal."""
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(journal) + "log/"))
@@ -93,8 +98,7 @@ def damage(cluster: Cluster, journal: int, body: bytes = b"{}") -> str:
 # -- the epoch and the windows -----------------------------------------------------------------------------------------
 
 
-def test_m_follows_the_epoch_through_idle_journals() -> None:
-    cluster = new_cluster()
+def test_m_follows_the_epoch_through_idle_journals(cluster: Cluster) -> None:
     epochs = []
     for n in range(4):
         pass_interval(cluster)
@@ -109,15 +113,14 @@ def test_m_follows_the_epoch_through_idle_journals() -> None:
 
 
 def test_a_journal_that_no_topic_uses_is_left_alone() -> None:
-    cluster = new_cluster(journals=1)
+    cluster = topic_in_memory(4)
     pass_interval(cluster)
     assert housekeep(cluster).advanced == 1
     used = {k.split("/")[2] for k in store_of(cluster).objects if k.startswith("l0gc/journal/")}
     assert used == {"0000"}
 
 
-def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended() -> None:
-    cluster = new_cluster()
+def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended(cluster: Cluster) -> None:
     pass_interval(cluster)
     housekeep(cluster)
     objects = set(store_of(cluster).objects)
@@ -127,8 +130,7 @@ def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended() -> 
     assert set(store_of(cluster).objects) == objects
 
 
-def test_a_barrier_ticks_in_any_case_and_closes_every_window() -> None:
-    cluster = new_cluster()
+def test_a_barrier_ticks_in_any_case_and_closes_every_window(cluster: Cluster) -> None:
     put(cluster)
     reconcile(cluster)
     result = housekeep(another_process(cluster), barrier=True)
@@ -137,16 +139,14 @@ def test_a_barrier_ticks_in_any_case_and_closes_every_window() -> None:
     assert m(cluster) == 1  # all that was uploaded before can go
 
 
-def test_a_barrier_frees_nothing_that_is_unreconciled() -> None:
-    cluster = new_cluster()
+def test_a_barrier_frees_nothing_that_is_unreconciled(cluster: Cluster) -> None:
     put(cluster)
     for _ in range(3):
         housekeep(cluster, barrier=True)
     assert m(cluster) == 0
 
 
-def test_a_straggler_after_a_barrier_is_refused() -> None:
-    cluster = new_cluster()
+def test_a_straggler_after_a_barrier_is_refused(cluster: Cluster) -> None:
     put(cluster)
     housekeep(another_process(cluster), barrier=True)
     late = cluster.journal(0).append([an_object(cluster, 1, number=1)])
@@ -157,7 +157,7 @@ def test_a_straggler_after_a_barrier_is_refused() -> None:
 
 
 def test_what_a_writers_own_checkpoint_covers_is_truncated() -> None:
-    cluster = new_cluster(journals=1)
+    cluster = topic_in_memory(4)
     handle = cluster.journal(0)
     for _ in range(CHECKPOINT_EVERY + 2):
         handle.advance(cluster.controller.advance())
@@ -170,8 +170,7 @@ def test_what_a_writers_own_checkpoint_covers_is_truncated() -> None:
     assert len({JournalMachine(0).encode(state) for state in states}) == 1
 
 
-def test_what_is_truncated_is_in_a_checkpoint() -> None:
-    cluster = new_cluster()
+def test_what_is_truncated_is_in_a_checkpoint(cluster: Cluster) -> None:
     for n in range(8):
         put(cluster, n + 1)
         pass_interval(cluster)
@@ -185,8 +184,7 @@ def test_what_is_truncated_is_in_a_checkpoint() -> None:
         assert len([k for k in store_of(cluster).objects if k.startswith(f"{folder}checkpoint/")]) == 2
 
 
-def test_a_short_log_is_left_as_it_is() -> None:
-    cluster = new_cluster()
+def test_a_short_log_is_left_as_it_is(cluster: Cluster) -> None:
     put(cluster)
     assert housekeep(cluster).checkpoints == 0
     assert not [k for k in store_of(cluster).objects if "/checkpoint/" in k]
@@ -195,8 +193,7 @@ def test_a_short_log_is_left_as_it_is() -> None:
 # -- what is broken, what is gone --------------------------------------------------------------------------------------
 
 
-def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move() -> None:
-    cluster = new_cluster()
+def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: Cluster) -> None:
     pass_interval(cluster)
     housekeep(cluster)
     key = damage(cluster, 1)
@@ -214,9 +211,8 @@ def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move() -> None:
 
 
 @pytest.mark.parametrize("kind", ["put_if_absent", "get", "list"])
-def test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done(kind: str) -> None:
+def test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done(cluster: Cluster, kind: str) -> None:
     """Issue 12.9."""
-    cluster = new_cluster()
     pass_interval(cluster)
     process = another_process(cluster)
     store_of(cluster).fault = refusing(lambda c: c.kind == kind and c.key.startswith(journal_log(1)))
@@ -225,9 +221,8 @@ def test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done(kin
     assert [(b.journal, b.error) for b in result.broken] == [(1, "not now")]
 
 
-def test_a_tick_that_the_store_refuses_is_named_and_the_journals_follow_the_epoch_there_is() -> None:
+def test_a_tick_that_the_store_refuses_is_named_and_the_journals_follow_the_epoch_there_is(cluster: Cluster) -> None:
     """Issue 12.9."""
-    cluster = new_cluster()
     cluster.controller.advance()
     pass_interval(cluster)
     store_of(cluster).fault = refusing(lambda c: c.kind == "put_if_absent" and c.key.startswith(CONTROLLER_LOG))
@@ -236,13 +231,9 @@ def test_a_tick_that_the_store_refuses_is_named_and_the_journals_follow_the_epoc
     assert [(b.journal, b.log) for b in result.broken] == [(None, "the controller's log")]
 
 
-def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done() -> None:
+def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done(cluster: Cluster) -> None:
     """Issue 12.9."""
-    cluster = new_cluster()
-    put(cluster)
-    cluster.controller.delete_topic("events")
-    cluster.controller.create_topic("other", 2, 2)
-    pass_interval(cluster)
+    deleted_and_another(cluster)
     taken: list[str] = []
 
     def first_closing(call: Call) -> bool:
@@ -259,13 +250,11 @@ def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_don
     assert (again.closed, again.broken) == (1, [])
 
 
-def test_a_journal_that_cannot_be_read_again_after_a_failed_advance_keeps_nothing_else_from_being_done() -> None:
+def test_a_journal_that_cannot_be_read_again_after_a_failed_advance_keeps_nothing_else_from_being_done(
+    cluster: Cluster,
+) -> None:
     """Whether a deleted topic is closed there takes another read, which may fail, too."""
-    cluster = new_cluster()
-    put(cluster)
-    cluster.controller.delete_topic("events")
-    cluster.controller.create_topic("other", 2, 2)
-    pass_interval(cluster)
+    deleted_and_another(cluster)
     failed: list[str] = []
 
     def from_the_advance_on(call: Call) -> bool:
@@ -286,8 +275,7 @@ def refusing(which: Callable[[Call], bool]) -> Callable[[Call], None]:
     return fault
 
 
-def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it() -> None:
-    cluster = new_cluster()
+def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it(cluster: Cluster) -> None:
     revision = events(cluster).revision
     cluster.controller.delete_topic("events")  # and the deleter crashed
     cluster.controller.create_topic("events", 1)
@@ -298,9 +286,8 @@ def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it() -> None:
     assert not process.journal(0).catch_up().closed(events(cluster).revision)  # its namesake
 
 
-def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed() -> None:
+def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed(cluster: Cluster) -> None:
     """Hazard 6."""
-    cluster = new_cluster()
     put(cluster)
     revision = events(cluster).revision
     cluster.controller.delete_topic("events")  # and the deleter crashed
@@ -325,8 +312,7 @@ def test_all_deleted_topics_of_a_journal_are_closed_by_one_entry() -> None:
     assert store_of(cluster).requests.total() <= 12 * 2 + 20
 
 
-def test_a_damaged_journal_of_a_deleted_topic_stops_nobody() -> None:
-    cluster = new_cluster()
+def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: Cluster) -> None:
     put(cluster)
     key = damage(cluster, 0)
     gone = cluster.controller.delete_topic("events")
@@ -343,8 +329,7 @@ def test_a_damaged_journal_of_a_deleted_topic_stops_nobody() -> None:
 # -- a controller log that went back (hazard 10) -----------------------------------------------------------------------
 
 
-def test_a_journal_above_the_cluster_epoch_is_named_and_left_as_it_is() -> None:
-    cluster = new_cluster()
+def test_a_journal_above_the_cluster_epoch_is_named_and_left_as_it_is(cluster: Cluster) -> None:
     for _ in range(3):
         pass_interval(cluster)
         housekeep(cluster)
@@ -364,12 +349,10 @@ def test_a_journal_above_the_cluster_epoch_is_named_and_left_as_it_is() -> None:
 @pytest.mark.parametrize(("m", "epoch"), [(9, 9), (0, 9)])
 @pytest.mark.parametrize("ticks", [False, True])
 def test_where_what_is_published_is_above_the_epoch_nothing_is_written(
-    m: int, epoch: int, *, barrier: bool, ticks: bool
+    cluster: Cluster, m: int, epoch: int, *, barrier: bool, ticks: bool
 ) -> None:
     """Issue 12.2."""
-    cluster = new_cluster()
-    cluster_id = cluster.controller.snapshot().cluster_id
-    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, m, epoch, 0))
+    publish_m(cluster, m, epoch)
     if ticks:
         pass_interval(cluster)
     objects = dict(store_of(cluster).objects)
@@ -406,7 +389,7 @@ LOST: list[Callable[[JournalHandle, ObjectExtents], object]] = [
 @pytest.mark.parametrize("lose", LOST, ids=["objects", "advance", "barrier"])
 def test_what_never_landed_is_in_no_checkpoint(lose: Callable[[JournalHandle, ObjectExtents], object]) -> None:
     """Hazard 18."""
-    cluster = new_cluster(journals=1)
+    cluster = topic_in_memory(4)
     for _ in range(5):
         cluster.controller.advance()
     put(cluster, 2)
@@ -433,7 +416,7 @@ def without_checkpoints(cluster: Cluster) -> Cluster:
 @pytest.mark.parametrize("partitions", [1, 1024, 100_000])
 @pytest.mark.parametrize("journals", [1, 3])
 def test_an_idle_cluster_costs_12_requests_for_each_journal_and_20(partitions: int, journals: int) -> None:
-    cluster = new_cluster(max(partitions, journals), journals)
+    cluster = topic_in_memory(max(partitions, journals), journals)
     store, most = store_of(cluster), 0
     for n in range(12):
         pass_interval(cluster)
@@ -445,7 +428,7 @@ def test_an_idle_cluster_costs_12_requests_for_each_journal_and_20(partitions: i
 
 
 def test_topics_that_were_deleted_long_ago_cost_nothing() -> None:
-    cluster = new_cluster(journals=1)
+    cluster = topic_in_memory(4)
     for n in range(40):
         cluster.controller.create_topic(f"t{n}", 1)
         cluster.controller.delete_topic(f"t{n}")

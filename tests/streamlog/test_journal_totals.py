@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from l0gc.keys import journal_log
+from l0gc.streamlog.epoch_source import journal_totals
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal_totals import journal_totals
-from tests.support.memory_store import memory_cluster
-from tests.support.merge import a_cluster, store_of
+from tests.support.memory_store import memory_cluster, store_of
+from tests.support.merge import a_cluster
 from tests.support.reconcile import put, reconcile
 
 

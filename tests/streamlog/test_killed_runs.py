@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from l0gc.collect.vacuum import Vacuum
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import Record, read_topic
-from tests.streamlog.test_garbage import NOW, World
+from tests.streamlog.test_garbage import World
 from tests.support.deep import deep_findings
 from tests.support.memory_store import Call, memory_cluster
 from tests.support.merge import merge
 from tests.support.reconcile import named
+from tests.support.vacuum import vacuum
 
 Work = Callable[[Cluster], object]
 
@@ -40,10 +39,6 @@ def scene() -> World:
     topics.delete_topic(w.cluster, "deleted")
     w.tick(3)
     return w
-
-
-def vacuum(cluster: Cluster) -> object:
-    return Vacuum(cluster, JournalGarbage(cluster), NOW).run()
 
 
 def merge_twice(cluster: Cluster) -> object:

@@ -12,25 +12,14 @@ from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Produc
 from l0gc.streamlog.journal.entries import InputSpan, ProducerBatch
 from l0gc.streamlog.producers import InputView, JournalView, describe_producer, list_producers
 from tests.support.journal import of_topic
-from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
+from tests.support.memory_store import (
+    FakeClock,
+    another_process,
+    store_of,
+    topic_in_memory,
+)
 
 START_MS = FakeClock().ms
-
-
-def new_cluster(journals: int = 3) -> Cluster:
-    """A topic with a partition in each of so many journals."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", journals, journals)
-    return cluster
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
-
-
-def another(cluster: Cluster) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=1, bootstrap=False)
 
 
 def send(cluster: Cluster, run: Producer, sequence: int, *, journal: int = 0, span: InputSpan | None = None) -> None:
@@ -46,7 +35,7 @@ def send(cluster: Cluster, run: Producer, sequence: int, *, journal: int = 0, sp
 
 
 def test_a_run_is_shown_as_the_journals_have_it() -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(3, 3)
     run = cluster.controller.init_producer("job")
     store_of(cluster).clock.ms += 500
     send(cluster, run, 0, span=InputSpan("day-1", 0, 2))
@@ -55,7 +44,7 @@ def test_a_run_is_shown_as_the_journals_have_it() -> None:
     store_of(cluster).clock.ms += 1000
     cluster.journal(0).catch_up()
     send(cluster, run, 2, span=InputSpan("day-1", 2, 4))
-    v = describe_producer(another(cluster), "job")
+    v = describe_producer(another_process(cluster), "job")
     assert (v.name, v.producer_id, v.epoch, v.last_epoch) == ("job", run.producer_id, 0, -1)
     assert (v.began_ms, v.last_used_ms, v.expires_ms) == (START_MS, START_MS + 2000, START_MS + NAME_EXPIRY_MS)
     assert (v.unknown_journals, v.may_begin, v.errors) == (2, True, [])
@@ -74,7 +63,7 @@ def test_a_run_is_shown_as_the_journals_have_it() -> None:
 
 def test_what_it_says_a_journal_takes_next_is_what_it_takes() -> None:
     """Journal 0 knows the newest run, 1 an older one, 2 a newer one than the controller, 3 none, 4 one that is as new."""
-    cluster = new_cluster(5)
+    cluster = topic_in_memory(5, 5)
     first = cluster.controller.init_producer("job")
     for journal in (1, 2, 4):
         send(cluster, first, 0, journal=journal)
@@ -84,7 +73,7 @@ def test_what_it_says_a_journal_takes_next_is_what_it_takes() -> None:
     send(cluster, msgspec.structs.replace(run, epoch=7, run="gone"), 0, journal=2)
     send(cluster, msgspec.structs.replace(run, run="gone"), 0, journal=4)
 
-    v = describe_producer(another(cluster), "job")
+    v = describe_producer(another_process(cluster), "job")
     assert [(j.journal, j.open, j.meaning) for j in v.journals] == [
         (0, True, "open: the newest run goes on at sequence 1"),
         (1, True, "open: the newest run begins at sequence 0, and fences epoch 0"),
@@ -101,18 +90,18 @@ def test_what_it_says_a_journal_takes_next_is_what_it_takes() -> None:
 
 
 def test_a_run_that_began_over_a_week_ago_may_begin_nowhere() -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(3, 3)
     run = cluster.controller.init_producer("job")
     send(cluster, run, 0, journal=0)
     store_of(cluster).clock.ms += RUN_LIMIT_MS
-    v = describe_producer(another(cluster), "job")
+    v = describe_producer(another_process(cluster), "job")
     assert (v.unknown_journals, v.may_begin) == (2, False)
     with pytest.raises(UnknownProducerError):
         send(cluster, run, 0, journal=1)
 
 
 def test_producers_are_not_mixed_up() -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(3, 3)
     a, b = cluster.controller.init_producer("b"), cluster.controller.init_producer("a")
     send(cluster, a, 0, journal=0)
     send(cluster, b, 0, journal=1)
@@ -122,7 +111,7 @@ def test_producers_are_not_mixed_up() -> None:
 
 
 def test_a_name_that_is_not_there_is_answered_with_the_nearest() -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(3, 3)
     cluster.controller.init_producer("nightly")
     with pytest.raises(NotFoundError, match="did you mean 'nightly'") as e:
         describe_producer(cluster, "nightyl")
@@ -130,33 +119,32 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest() -> None:
 
 
 def test_looking_changes_nothing_and_fences_nobody() -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(3, 3)
     run = cluster.controller.init_producer("job")
     send(cluster, run, 0)
     before = dict(store_of(cluster).objects)
-    describe_producer(another(cluster), "job")
-    list_producers(another(cluster))
+    describe_producer(another_process(cluster), "job")
+    list_producers(another_process(cluster))
     assert store_of(cluster).objects == before
     send(cluster, run, 1)
 
 
 def test_it_asks_journals_and_not_partitions() -> None:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 100_000, 2)
+    cluster = topic_in_memory(100_000, 2)
     cluster.controller.init_producer("job")
     requests_before = store_of(cluster).requests.total()
-    assert describe_producer(another(cluster), "job").unknown_journals == 2
+    assert describe_producer(another_process(cluster), "job").unknown_journals == 2
     assert store_of(cluster).requests.total() - requests_before <= 12
 
 
 def test_a_log_that_cannot_be_read_is_named_and_the_others_are_shown() -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(3, 3)
     run = cluster.controller.init_producer("job")
     send(cluster, run, 0, journal=0)
     send(cluster, run, 0, journal=1)
     key = min(k for k in store_of(cluster).objects if k.startswith(journal_log(0)))
     store_of(cluster).objects[key].body = b"not an entry"
-    v = describe_producer(another(cluster), "job")
+    v = describe_producer(another_process(cluster), "job")
     assert [key in e for e in v.errors] == [True]
     assert [j.journal for j in v.journals] == [1]
     assert v.unknown_journals == 1

@@ -12,14 +12,13 @@ from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.partitioner import RoundRobin
+from l0gc.streamlog.ingest.partitioner import in_turn
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one import commit, index, parquet
 from l0gc.streamlog.reader import Record, read_slices, read_topic
 from l0gc.streamlog.topics import delete_topic
-from tests.support.ingest import another_process, store_of, upload
-from tests.support.memory_store import Call, memory_cluster
-from tests.support.reconcile import begin, files, reconcile
+from tests.support.ingest import upload
+from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
+from tests.support.reconcile import begin, files, reconcile, spill_early
 
 several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
 
@@ -29,7 +28,7 @@ def put(cluster: Cluster, tmp_path: Path, first: int, count: int) -> None:
     n = cluster.controller.snapshot().topic("events").partitions
     path = tmp_path / "in"
     path.write_bytes(b"".join(value(p, o) + b"\n" for o in range(first, first + count) for p in range(n)))
-    upload(cluster, "events", [path], partitioner=RoundRobin(n), batch_bytes=5 * n * (8 + 16))
+    upload(cluster, "events", [path], partitioner=in_turn(n), batch_bytes=5 * n * (8 + 16))
 
 
 def value(partition: int, offset: int) -> bytes:
@@ -40,8 +39,7 @@ def new_cluster(
     tmp_path: Path, *, partitions: int = 1, journals: int = 1, reconciled: int = 0, unreconciled: int = 0
 ) -> Cluster:
     """A topic with so many records in each partition."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", partitions, journals)
+    cluster = topic_in_memory(partitions, journals)
     if reconciled:
         put(cluster, tmp_path, 0, reconciled)
         reconcile(cluster)
@@ -100,12 +98,11 @@ def test_every_record_from_an_offset_on(
     assert list(places(read(cluster))) == all_of(partitions, 0, reconciled + unreconciled)
 
 
-@pytest.mark.parametrize("window_bytes", [1, 3000, 60_000, 1 << 25])
+@pytest.mark.parametrize("window_bytes", [1, 3000, 60_000, 1 << 25], indirect=True)
 @pytest.mark.parametrize("block_bytes", [1, 150, 1 << 18])
 def test_how_much_is_held_at_once_changes_nothing(
     tmp_path: Path, window_bytes: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     monkeypatch.setattr(extents, "BLOCK_BYTES", block_bytes)
     cluster = new_cluster(tmp_path, partitions=9, journals=2, reconciled=12, unreconciled=13)
     assert list(places(read(cluster))) == all_of(9, 0, 25)
@@ -144,7 +141,7 @@ def test_slices_are_what_the_records_are(tmp_path: Path) -> None:
 
 
 def test_l1_is_read_in_pieces_and_over_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_ROWS", 3)
+    monkeypatch.setattr(reader, "ROWS", 3)
     for window_bytes in (1, 1 << 25):
         monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
         cluster = new_cluster(tmp_path, partitions=2)
@@ -158,9 +155,7 @@ def test_l1_is_read_in_pieces_and_over_several_files(tmp_path: Path, monkeypatch
 
 
 def test_l1_objects_that_the_index_lists_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index, commit):
-        monkeypatch.setattr(module, "STATE_ROWS", 4)
-    monkeypatch.setattr(index, "KEPT_ROWS", 2)
+    spill_early(monkeypatch, 4, 2)
     cluster = new_cluster(tmp_path, partitions=3)
     for first in range(0, 30, 3):
         put(cluster, tmp_path, first, 3)
@@ -175,15 +170,12 @@ def test_l1_objects_that_the_index_lists_are_read_too(tmp_path: Path, monkeypatc
 def test_what_the_index_needs_and_that_is_gone_is_a_loss(
     tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (index, commit):
-        monkeypatch.setattr(module, "STATE_ROWS", 4)
-    monkeypatch.setattr(index, "KEPT_ROWS", 2)
+    spill_early(monkeypatch, 4, 2)
     cluster = new_cluster(tmp_path)
     for first in range(0, 30, 3):
         put(cluster, tmp_path, first, 3)
         reconcile(cluster)
-    for key in [k for k in store_of(cluster).objects if k.startswith(lost)]:
-        del store_of(cluster).objects[key]
+    store_of(cluster).discard(lost)
     with pytest.raises(CorruptObjectError, match=f"{lost}.* does not exist, though .* record 0; restore"):
         list(read(cluster))
 
@@ -196,11 +188,7 @@ def test_reading_ends_where_the_journal_was_when_it_began(tmp_path: Path) -> Non
     assert [first, *records] == all_of(2, 0, 10)
 
 
-@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
-def test_reading_ends_there_also_where_later_records_are_lifted_meanwhile(
-    tmp_path: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+def test_reading_ends_there_also_where_later_records_are_lifted_meanwhile(tmp_path: Path, window_bytes: int) -> None:
     cluster = new_cluster(tmp_path, partitions=2, unreconciled=10)
     records = places(read(cluster))
     first = next(records)
@@ -227,18 +215,12 @@ def test_neighbours_in_a_block_cost_one_request_for_each_object(tmp_path: Path) 
 
 
 @several
-@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25])
+@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25], indirect=True)
 @pytest.mark.parametrize("same_process", [False, True])
 def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
-    tmp_path: Path,
-    same_process: bool,
-    window_bytes: int,
-    partitions: int,
-    journals: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, same_process: bool, window_bytes: int, partitions: int, journals: int
 ) -> None:
     """Hazard 19: the object is deleted after the log named it and before it is read."""
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     for after in (1, 5, 12, 17):
         cluster = new_cluster(tmp_path, partitions=partitions, journals=journals, reconciled=10, unreconciled=15)
         worker = cluster if same_process else another_process(cluster)
@@ -250,13 +232,11 @@ def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
         assert [*found, *records] == all_of(partitions, 0, 25)
 
 
-@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
 @pytest.mark.parametrize("same_process", [False, True])
 def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(
-    tmp_path: Path, same_process: bool, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, same_process: bool, window_bytes: int
 ) -> None:
     """Hazard 19: a run that planned before the last upload commits while L1 is being read."""
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     cluster = new_cluster(tmp_path, partitions=3, reconciled=10, unreconciled=10)
     worker = cluster if same_process else another_process(cluster)
     run = begin(worker)
@@ -268,12 +248,9 @@ def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(
     assert [first, *records] == all_of(3, 0, 25)
 
 
-@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25])
-def test_each_of_many_moves_under_the_reader_is_survived(
-    tmp_path: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25], indirect=True)
+def test_each_of_many_moves_under_the_reader_is_survived(tmp_path: Path, window_bytes: int) -> None:
     """Hazard 19, again and again: whenever an object is requested, what is unreconciled is reconciled and swept."""
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     cluster = new_cluster(tmp_path, partitions=3)
     worker = another_process(cluster)
     for first in range(0, 40, 10):
@@ -311,8 +288,7 @@ def test_a_topic_that_is_deleted_and_swept_meanwhile_is_no_loss(
             delete_topic(worker, "events")
         else:
             worker.controller.delete_topic("events")  # and dies before it closes the topic
-        for key in [k for k in store_of(cluster).objects if k.startswith("level_")]:
-            del store_of(cluster).objects[key]
+        store_of(cluster).discard("level_")
         with pytest.raises(PartitionClosedError, match="'events'"):
             list(records)
 

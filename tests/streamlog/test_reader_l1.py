@@ -7,27 +7,21 @@ import pytest
 
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.keys import level_one, level_one_index
-from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal.entries import Merged, MergedTopic
 from l0gc.streamlog.journal.rows import L1_OBJECT, name_text, pack
-from l0gc.streamlog.level_one import commit as commits
-from l0gc.streamlog.level_one import index as level_one_index_module
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.rewrite import rewrite
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with
-from tests.support.memory_store import memory_cluster
+from tests.support.memory_store import another_process
 from tests.support.merge import merge
+from tests.support.reconcile import spill_early
 
 RECORDS = [(p, o) for p in range(2) for o in range(60)]
-
-
-def another(cluster: Cluster, seed: int) -> Cluster:
-    return memory_cluster(cluster.store, seed=seed, bootstrap=False)  # type: ignore[arg-type]
 
 
 def remove_dropped(cluster: Cluster, topic: Topic) -> int:
@@ -51,27 +45,22 @@ def merge_across_the_index(cluster: Cluster, topic: Topic) -> None:
         p, index = topic.id(partition), known.index_of(partition)
         replaced = np.concatenate([read_index(cluster.store, p, index)[1:], known.l1_of(partition)[:1]])
         merges = [Merge(topic.revision, partition, replaced)]
-        names = {topic.revision: topic.name}
-        (done,) = rewrite(cluster.store, merges, names, epoch, cluster.runtime, cluster.parallel)
+        (done,) = rewrite(cluster.store, merges, {topic.revision: topic}, epoch, cluster.runtime, cluster.parallel)
         assert done.row is not None
         change = replace_in_index(cluster.store, p, known, replaced, done.row, epoch, cluster.runtime)
         columns = (pack(column) for column in (replaced, done.row, *change))
         assert handle.commit_merged(Merged(epoch, [MergedTopic(topic.revision, *columns)])) == {}
 
 
-@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
 @pytest.mark.parametrize("indexed", [False, True])
 def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(
     indexed: bool, window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     if indexed:
-        for module in (commits, level_one_index_module):
-            monkeypatch.setattr(module, "STATE_ROWS", 3)
-        monkeypatch.setattr(level_one_index_module, "KEPT_ROWS", 1)
+        spill_early(monkeypatch, 3, 1)
     for after in (1, 15, 59, 61):
         cluster, topic = cluster_with(6)
-        worker = another(cluster, after)
+        worker = another_process(cluster, after)
         records = ((r.partition, r.offset) for r in read_topic(cluster, topic))
         found = [next(records) for _ in range(after)]
         if indexed:
@@ -82,14 +71,10 @@ def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(
         assert [*found, *records] == RECORDS
 
 
-@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
-def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_reported(
-    window_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
+def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_reported(window_bytes: int) -> None:
     for partition, before in ((0, 20), (0, 40), (1, 40)):
         cluster, topic = cluster_with(6)
-        worker = another(cluster, before)
+        worker = another_process(cluster, before)
         records = ((r.partition, r.offset) for r in read_topic(cluster, topic))
         found = [next(records) for _ in range(25)]
         delete_records(worker, "events", partition, before_offset=before)

@@ -8,12 +8,10 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import PartitionId
-from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.index import l1_key
 from tests.streamlog.test_reader import new_cluster, places, put, read, state_of
-from tests.support.ingest import another_process, store_of
-from tests.support.memory_store import Call
+from tests.support.memory_store import another_process, failing, store_of
 from tests.support.reconcile import files, reconcile
 
 
@@ -29,12 +27,10 @@ def some_object(cluster: Cluster, level: str, at: int) -> str:
     return next(e.key for e in state_of(cluster).extents(1) if e.base_offset <= at <= e.last_offset)
 
 
-@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
 @pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
 def test_an_object_that_the_journal_needs_and_that_is_gone_is_a_loss(
-    tmp_path: Path, level: str, at: int, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, level: str, at: int, window_bytes: int
 ) -> None:
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
     key = some_object(cluster, level, at)
     del store_of(cluster).objects[key]
@@ -44,13 +40,11 @@ def test_an_object_that_the_journal_needs_and_that_is_gone_is_a_loss(
         next(records)
 
 
-@pytest.mark.parametrize("window_bytes", [1, 1 << 25])
 @pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage"])
 def test_an_object_that_is_damaged_is_named(
-    tmp_path: Path, level: str, at: int, damage: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, level: str, at: int, damage: str, window_bytes: int
 ) -> None:
-    monkeypatch.setattr(reader, "WINDOW_BYTES", window_bytes)
     cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
     key = some_object(cluster, level, at)
     o = store_of(cluster).objects[key]
@@ -62,12 +56,7 @@ def test_an_object_that_is_damaged_is_named(
 
 def test_a_store_that_fails_is_no_damage(tmp_path: Path) -> None:
     cluster = new_cluster(tmp_path, partitions=2, unreconciled=5)
-
-    def fault(call: Call) -> None:
-        if call.kind == "get" and call.key.startswith("level_zero/"):
-            raise StoreError("no")
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(StoreError("no"), "get", "level_zero/")
     with pytest.raises(StoreError, match=r"^no$"):
         list(read(cluster))
 

@@ -13,15 +13,10 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import Barrier
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import create_topic, delete_topic
-from l0gc.watermark.publication import PublishedWatermark, publish, refuse_if_behind
+from l0gc.watermark.publication import refuse_if_behind
 from tests.support.journal import of_topic
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import Call, MemoryStore, copy_of, memory_cluster, publish_m, put_back, store_of
 from tests.support.reconcile import put
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
 
 
 def went_back(cluster: Cluster, watermark: int, epoch: int) -> None:
@@ -29,8 +24,7 @@ def went_back(cluster: Cluster, watermark: int, epoch: int) -> None:
     for topic in cluster.controller.snapshot().topics.values():
         for journal in topic.journals:
             cluster.journal(journal)._propose(lambda state: Barrier(watermark + 1))
-    published = PublishedWatermark(cluster.controller.snapshot().cluster_id, watermark, epoch, 0)
-    publish(cluster.store, cluster.runtime, published)
+    publish_m(cluster, watermark, epoch)
 
 
 def test_a_topic_is_created_once_in_so_many_journals() -> None:
@@ -75,27 +69,16 @@ def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the
     store = MemoryStore()
     first = memory_cluster(store, bootstrap=False)
     first.controller.bootstrap(shards=4, journals=1)
-
-    def controller_log() -> dict[str, bytes]:
-        return {k: o.body for k, o in store.objects.items() if k.startswith(CONTROLLER_LOG)}
-
-    def restore(log: dict[str, bytes]) -> None:
-        for key in controller_log():
-            del store.objects[key]
-        for key, body in log.items():
-            store.put(key, body)
-
-    old = controller_log()
+    old = copy_of(store, CONTROLLER_LOG)
     topic, _ = create_topic(first, "t", 1)
     put(first, "t", {0: [b"acknowledged"]})
-    newest = controller_log()
-    restore(old)
+    newest = put_back(store, CONTROLLER_LOG, old)
     second = memory_cluster(store, seed=1, bootstrap=False)
     other, _ = create_topic(second, "other", 1)
     assert other.revision == topic.revision
     assert delete_topic(second, "other") == (other, [])
     assert housekeep(second).closed == 0
-    restore(newest)
+    put_back(store, CONTROLLER_LOG, newest)
     reader = memory_cluster(store, seed=2, bootstrap=False)
     assert [r.value for r in read_topic(reader, topic)] == [b"acknowledged"]
     assert reader.journal(0).close(topic.revision, topic.topic_id)

@@ -16,14 +16,31 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
+from l0gc.api import cluster as library
 from l0gc.cli.main import cli, main
 from l0gc.cli.output import taking_results
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.cluster import Cluster
 from tests.support import evidence
 
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
 
 COMMANDS_PAGE = Path(__file__).parents[2] / "docs/commands.md"
+
+
+def opens(found: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Whoever opens a cluster finds this one, by the library or by a command."""
+
+    @contextlib.contextmanager
+    def opened(config: object, **settings: object) -> Iterator[tuple[Cluster, ObjectStore]]:
+        yield found, found.store
+
+    monkeypatch.setattr(library, "open_cluster", opened)
+    monkeypatch.setenv("L0GC_URL", "s3://bucket")
+    return found
 
 
 def l0gc(*args: str) -> dict[str, Any]:
@@ -37,6 +54,19 @@ def l0gc(*args: str) -> dict[str, Any]:
     name = next((n for n in (" ".join(args[:2]), args[0]) if n in documented_fields()), "")
     assert set(data) <= documented_fields().get(name, set(data)), f"{COMMANDS_PAGE} does not explain them: l0gc {name}"
     return data
+
+
+def founded(partitions: int = 2, topic: str = "events", *, shards: int = 4) -> None:
+    """A cluster with a topic, in a new bucket, by the commands."""
+    l0gc("init", "--create-bucket", "--shards", str(shards))
+    l0gc("topic", "create", topic, "--partitions", str(partitions))
+
+
+def text_of(*args: str) -> list[str]:
+    """Run a command here, and return what it prints to people."""
+    with taking_results() as results:
+        cli.main(list(args), prog_name="l0gc", standalone_mode=False)
+    return results[-1].text
 
 
 @contextlib.contextmanager

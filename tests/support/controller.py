@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, CreateTopic, InitProducer, encode_entry
+from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, CreateTopic, InitProducer
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 
@@ -18,7 +20,7 @@ def created(name: str, partitions: int = 1, journals: int = 1) -> CreateTopic:
 
 
 def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> Landed:
-    return Landed(offset, time_ms, encode_entry(entry), time_ms)
+    return Landed(offset, time_ms, msgspec.msgpack.encode(entry), time_ms)
 
 
 def state_of(*entries: ControllerEntry | tuple[int, ControllerEntry]) -> ControllerState:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.inspect.verify.basis import KnownTopics, basis_of
 from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_journal
-from l0gc.inspect.verify.rules import Placed, check_journal, needed_end, placed
+from l0gc.inspect.verify.rules import Basis, Placed, check_journal, needed_end, placed
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import l1_file
@@ -18,15 +17,14 @@ def deep_findings(cluster: Cluster) -> list[str]:
 
     Nobody else may be at work; so there is no second reading.
     """
-    store, runtime = cluster.store, cluster.runtime
     state = cluster.controller.snapshot()
-    published = read_published(store, state.cluster_id)[0]
-    basis = basis_of(state, watermark_of(published) if published else NO_WATERMARK, 0)
-    found = [str(fault) for fault in controller_faults(store, runtime, deep=True)]
+    published = read_published(cluster.store, state.cluster_id)[0]
+    basis = Basis(state, watermark_of(published) if published else NO_WATERMARK, 0)
+    found = [str(fault) for fault in controller_faults(cluster, deep=True)]
     for journal in range(state.journals):
-        copy = read_journal(store, runtime, journal, deep=True)
+        copy = read_journal(cluster, journal, deep=True)
         found += [str(s) for s in check_journal(copy, basis)]
-        for p in placed(copy, KnownTopics(basis)):
+        for p in placed(copy, basis):
             found += _objects(cluster, p)
             found += _l1(cluster, p)
     return found

@@ -7,13 +7,13 @@ decides is counted before it lets go of that, so the counters, read after that, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
 from l0gc.errors import StaleClusterEpochError
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.fence import EpochFence
-from l0gc.streamlog.journal.window import EpochWindow
 
 JOURNAL = 3
 PATIENCE_S = 20.0
@@ -86,6 +86,16 @@ def fenced(fence: EpochFence, epoch: int) -> EpochWindow:
     """Fence and let go."""
     with held(fence, epoch) as window:
         return window
+
+
+def within_patience(*works: Callable[[], object]) -> None:
+    """Do each on a thread of its own; all must come to an end."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads), "one waits for ever"
 
 
 @contextmanager

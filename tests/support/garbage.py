@@ -6,23 +6,17 @@ import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1, Amounts, DroppedBatch, Fact, KeyFacts, ListingPart, LookAt
+from l0gc.collect.garbage import Amounts, DroppedBatch, Fact, KeyFacts, ListingPart, LookAt
 from l0gc.collect.scan import Deletable
+from l0gc.keys import L1_DATA, L1_INDEX
 from l0gc.storage.objectstore import ObjectStore
 
-DATA = "l1/data/"
-INDEX = "l1/index/"
+DATA = L1_DATA
+INDEX = L1_INDEX
 
 
 def key_of(epoch: int, name: str, prefix: str = DATA) -> str:
     return f"{prefix}{epoch:03}/{name}"
-
-
-@dataclass(frozen=True)
-class FakePart:
-    prefix: str
-    start: str = ""
-    end: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +79,9 @@ class FakeGarbage:
             self.fences.append(self.fence_at)
         return self.fence_at
 
-    def scan_due(self, before_ms: int) -> bool:
-        return True
-
     def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
         cuts = [c for c in self.cuts if c.startswith(prefix)]
-        return [FakePart(prefix, start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
+        return [ListingPart(prefix, start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
     def looker(self, *, remote: bool) -> LookAt:
         if remote:
@@ -98,12 +89,9 @@ class FakeGarbage:
 
         def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
             self.events.append("look at a part")
-            return FakeLook(frozenset(self.named), self.fence_at)
+            return FakeLook(frozenset(self.named), self.fence_at).facts
 
         return look_at
-
-    def prefixes(self) -> dict[str, str]:
-        return {ORPHANED_L1: DATA, ORPHANED_INDEX: INDEX}
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         self.left = left
@@ -111,4 +99,4 @@ class FakeGarbage:
 
 
 def _look_elsewhere(named: frozenset[str], fence: int, store: ObjectStore, part: ListingPart) -> KeyFacts:
-    return FakeLook(named, fence)
+    return FakeLook(named, fence).facts

@@ -9,20 +9,17 @@ from pathlib import Path
 
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.inputs import open_inputs
-from l0gc.streamlog.ingest.partitioner import Partitioner, RoundRobin
+from l0gc.streamlog.ingest.partitioner import Partitioner, in_turn
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, ProducerSession, Uploader
+from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, Uploader
 from l0gc.streamlog.journal.entries import Objects, decode_entry
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import refuse_if_set_back
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
-
-
-def producer_session(cluster: Cluster, name: str) -> ProducerSession:
-    """A new run of the producer `name`, which fences the one before."""
-    return ProducerSession.begin(cluster, name)
+from tests.support.memory_store import Call, another_process, store_of
 
 
 def upload(
@@ -30,7 +27,7 @@ def upload(
     topic: str,
     files: Sequence[Path],
     *,
-    session: ProducerSession | None = None,
+    session: Producer | None = None,
     partitioner: Partitioner | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     progress: Callable[[int, int], None] = lambda records, size: None,
@@ -40,9 +37,9 @@ def upload(
     """Upload the files as `l0gc upload` does; round robin over the partitions unless `partitioner` is given."""
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
-    spread = partitioner or RoundRobin(target.partitions)
+    spread = partitioner or in_turn(target.partitions)
     with ExitStack() as stack:
-        inputs = open_inputs([str(f) for f in files], spread.describe() if session is not None else None, stack)
+        inputs = open_inputs([str(f) for f in files], spread.describe if session is not None else None, stack)
         return Uploader(
             cluster,
             target,
@@ -90,15 +87,6 @@ class Countdown:
             raise CrashError
 
 
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
-
-
-def another_process(cluster: Cluster, seed: int = 1) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
-
-
 def lines(count: int, prefix: str = "r") -> list[bytes]:
     """Records of five bytes."""
     return [f"{prefix}{n:04}".encode() for n in range(count)]
@@ -120,14 +108,7 @@ def l0_objects(cluster: Cluster) -> list[str]:
 
 def job(cluster: Cluster, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
     """A run of the upload job `job`."""
-    return upload(cluster, "events", files, session=producer_session(cluster, "job"), batch_bytes=batch_bytes)
-
-
-def topic_in_memory(partitions: int, journals: int = 1) -> Cluster:
-    """A cluster with the topic `events`."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", partitions, journals)
-    return cluster
+    return upload(cluster, "events", files, session=begin_run(cluster, "job"), batch_bytes=batch_bytes)
 
 
 def journal_of(cluster: Cluster) -> JournalHandle:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError
@@ -32,6 +34,7 @@ from l0gc.storage.objectstore import (
     Written,
 )
 from l0gc.streamlog.cluster import Cluster
+from l0gc.watermark.publication import PublishedWatermark, publish
 
 
 class FakeClock:
@@ -77,6 +80,7 @@ class MemoryStore:
         self.page_size = PAGE_SIZE
         self.unfinished: list[UnfinishedUpload] = []
         self.quotes_etags = True
+        self.url = "memory:/"
         self._version = 0
 
     def _enter(self, kind: str, key: str) -> None:
@@ -158,10 +162,6 @@ class MemoryStore:
     def discard(self, folder: str) -> None:
         self.delete([*self.list(folder).modified_ms])
 
-    @property
-    def history(self) -> MemoryHistory:
-        return MemoryHistory(self)
-
     def list(self, folder: str) -> Listing:
         self._enter("list", folder)
         found = {k: self.objects[k].modified_ms for k in sorted(self.objects) if k.startswith(folder)}
@@ -190,32 +190,63 @@ class MemoryStore:
         self._enter("head", "")
         return self.clock.ms
 
-
-class MemoryHistory:
-    """See `l0gc.storage.history.History`: the past of a bucket that keeps no versions."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
     def versioning(self) -> str:
-        self._store._enter("head", "")
+        self._enter("head", "")
         return OFF
 
     def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
         raise AssertionError("the bucket keeps no versions")
 
-    def delete(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
-        return VersionsDeleted(self._store.delete([o.key for o in objects]))
+    def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        return VersionsDeleted(self.delete([o.key for o in objects]))
 
-    def uploads(self, prefix: str) -> Iterator[list[UnfinishedUpload]]:
-        self._store._enter("list", prefix)
-        found = [u for u in self._store.unfinished if u.key.startswith(prefix)]
+    def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
+        self._enter("list", prefix)
+        found = [u for u in self.unfinished if u.key.startswith(prefix)]
         if found:
             yield found
 
     def abort(self, upload: UnfinishedUpload) -> None:
-        self._store._enter("delete", upload.key)
-        self._store.unfinished = [u for u in self._store.unfinished if u != upload]
+        self._enter("delete", upload.key)
+        self.unfinished = [u for u in self.unfinished if u != upload]
+
+
+def failing(
+    error: BaseException | type[BaseException],
+    kind: str = "*",
+    key: str = "",
+    when: str = "before",
+    *,
+    after: int = 0,
+    times: int | None = None,
+) -> Callable[[Call], None]:
+    """A fault: calls of this kind, a pattern, with that in their key fail; so many `times`, after the first ones."""
+
+    def fail() -> None:
+        raise error
+
+    return _at(fail, kind, key, when, after, times)
+
+
+def once(
+    act: Callable[[], object], kind: str = "*", key: str = "", when: str = "before", *, after: int = 0
+) -> Callable[[Call], None]:
+    """A fault: this happens at the first such call, or at the one after so many."""
+    return _at(act, kind, key, when, after, 1)
+
+
+def _at(
+    act: Callable[[], object], kind: str, key: str, when: str, after: int, times: int | None
+) -> Callable[[Call], None]:
+    seen = itertools.count()
+
+    def fault(call: Call) -> None:
+        if fnmatchcase(call.kind, kind) and key in call.key and call.when == when:
+            n = next(seen) - after
+            if n >= 0 and (times is None or n < times):
+                act()
+
+    return fault
 
 
 def lose_reply(key_part: str) -> Callable[[Call], None]:
@@ -240,3 +271,49 @@ def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap
     if bootstrap:
         cluster.controller.bootstrap(shards=4)
     return cluster
+
+
+def topic_in_memory(partitions: int = 1, journals: int = 1, *, store: MemoryStore | None = None) -> Cluster:
+    """A cluster with the topic `events`."""
+    cluster = memory_cluster(store)
+    cluster.controller.create_topic("events", partitions, journals)
+    return cluster
+
+
+def copy_of(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
+    """What there is below a prefix."""
+    return {k: o.body for k, o in store.objects.items() if k.startswith(prefix)}
+
+
+def put_back(store: MemoryStore, prefix: str, copy: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Put what a copy has below a prefix in the place of what is there, which is returned. Nobody is at work."""
+    there = copy_of(store, prefix)
+    store.delete(list(there))
+    for key, body in copy.items():
+        if key.startswith(prefix):
+            store.put(key, body)
+    return there
+
+
+def external_cluster() -> Cluster:
+    """A cluster of another system's log, on a store in memory."""
+    cluster = memory_cluster(bootstrap=False)
+    cluster.controller.bootstrap(shards=4, external_log=True)
+    return cluster
+
+
+def store_of(cluster: Cluster) -> MemoryStore:
+    assert isinstance(cluster.store, MemoryStore)
+    return cluster.store
+
+
+def another_process(cluster: Cluster, seed: int = 1) -> Cluster:
+    """Another process of the same cluster."""
+    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
+
+
+def publish_m(cluster: Cluster, watermark: int, epoch: int | None = None, at_ms: int = 0) -> None:
+    """Publish M, as computed at this epoch, by default the cluster's."""
+    state = cluster.controller.snapshot()
+    new = PublishedWatermark(state.cluster_id, watermark, state.epoch if epoch is None else epoch, at_ms)
+    publish(cluster.store, cluster.runtime, new)

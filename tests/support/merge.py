@@ -8,31 +8,18 @@ from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.merge import DEFAULT_RULE, plan_merge, run_merge
-from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge import DEFAULT_RULE, MergeResult, plan_merge, run_merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, read_l1
-from tests.support.memory_store import MemoryStore, memory_cluster
-from tests.support.reconcile import files, partition_of, put, reconcile
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from tests.support.memory_store import store_of, topic_in_memory
+from tests.support.reconcile import files, l1_records, partition_of, put, reconcile
 
 PARTITIONS = 4
 
 
 def a_cluster(journals: int = 2) -> Cluster:
     """A cluster on a store in memory, with a topic `events`."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", PARTITIONS, journals)
-    return cluster
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
-
-
-def another(cluster: Cluster, seed: int = 1) -> Cluster:
-    """Another process of the same cluster."""
-    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
+    return topic_in_memory(PARTITIONS, journals)
 
 
 def merge(
@@ -61,7 +48,7 @@ def rows(cluster: Cluster, partition: int, topic: str = "events") -> list[dict[s
     p = partition_of(cluster, topic, partition)
     found: list[dict[str, Any]] = []
     for f in files(cluster, topic, partition):
-        for _, batch in read_l1(cluster.store, l1_key(p, f), f, wanted=L1_SCHEMA.names):
+        for _, batch in l1_records(cluster.store, l1_key(p, f), f, names=L1_SCHEMA.names):
             found += batch.to_pylist()
     return found
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
 
 from l0gc.keys import PartitionId
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.extents import placeholder
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import commit, index
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.level_one.parquet import read_l1
+from l0gc.streamlog.level_one.parquet import RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Round, choose, make_round
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
@@ -34,12 +35,13 @@ def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | Non
     for partition, values in sorted(records.items()):
         keys = [v.split(b":")[0] if b":" in v else None for v in values]
         groups.setdefault(topic.journal_of(partition), []).append(Chunk(partition, values, keys))
-    packed = pack(list(groups.values()))
+    packed = pack(list(groups.values()), topic.revision, topic.topic_id)
+    parts = zip(groups, packed.parts.values(), strict=True)
     layout, name = cluster.controller.layout(), cluster.runtime.new_id()
     at = cluster.controller.epoch() if epoch is None else epoch
     key = layout.format(layout.shard_of(name), at, name)
     cluster.store.put(key, packed.body)
-    return {journal: placeholder(topic, key, at, part) for journal, part in zip(groups, packed.parts, strict=True)}
+    return {journal: part.placeholder(key, at) for journal, part in parts}
 
 
 def spill_early(monkeypatch: pytest.MonkeyPatch, state_rows: int, kept_rows: int) -> None:
@@ -89,9 +91,9 @@ class Begun:
     @property
     def keys(self) -> set[str]:
         """Its L1 objects."""
-        names = self.round.topics()
+        topics = self.round.topics()
         return {
-            l1_key(PartitionId(names[revision], revision, f.partition), f)
+            l1_key(topics[revision].id(f.partition), f)
             for (_, revision), rows in self.written.files.items()
             for f in map(l1_file, rows)
         }
@@ -133,12 +135,21 @@ def named(cluster: Cluster, topic: str) -> set[str]:
     return {l1_key(t.id(p), f) for p in range(t.partitions) for f in files(cluster, topic, p)}
 
 
+def l1_records(
+    store: ObjectStore, key: str, file: L1File, start: int = 0, names: Sequence[str] = RECORD
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of an L1 object from the row group that has `start` on, as (offset of the first, batch)."""
+    opened = open_l1(store, WantedFile(key, file, start, file.last_offset + 1), whole_bytes=0)
+    for base, batch in read_l1(store, opened, list(dict.fromkeys(["offset", *names]))):
+        yield base, batch.select(names)
+
+
 def lifted(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
     """The values of a partition's records in L1, in order, each offset checked."""
     p = partition_of(cluster, topic, partition)
     values: list[bytes] = []
     for f in files(cluster, topic, partition):
-        for base, batch in read_l1(cluster.store, l1_key(p, f), f):
+        for base, batch in l1_records(cluster.store, l1_key(p, f), f):
             assert base == len(values)
             values += batch.column("value").to_pylist()
     return values

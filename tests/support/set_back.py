@@ -9,9 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import Sweep
-from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
@@ -19,17 +17,17 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.ingest.job import open_upload
+from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.topics import alter_defaults, alter_topic, close_unknown_topics, create_topic, delete_topic
-from l0gc.watermark.pipeline import Pipeline
+from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import decode_published, encode_published
 from tests.support.ingest import stored_values
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
 from tests.support.merge import merge
 from tests.support.reconcile import reconcile
+from tests.support.vacuum import vacuum
 
 TOPIC = "events"
 INTERVAL_MS = 600_000
@@ -58,7 +56,7 @@ class Place:
         return Cluster(self.store, Runtime(self.store.clock, random.Random(self._processes)))
 
     def objects(self, prefix: str = "") -> Objects:
-        return {k: o.body for k, o in self.store.objects.items() if k.startswith(prefix)}
+        return copy_of(self.store, prefix)
 
     def upload(self, job: str, topic: str = TOPIC) -> int:
         """Upload a job's records under the name of the one producer, and return how many landed now."""
@@ -89,7 +87,7 @@ class Place:
 
     def compute(self) -> int:
         cluster = self.process()
-        return Pipeline(cluster, JournalSource(cluster)).run().watermark
+        return run_pipeline(cluster, JournalSource(cluster)).watermark
 
     def loop(self) -> None:
         """Everything that cron does, twice."""
@@ -101,13 +99,8 @@ class Place:
             Sweep(self.process()).run()
 
     def restore(self, prefix: str, copy: Objects) -> Objects:
-        """Put what a copy has below a prefix in the place of what is there, which is returned. Nobody is at work."""
-        there = self.objects(prefix)
-        self.store.delete(list(there))
-        for key, body in copy.items():
-            if key.startswith(prefix):
-                self.store.put(key, body)
-        return there
+        """See `put_back`."""
+        return put_back(self.store, prefix, copy)
 
     def forget_ends(self) -> None:
         """Take the ends of the journals out of what is published."""
@@ -126,10 +119,6 @@ class Place:
         self.loop()
         self.check()
         assert self.objects("level_zero/") == {}
-
-
-def vacuum(cluster: Cluster) -> None:
-    Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run()
 
 
 CHANGES: dict[str, Callable[[Place], object]] = {

@@ -21,7 +21,8 @@ def the_session() -> SparkSession:
     from l0gc.spark.session import get_session
 
     if not _running or _running[0].sparkContext._jsc is None:  # a test has ended it
-        _running[:] = [get_session("tests", master=_MASTER, conf={"spark.sql.shuffle.partitions": "2"})]
+        conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+        _running[:] = [get_session("tests", master=_MASTER, conf=conf)]
     return _running[0]
 
 

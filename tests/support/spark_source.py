@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -10,6 +10,7 @@ from unittest import mock
 
 import pyarrow as pa
 from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from l0gc.spark.source import readers, writers
@@ -20,6 +21,7 @@ from l0gc.spark.source.source import SCHEMA, L0gcDataSource
 from l0gc.spark.source.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.handle import JournalHandle
 
 URL = "s3://bucket/prefix"
 Rows = Mapping[str, Sequence[Any]]
@@ -68,7 +70,7 @@ def stream_reader(**options: str) -> StreamReader:
 
 def table(reader: BatchReader | StreamReader, partitions: Sequence[InputPartition]) -> pa.Table:
     """What the tasks of these partitions read, one after another."""
-    schema = readers._arrow_schema(SCHEMA)
+    schema = to_arrow_schema(SCHEMA, timezone="UTC")
     batches = [b for p in partitions for b in reader.read(p)]
     return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
@@ -111,7 +113,7 @@ def write_batch(cluster: Cluster, *tasks: Rows, **options: str) -> None:
 
 def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
     """What a task of a micro-batch reports to the driver."""
-    with on(cluster), mock.patch.object(writers._Task, "now", return_value=writers._Task(0, query, batch)):
+    with on(cluster), mock.patch.object(writers, "_this_task", return_value=(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
@@ -122,3 +124,18 @@ def commit(
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
     return writers.committed(cluster, replace(chosen, names_topics=names_topics), messages, batch)
+
+
+@contextmanager
+def overtaken_by(other: Callable[[], object]) -> Iterator[None]:
+    """Somebody else does this before the first append to a journal."""
+    append, waiting = JournalHandle.append, [other]
+
+    def late(handle: JournalHandle, objects: object) -> object:
+        if waiting:
+            waiting.pop()()
+        return append(handle, objects)  # type: ignore[arg-type]  # what it was called with
+
+    with mock.patch.object(JournalHandle, "append", late):
+        yield
+    assert not waiting

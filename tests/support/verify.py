@@ -14,6 +14,7 @@ from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -22,7 +23,8 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import joined, l1_key, spill
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
-from tests.support.memory_store import MemoryStore, memory_cluster
+from l0gc.watermark.pipeline import run_pipeline
+from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import stored
 
 RECORDS = {0: 10, 2: 6}
@@ -30,8 +32,7 @@ RECORDS = {0: 10, 2: 6}
 
 def loaded_cluster() -> Cluster:
     """Topic events, three partitions in one journal: as `RECORDS` says in L1, and as much again in an L0 object."""
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 3)
+    cluster = topic_in_memory(3)
     put(cluster, RECORDS)
     lift(cluster)
     put(cluster, RECORDS)
@@ -101,13 +102,9 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
     return len(sink.getvalue())
 
 
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
-
-
-def another_process(cluster: Cluster) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+def compute_and_publish(cluster: Cluster) -> int:
+    """M, as the journals allow it."""
+    return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
 def topic_of(cluster: Cluster, name: str = "events") -> Topic:

@@ -10,22 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import TopicRun, summary_of
-from l0gc.watermark.compute import Holders, check_cluster_id, check_epochs, compute
+from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, REPORTED, UNREADABLE, Holder, UnitSummary
 from tests.support.journal import Journal, extents_of, gc_epoch_of, name_of
 
 
-def unit(*gc_epochs: int, topic: str = "t", first: int = 0) -> UnitSummary:
+def unit(*gc_epochs: int, topic: str = "t", first: int = 0, highest: int = NO_WATERMARK) -> UnitSummary:
     """A unit whose partitions, from `first` on, have these M(p)."""
     held = [Holder(topic, first + i, e, REPORTED, "says so") for i, e in enumerate(gc_epochs)]
     held.sort(key=lambda h: (h.gc_epoch, h.partition))
     counts = {e: gc_epochs.count(e) for e in gc_epochs}
-    return UnitSummary(unit="u", gc_epochs=counts, lowest=held[:HELD_BACK_SHOWN])
+    lowest = held[:HELD_BACK_SHOWN]
+    return UnitSummary(unit="u", gc_epochs=counts, lowest=lowest, highest_epoch=highest, highest_in="unit u")
 
 
 def test_m_is_the_lowest_gc_epoch_of_the_partitions() -> None:
@@ -65,9 +67,9 @@ def test_only_so_many_partitions_are_named_the_lowest_numbers_of_all_units_first
 
 @given(st.lists(st.lists(st.integers(-1, 12), max_size=15), max_size=5), st.integers(0, 12))
 def test_holders_count_the_partitions_that_may_still_need_an_epoch(units: list[list[int]], epoch: int) -> None:
-    holders = Holders.of_units([unit(*e, topic=f"t{i}") for i, e in enumerate(units)])
+    holders = holders_of([unit(*e, topic=f"t{i}") for i, e in enumerate(units)])
     below = sorted((e, f"t{i}", p) for i, u in enumerate(units) for p, e in enumerate(u) if e < epoch)
-    assert holders.of(epoch) == ((f"{below[0][1]}/{below[0][2]}", len(below)) if below else ("", 0))
+    assert holders(epoch) == ((f"{below[0][1]}/{below[0][2]}", len(below)) if below else ("", 0))
 
 
 @pytest.mark.parametrize(("cluster_epoch", "known", "refused"), [(5, 5, False), (5, 4, False), (5, 6, True)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.watermark
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import (
     ClusterMismatchError,
@@ -22,33 +22,34 @@ from l0gc.errors import (
 )
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.watermark.external_log import ExternalLog, ExternalLogSource, partitions_of, reports_of
+from l0gc.watermark.external_log import ExternalEpochs, ExternalLog, ExternalLogSource, ListedPartition, PartitionReport
 from l0gc.watermark.histogram import EpochRow, Histogram
-from l0gc.watermark.pipeline import Pipeline, WatermarkResult
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import read_published, refuse_if_behind
 from l0gc.watermark.source import UNREPORTED
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, external_cluster, memory_cluster
+from tests.watermark.test_external_files import no_store
 
 P0, P1 = ("t", 0), ("t", 1)
-
-
-def external_cluster() -> Cluster:
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=True)
-    return cluster
 
 
 def run(cluster: Cluster, theirs: ExternalLog, scan: Callable[[], list[EpochRow]] | None = None) -> WatermarkResult:
     """Compute M from what the other system exports, with a scan that finds these rows."""
 
-    class Scan:
-        source = "listing"
-        taken_ms = None
+    def found(layout: object, ceiling: object) -> Histogram:
+        return Histogram.of_rows(scan() if scan is not None else [])
 
-        def read(self, layout: object, ceiling: object) -> Histogram:
-            return Histogram.of_rows(scan() if scan is not None else [])
+    return run_pipeline(cluster, ExternalLogSource(cluster, theirs), None if scan is None else found)
 
-    return Pipeline(cluster, ExternalLogSource(cluster, theirs), None if scan is None else Scan()).run()
+
+def listed(*partitions: tuple[str, int, int]) -> list[ListedPartition]:
+    return [ListedPartition(*p) for p in partitions]
+
+
+def publish(cluster: Cluster, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
+    """Compute and publish M from what a program knows, as the library does."""
+    read = ExternalEpochs(**theirs).read(no_store, cluster.parallel)
+    return run_pipeline(cluster, ExternalLogSource(cluster, read), dry_run=dry_run)
 
 
 def m(cluster: Cluster) -> int | None:
@@ -58,15 +59,14 @@ def m(cluster: Cluster) -> int | None:
 
 def test_m_is_the_lowest_of_what_is_reported_and_at_most_the_epoch() -> None:
     cluster = external_cluster()
-    result = l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 3, P1: 3}, gc_epochs={P0: 40, P1: 44})
+    result = publish(cluster, cluster_epoch=50, partitions={P0: 3, P1: 3}, gc_epochs={P0: 40, P1: 44})
     assert (result.watermark, m(cluster)) == (40, 40)
-    higher = l0gc.watermark.publish(cluster, cluster_epoch=60, partitions={P0: 3, P1: 3}, gc_epochs={P0: 60, P1: 60})
+    higher = publish(cluster, cluster_epoch=60, partitions={P0: 3, P1: 3}, gc_epochs={P0: 60, P1: 60})
     assert (higher.watermark, higher.partitions) == (60, 2)
 
 
 def test_a_partition_without_a_report_counts_with_its_creation_or_holds_everything() -> None:
     cluster = external_cluster()
-    publish = l0gc.watermark.publish
     assert publish(cluster, cluster_epoch=50, partitions={P0: 3, P1: None}, gc_epochs={P0: 40}).watermark == -1
     assert publish(cluster, cluster_epoch=50, partitions={P0: 3, P1: 30}, gc_epochs={P0: 40}).watermark == 29
 
@@ -74,9 +74,9 @@ def test_a_partition_without_a_report_counts_with_its_creation_or_holds_everythi
 def test_no_partitions_must_be_meant() -> None:
     cluster = external_cluster()
     with pytest.raises(ExternalLogError, match="the list of partitions is empty"):
-        l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={}, gc_epochs={P0: 40})
+        publish(cluster, cluster_epoch=50, partitions={}, gc_epochs={P0: 40})
     assert m(cluster) is None
-    l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={}, gc_epochs={}, allow_no_partitions=True)
+    publish(cluster, cluster_epoch=50, partitions={}, gc_epochs={}, allow_no_partitions=True)
     assert m(cluster) == 50
 
 
@@ -84,22 +84,27 @@ def test_fewer_partitions_than_were_published_last_must_be_meant() -> None:
     """A list that lost some would put M too high."""
     cluster = external_cluster()
     whole: dict[tuple[str, int], int | None] = {("t", n): 3 for n in range(5)}
-    l0gc.watermark.publish(cluster, cluster_epoch=50, partitions=whole, gc_epochs={})
+    publish(cluster, cluster_epoch=50, partitions=whole, gc_epochs={})
     cut_off: dict[tuple[str, int], int | None] = {("t", n): 30 for n in range(4)}
     for _ in range(2):
         with pytest.raises(ExternalLogError, match="4 partitions listed, where M was last published with 5"):
-            l0gc.watermark.publish(cluster, cluster_epoch=50, partitions=cut_off, gc_epochs={})
+            publish(cluster, cluster_epoch=50, partitions=cut_off, gc_epochs={})
     assert m(cluster) == 2
-    meant = {"cluster_epoch": 50, "partitions": cut_off, "gc_epochs": {}, "allow_fewer_partitions": True}
-    assert l0gc.watermark.publish(cluster, **meant).watermark == 29  # type: ignore[arg-type]
-    assert l0gc.watermark.publish(cluster, cluster_epoch=50, partitions=cut_off, gc_epochs={}).watermark == 29
+    meant: dict[str, Any] = {
+        "cluster_epoch": 50,
+        "partitions": cut_off,
+        "gc_epochs": {},
+        "allow_fewer_partitions": True,
+    }
+    assert publish(cluster, **meant).watermark == 29
+    assert publish(cluster, cluster_epoch=50, partitions=cut_off, gc_epochs={}).watermark == 29
 
 
 def test_a_partition_that_is_listed_twice_counts_once() -> None:
     cluster = external_cluster()
-    whole = ExternalLog(50, partitions_of([("t", 3, 0), ("t", 3, 1)]), reports_of([]))
+    whole = ExternalLog(50, listed(("t", 3, 0), ("t", 3, 1)), [])
     assert run(cluster, whole).partitions == 2
-    twice = ExternalLog(50, partitions_of([("t", 3, 0), ("t", 3, 0)]), reports_of([]))
+    twice = ExternalLog(50, listed(("t", 3, 0), ("t", 3, 0)), [])
     with pytest.raises(ExternalLogError, match="1 partition listed"):
         run(cluster, twice)
 
@@ -121,7 +126,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
 ) -> None:
     """The list has lost it, or is older than the reports; M would be too high."""
     cluster = external_cluster()
-    theirs = ExternalLog(50, partitions_of([("t", 3, 0)]), reports_of([report]))
+    theirs = ExternalLog(50, listed(("t", 3, 0)), [PartitionReport(*report)])
     if refused:
         with pytest.raises(ExternalLogError, match=rf"1 report of partitions .*first of {report[0]}/{report[2]}: "):
             run(cluster, theirs)
@@ -137,29 +142,27 @@ def test_a_report_above_the_epoch_stops_everything_also_of_a_partition_that_is_n
         with pytest.raises(
             EpochRegressionError, match="is at epoch 51, above the cluster epoch 50: the snapshot is older"
         ):
-            l0gc.watermark.publish(
-                cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs=reported, allow_unlisted_reports=True
-            )
+            publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs=reported, allow_unlisted_reports=True)
         assert m(cluster) is None
 
 
 def test_an_epoch_below_the_one_reported_last_stops_everything() -> None:
     """Hazard 10: what is published is all that is known of the other log's past, so M alone would not do."""
     cluster = external_cluster()
-    l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 10})
+    publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 10})
     with pytest.raises(EpochRegressionError, match="at epoch 50, above the cluster epoch 49"):
-        l0gc.watermark.publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20})
+        publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20})
     with pytest.raises(EpochRegressionError):  # a dry run says the same
-        l0gc.watermark.publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20}, dry_run=True)
+        publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20}, dry_run=True)
     assert m(cluster) == 10
 
 
 def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
     cluster = external_cluster()
-    theirs = ExternalLog(50, partitions_of([("t", 1, 0)]), reports_of([("t", 1, 0, 20)]))
+    theirs = ExternalLog(50, listed(("t", 1, 0)), [PartitionReport("t", 1, 0, 20)])
 
     def faster() -> list[EpochRow]:
-        l0gc.watermark.publish(cluster, cluster_epoch=51, partitions={P0: 1}, gc_epochs={P0: 10})
+        publish(cluster, cluster_epoch=51, partitions={P0: 1}, gc_epochs={P0: 10})
         return []
 
     with pytest.raises(EpochRegressionError):
@@ -170,15 +173,15 @@ def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
 def test_m_is_never_lowered() -> None:
     """Hazard 15."""
     cluster = external_cluster()
-    l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
+    publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
     with pytest.raises(WatermarkRegressionError):
-        l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 39})
+        publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 39})
     assert m(cluster) == 40
 
 
 def test_another_clusters_files_are_refused() -> None:
     """Hazard 11."""
-    theirs = ExternalLog(50, partitions_of([("t", 1, 0)]), reports_of([]), frozenset({"another"}))
+    theirs = ExternalLog(50, listed(("t", 1, 0)), [], frozenset({"another"}))
     with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
         run(external_cluster(), theirs)
 
@@ -186,7 +189,7 @@ def test_another_clusters_files_are_refused() -> None:
 def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not() -> None:
     """Hazard 10: the other system writes on while the bucket is listed."""
     cluster = external_cluster()
-    theirs = ExternalLog(50, partitions_of([("t", 1, 0)]), reports_of([("t", 1, 0, 40)]), snapshot_age_ms=1000)
+    theirs = ExternalLog(50, listed(("t", 1, 0)), [PartitionReport("t", 1, 0, 40)], snapshot_age_ms=1000)
     now = cluster.store.now_ms()
     run(cluster, theirs, lambda: [EpochRow(51, 1, 1, "k", now - 1000)])
     with pytest.raises(EpochRegressionError, match="object k is at epoch 51"):
@@ -195,19 +198,19 @@ def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not()
 
 def test_a_report_of_a_former_incarnation_lets_nothing_go_that_the_new_one_needs() -> None:
     """Hazard 6: with revisions it does not count; without, it is below the new revision anyway."""
-    listed = partitions_of([("t", 30, 0)])
-    exact = ExternalLog(50, listed, reports_of([("t", 3, 0, 20)]))
+    new = listed(("t", 30, 0))
+    exact = ExternalLog(50, new, [PartitionReport("t", 3, 0, 20)])
     found = run(external_cluster(), exact)
     assert (found.watermark, found.held_back_by[0].kind) == (29, UNREPORTED)
-    by_name = ExternalLog(50, listed, reports_of([("t", None, 0, 20)]))
+    by_name = ExternalLog(50, new, [PartitionReport("t", None, 0, 20)])
     assert run(external_cluster(), by_name).watermark == 20
 
 
 def test_a_partition_listed_twice_is_refused_where_reports_do_not_say_which() -> None:
-    listed = partitions_of([("t", 3, 0), ("t", 30, 0)])
+    new = listed(("t", 3, 0), ("t", 30, 0))
     with pytest.raises(UsageError, match="t/0 is listed with two revisions"):
-        run(external_cluster(), ExternalLog(50, listed, reports_of([("t", None, 0, 40)])))
-    exact = ExternalLog(50, listed, reports_of([("t", 30, 0, 40)]))
+        run(external_cluster(), ExternalLog(50, new, [PartitionReport("t", None, 0, 40)]))
+    exact = ExternalLog(50, new, [PartitionReport("t", 30, 0, 40)])
     assert run(external_cluster(), exact).watermark == 2
 
 
@@ -228,7 +231,7 @@ def test_numbers_that_cannot_be_are_refused(
 ) -> None:
     cluster = external_cluster()
     with pytest.raises(L0gcError):
-        l0gc.watermark.publish(cluster, cluster_epoch=epoch, partitions=partitions, gc_epochs=gc_epochs)
+        publish(cluster, cluster_epoch=epoch, partitions=partitions, gc_epochs=gc_epochs)
     assert m(cluster) is None
 
 
@@ -239,7 +242,7 @@ def test_m_is_what_a_plain_loop_makes_of_it(rng: random.Random) -> None:
     ids = {(rng.choice("ab"), n): rng.choice([None, rng.randrange(epoch + 1)]) for n in range(rng.randrange(1, 9))}
     reported = {p: rng.randrange(-1, epoch + 1) for p in ids if rng.random() < 0.7} | {("gone", 0): 0}
     m_of = {p: reported.get(p, -1 if r is None else r - 1) for p, r in ids.items()}
-    result = l0gc.watermark.publish(
+    result = publish(
         external_cluster(), cluster_epoch=epoch, partitions=ids, gc_epochs=reported, allow_unlisted_reports=True
     )
     assert (result.watermark, result.partitions) == (min([epoch, *m_of.values()]), len(ids))
@@ -267,14 +270,14 @@ def test_l0gcs_own_reports_publish_nothing_there() -> None:
     """Without topics M would be the controller's epoch, and the other system's objects of epoch 0 would go."""
     cluster = external_cluster()
     with pytest.raises(ExternalLogError, match="--reports"):
-        Pipeline(cluster, JournalSource(cluster)).run()
+        run_pipeline(cluster, JournalSource(cluster))
     assert m(cluster) is None
 
 
 def test_another_systems_reports_publish_nothing_in_a_cluster_of_l0gcs() -> None:
     cluster = memory_cluster()
     with pytest.raises(ExternalLogError, match="l0gc init --external-log"):
-        l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
+        publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
     assert m(cluster) is None
 
 
@@ -293,7 +296,7 @@ def test_a_sweep_uses_the_epoch_that_was_reported() -> None:
     for epoch in (39, 40, 41):
         cluster.store.put(layout.format(1, epoch, cluster.runtime.new_id()), b"x")
     assert Sweep(cluster).run().deleted == 0
-    l0gc.watermark.publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
+    publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
     assert refuse_if_behind(cluster)[0].cluster_epoch == 50
     assert Sweep(cluster).run().deleted == 2
     assert [layout.parse(k).epoch for k in cluster.store.objects if layout.parse(k)] == [41]  # type: ignore[union-attr]

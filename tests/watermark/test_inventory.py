@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
-from l0gc.key_columns import KeyColumns
 from l0gc.keys import KeyLayout
+from l0gc.watermark.histogram import Histogram
 from l0gc.watermark.inventory import CSV, ORC, PARQUET, Inventory, InventoryFile, read_inventory
-from l0gc.watermark.inventory_files import decoded, histogram_of, merged
+from l0gc.watermark.inventory_scan import KeyColumns, decoded, histogram_of
 from tests.support.inventory import FOLDER, KINDS, MANIFEST, SYMLINK, TAKEN_MS, Made, Row, made, put_manifest
 
 NAME = "01234567-89ab-cdef-0123-456789abcdef"
@@ -52,11 +52,11 @@ def counted(
     folder: Path, inventory: Made, listed: Inventory, prefix: str = PREFIX
 ) -> dict[int | None, tuple[int, ...]]:
     """What the files of an inventory amount to, by epoch."""
-    parts = []
+    found = Histogram()
     for i, file in enumerate(listed.files):
         path = folder / f"{i}"
         path.write_bytes(inventory.objects[file.url.removeprefix("s3://inventories/")])
-        parts.append(
+        found.add(
             histogram_of(
                 str(path),
                 file.url,
@@ -67,8 +67,8 @@ def counted(
             )
         )
     return {
-        r["epoch"]: (r["objects"], r["bytes"], r["oldest_ms"], r["noncurrent_objects"], r["noncurrent_bytes"])
-        for r in merged(parts).to_pylist()
+        r.epoch: (r.objects, r.bytes, r.oldest_ms, r.noncurrent_objects, r.noncurrent_bytes)
+        for r in found.rows.values()
     }
 
 

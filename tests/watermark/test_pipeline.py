@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
-from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     ClusterMismatchError,
     EpochRegressionError,
-    ExternalLogError,
     UsageError,
     WatermarkRegressionError,
 )
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.histogram import EpochRow, Histogram
-from l0gc.watermark.listing import INVENTORY, LISTING
-from l0gc.watermark.pipeline import Pipeline, WatermarkResult
+from l0gc.watermark.histogram import INVENTORY, LISTING, EpochRow, Histogram
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
-from l0gc.watermark.scan_keys import list_scans
-from l0gc.watermark.scans import ScanReport, ScanSnapshot, read_scan
-from l0gc.watermark.source import IDLE, UNREADABLE, ClusterIdentity, Holder, UnitSummary
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
-
-
-def unit(*gc_epochs: int, highest: int = NO_WATERMARK) -> UnitSummary:
-    held = [Holder("t", i, e, IDLE, "idle") for i, e in enumerate(gc_epochs)]
-    counts = {e: gc_epochs.count(e) for e in gc_epochs}
-    lowest = sorted(held, key=lambda h: (h.gc_epoch, h.partition))
-    return UnitSummary(unit="u", gc_epochs=counts, lowest=lowest, highest_epoch=highest, highest_in="unit u")
+from l0gc.watermark.scans import ScanReport, ScanSnapshot, list_scans, read_scan
+from l0gc.watermark.source import UNREADABLE, ClusterIdentity, Holder, UnitSummary
+from tests.support.memory_store import MemoryStore, memory_cluster, once, store_of
+from tests.watermark.test_compute import unit
 
 
 @dataclass
@@ -68,10 +59,11 @@ class Scan:
     taken_ms: int | None = None
     meanwhile: Callable[[], object] = lambda: None
 
-    def read(self, layout: KeyLayout, ceiling: Callable[[], int]) -> Histogram:
+    def __call__(self, layout: KeyLayout, ceiling: Callable[[], int]) -> Histogram:
         self.meanwhile()
         found = Histogram.of_rows(self.rows)
         found.samples = list(self.samples) or found.samples
+        found.source, found.taken_ms = self.source, self.taken_ms
         return found
 
 
@@ -89,7 +81,7 @@ def published(cluster: Cluster) -> PublishedWatermark | None:
 def test_m_is_published_with_the_epoch_after_the_scan_and_the_number_of_partitions() -> None:
     cluster = a_cluster(9)
     scan = Scan(meanwhile=cluster.controller.advance)
-    result = Pipeline(cluster, Source(cluster, [unit(4, 6)]), scan).run()
+    result = run_pipeline(cluster, Source(cluster, [unit(4, 6)]), scan)
     assert (result.watermark, result.previous_watermark, result.cluster_epoch) == (4, -1, 9)
     stored = published(cluster)
     assert stored is not None
@@ -105,7 +97,7 @@ def test_a_topic_created_while_the_journals_are_read_does_not_let_m_past_the_sna
         for name in ("a", "b", "c"):
             cluster.controller.create_topic(name, 1)
 
-    assert Pipeline(cluster, Source(cluster, [unit(2)], meanwhile=create)).run().watermark == 0
+    assert run_pipeline(cluster, Source(cluster, [unit(2)], meanwhile=create)).watermark == 0
 
 
 def test_uploads_that_go_on_during_the_scan_are_no_sign_of_an_old_backup() -> None:
@@ -113,7 +105,7 @@ def test_uploads_that_go_on_during_the_scan_are_no_sign_of_an_old_backup() -> No
     cluster = a_cluster()
     rows: list[EpochRow] = []
     scan = Scan(rows, meanwhile=lambda: rows.append(EpochRow(cluster.controller.advance(), 1, 10, "some/key")))
-    result = Pipeline(cluster, Source(cluster), scan).run()
+    result = run_pipeline(cluster, Source(cluster), scan)
     assert result.watermark == 0
     assert result.listing is not None
     assert (result.listing.objects, result.listing.eligible_objects) == (1, 0)
@@ -123,16 +115,16 @@ def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
     """Hazard 10."""
     cluster = a_cluster()
     with pytest.raises(EpochRegressionError, match="some/key is at epoch 5, above the cluster epoch 0: look at it"):
-        Pipeline(cluster, Source(cluster), Scan([EpochRow(5, 1, 10, "some/key")])).run()
+        run_pipeline(cluster, Source(cluster), Scan([EpochRow(5, 1, 10, "some/key")]))
     assert published(cluster) is None
 
 
 def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -> None:
     """Hazard 10, without a scan."""
     cluster = a_cluster(3)
-    Pipeline(cluster, Source(cluster, [unit(1, highest=3)])).run(dry_run=True)
+    run_pipeline(cluster, Source(cluster, [unit(1, highest=3)]), dry_run=True)
     with pytest.raises(EpochRegressionError, match="unit u is at epoch 4, above the cluster epoch 3"):
-        Pipeline(cluster, Source(cluster, [unit(1, highest=4)])).run()
+        run_pipeline(cluster, Source(cluster, [unit(1, highest=4)]))
     assert published(cluster) is None
 
 
@@ -145,33 +137,28 @@ def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, e
     stored = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, 0)
     cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     for dry_run in (True, False):
-        pipeline = Pipeline(cluster, Source(cluster, [unit(3)]))
+        source = Source(cluster, [unit(3)])
         if not what:
-            assert pipeline.run(dry_run=dry_run).watermark == 3
+            assert run_pipeline(cluster, source, dry_run=dry_run).watermark == 3
             continue
         with pytest.raises(
             EpochRegressionError, match=rf"{what} .*published\.json is at epoch .*, above the cluster epoch 4"
         ):
-            pipeline.run(dry_run=dry_run)
+            run_pipeline(cluster, source, dry_run=dry_run)
         assert published(cluster) == stored
 
 
 def test_a_faster_run_that_saw_a_newer_epoch_is_no_sign_of_an_old_backup() -> None:
     """Hazard 10: between a run's last read of the epoch and its publication another one may do all of its work."""
     cluster = a_cluster(3)
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
-    faster: list[Callable[[], object]] = [cluster.controller.advance, Pipeline(cluster, Source(cluster, [unit(2)])).run]
+    faster = partial(run_pipeline, cluster, Source(cluster, [unit(2)]))
 
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent" and call.key == PUBLISHED_WATERMARK and call.when == "before" and faster:
-            todo = faster[:]
-            faster.clear()
-            for do in todo:
-                do()
+    def overtake() -> None:
+        cluster.controller.advance()
+        faster()
 
-    store.fault = fault
-    result = Pipeline(cluster, Source(cluster, [unit(2)])).run()
+    store_of(cluster).fault = once(overtake, "put_if_absent", PUBLISHED_WATERMARK)
+    result = run_pipeline(cluster, Source(cluster, [unit(2)]))
     assert (result.watermark, result.previous_watermark) == (2, 2)
     stored = published(cluster)
     assert stored is not None
@@ -181,9 +168,9 @@ def test_a_faster_run_that_saw_a_newer_epoch_is_no_sign_of_an_old_backup() -> No
 def test_a_slower_run_does_not_lower_m() -> None:
     """Hazard 15."""
     cluster = a_cluster(9)
-    faster = Pipeline(cluster, Source(cluster, [unit(7)]))
+    faster = partial(run_pipeline, cluster, Source(cluster, [unit(7)]))
     with pytest.raises(WatermarkRegressionError):
-        Pipeline(cluster, Source(cluster, [unit(6)], meanwhile=faster.run)).run()
+        run_pipeline(cluster, Source(cluster, [unit(6)], meanwhile=faster))
     stored = published(cluster)
     assert stored is not None
     assert stored.watermark == 7
@@ -194,7 +181,7 @@ def test_another_clusters_watermark_stops_everything() -> None:
     cluster = a_cluster(9)
     cluster.store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark("another", 1, 2, 0)))
     with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
-        Pipeline(cluster, Source(cluster, [unit(3)])).run()
+        run_pipeline(cluster, Source(cluster, [unit(3)]))
 
 
 def test_a_unit_that_cannot_be_read_holds_m_and_is_named() -> None:
@@ -203,7 +190,7 @@ def test_a_unit_that_cannot_be_read_holds_m_and_is_named() -> None:
     broken = UnitSummary(
         unit="journal 2", gc_epochs={3: 5}, lowest=[Holder("t", 0, 3, UNREADABLE, "damaged")], error="damaged"
     )
-    result = Pipeline(cluster, Source(cluster, [unit(7), broken])).run()
+    result = run_pipeline(cluster, Source(cluster, [unit(7), broken]))
     assert (result.watermark, result.partitions) == (3, 6)
     assert [(u.unit, u.error) for u in result.unreadable] == [("journal 2", "damaged")]
 
@@ -212,18 +199,8 @@ def test_the_source_hears_what_is_published() -> None:
     cluster = a_cluster(9)
     source = Source(cluster, [unit(4)])
     for _ in range(2):
-        Pipeline(cluster, source).run()
+        run_pipeline(cluster, source)
     assert [p.watermark if p is not None else None for p in source.reads] == [None, 4]
-
-
-@pytest.mark.parametrize("external", [True, False])
-def test_a_source_of_the_other_kind_publishes_nothing(external: bool) -> None:
-    """Without topics M would be the controller's epoch, and an external log's objects of epoch 0 would go."""
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=not external)
-    with pytest.raises(ExternalLogError, match="--external-log" if external else "--reports"):
-        Pipeline(cluster, Source(cluster, external=external)).run()
-    assert published(cluster) is None
 
 
 def test_an_epoch_that_cannot_be_is_refused() -> None:
@@ -233,17 +210,7 @@ def test_an_epoch_that_cannot_be_is_refused() -> None:
 
     cluster = a_cluster()
     with pytest.raises(UsageError, match="cannot be"):
-        Pipeline(cluster, Wrong(cluster)).run()
-
-
-def test_only_old_objects_count_where_others_add_new_ones_meanwhile() -> None:
-    """Hazard 10, for a source whose epoch cannot be read again."""
-    cluster = a_cluster(5)
-    now = cluster.store.now_ms()
-    source = Source(cluster, snapshot_age_ms=1000)
-    Pipeline(cluster, source, Scan([EpochRow(6, 1, 1, "k", now - 1000)])).run()
-    with pytest.raises(EpochRegressionError, match="object k is at epoch 6"):
-        Pipeline(cluster, source, Scan([EpochRow(6, 1, 1, "k", now - 1001)])).run()
+        run_pipeline(cluster, Wrong(cluster))
 
 
 def test_a_dry_run_writes_nothing() -> None:
@@ -251,7 +218,7 @@ def test_a_dry_run_writes_nothing() -> None:
     store = cluster.store
     assert isinstance(store, MemoryStore)
     before = set(store.objects)
-    result = Pipeline(cluster, Source(cluster, [unit(1)]), Scan([EpochRow(0, 1, 1, "k")])).run(dry_run=True)
+    result = run_pipeline(cluster, Source(cluster, [unit(1)]), Scan([EpochRow(0, 1, 1, "k")]), dry_run=True)
     assert (result.published, result.scan, result.watermark) == (False, None, 1)
     assert set(store.objects) == before
 
@@ -267,7 +234,7 @@ def test_a_scan_shows_who_holds_what_and_since_when() -> None:
     rows = [EpochRow(5, 1, 1, "e", 50), EpochRow(None, 2, 20, "x", 7), EpochRow(0, 3, 30, "a", 9)]
     rows += [EpochRow(1, 4, 40, "b", 8), EpochRow(2, 5, 50, "c", 11)]
     source = Source(cluster, [unit(0, 1, 1)])
-    scan = kept(cluster, Pipeline(cluster, source, Scan(rows, ["x", "y"])).run())
+    scan = kept(cluster, run_pipeline(cluster, source, Scan(rows, ["x", "y"])))
     assert [(r.epoch, r.held_by, r.holders) for r in scan.rows] == [
         (0, "", 0), (1, "t/0", 1), (2, "t/0", 3), (5, "t/0", 3), (None, "", 0)
     ]  # fmt: skip
@@ -280,13 +247,13 @@ def test_a_scan_shows_who_holds_what_and_since_when() -> None:
 def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
     cluster = a_cluster()
     scan = Scan([EpochRow(0, 1, 10, "some/key", 3)])
-    looked = Pipeline(cluster, Source(cluster), scan).run(dry_run=True)
+    looked = run_pipeline(cluster, Source(cluster), scan, dry_run=True)
     assert (looked.scan, list_scans(cluster.store)) == (None, [])
-    assert Pipeline(cluster, Source(cluster)).run().scan is None
+    assert run_pipeline(cluster, Source(cluster)).scan is None
     with pytest.raises(EpochRegressionError):
-        Pipeline(cluster, Source(cluster), Scan([EpochRow(9, 1, 1, "k")])).run()
+        run_pipeline(cluster, Source(cluster), Scan([EpochRow(9, 1, 1, "k")]))
     assert list_scans(cluster.store) == []
-    ran = Pipeline(cluster, Source(cluster), scan).run()
+    ran = run_pipeline(cluster, Source(cluster), scan)
     assert list_scans(cluster.store) == [ran.scan]
     assert ScanReport.of(kept(cluster, ran)) == ran.listing
 
@@ -295,7 +262,7 @@ def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> 
     cluster = a_cluster()
     rows = [EpochRow(0, 1, 10, "a", 0, 2, 7), EpochRow(None, 0, 0, "x", 5, 1, 3)]
     for source, taken_ms, counts in ((INVENTORY, 5, (-1, -1, -1)), (LISTING, None, (1, 10, 1))):
-        scan = kept(cluster, Pipeline(cluster, Source(cluster), Scan(rows, source=source, taken_ms=taken_ms)).run())
+        scan = kept(cluster, run_pipeline(cluster, Source(cluster), Scan(rows, source=source, taken_ms=taken_ms)))
         t = scan.totals
         assert (t.source, t.taken_ms) == (source, t.run_ms if taken_ms is None else taken_ms)
         assert (t.objects, t.unparsable, t.noncurrent_objects, t.noncurrent_bytes) == (1, 0, 3, 10)

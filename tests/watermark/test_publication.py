@@ -36,7 +36,18 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.source import UnitSummary
-from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+from tests.support.memory_store import (
+    Call,
+    MemoryStore,
+    another_process,
+    external_cluster,
+    failing,
+    lose_reply,
+    memory_cluster,
+    once,
+    publish_m,
+    store_of,
+)
 
 BODY = encode_published(PublishedWatermark("c", 5, 100, 0))
 
@@ -83,28 +94,14 @@ def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
 def test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile(store: MemoryStore) -> None:
     """Hazard 15, between the reading and the writing."""
     put(store, a_watermark(3))
-    left = [1]
-
-    def fault(call: Call) -> None:
-        if left[0] and call.kind == "put_if_match":
-            left[0] -= 1
-            put(store, a_watermark(7))
-
-    store.fault = fault
+    store.fault = once(lambda: put(store, a_watermark(7)), "put_if_match")
     with pytest.raises(WatermarkRegressionError):
         put(store, a_watermark(5))
     assert published(store) == 7
 
 
 def test_of_two_first_publications_the_higher_stays(store: MemoryStore) -> None:
-    left = [1]
-
-    def fault(call: Call) -> None:
-        if left[0] and call.kind == "put_if_absent":
-            left[0] -= 1
-            put(store, a_watermark(2))
-
-    store.fault = fault
+    store.fault = once(lambda: put(store, a_watermark(2)), "put_if_absent")
     assert put(store, a_watermark(5)) == a_watermark(2)
     assert published(store) == 5
 
@@ -149,12 +146,7 @@ def test_a_publication_without_a_reply_is_looked_up(store: MemoryStore) -> None:
 
 def test_a_publication_that_is_overtaken_for_ever_gives_up(store: MemoryStore) -> None:
     put(store, a_watermark(1))
-
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_match" and call.when == "before":
-            raise AmbiguousWriteError("cut")
-
-    store.fault = fault
+    store.fault = failing(AmbiguousWriteError("cut"), "put_if_match")
     with pytest.raises(StoreError, match="changed under every one of 20 tries"):
         put(store, a_watermark(5))
     assert published(store) == 1
@@ -260,28 +252,17 @@ def test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was(
 
 def test_what_was_published_since_the_snapshot_is_no_sign_of_an_old_backup() -> None:
     cluster = with_published(0, 1, epoch=1)
-    process = memory_cluster(cluster.store, seed=1, bootstrap=False)  # type: ignore[arg-type]
+    process = another_process(cluster)
     process.identity()
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
-    left = [1]
-
-    def fault(call: Call) -> None:
-        if left[0] and call.kind == "get" and call.key == PUBLISHED_WATERMARK:
-            left[0] -= 1
-            epoch = cluster.controller.advance()
-            new = PublishedWatermark(cluster.identity().cluster_id, 1, epoch, 0)
-            publish(store, cluster.runtime, new)
-
-    store.fault = fault
+    publishes = once(lambda: publish_m(cluster, 1, cluster.controller.advance()), "get", PUBLISHED_WATERMARK)
+    store_of(cluster).fault = publishes
     identity, stored = refuse_if_behind(process)
     assert stored is not None
     assert (identity.cluster_epoch, stored.cluster_epoch) == (2, 2)
 
 
 def test_of_an_external_log_the_published_epoch_is_all_that_is_known() -> None:
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=True)
+    cluster = external_cluster()
     stored = PublishedWatermark(cluster.identity().cluster_id, 7, 9, 0)
     cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     assert refuse_if_behind(cluster)[0].cluster_epoch == 9

@@ -1,18 +1,20 @@
-"""Checks of the cluster that is in the bucket, if one is there: its format, its logs, its topics' places, its watermark."""
+"""All checks, and those of the cluster that is in the bucket, if one is there: its format, logs, topics and watermark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotInitialisedError, SafetyError
 from l0gc.formatting import count
-from l0gc.inspect.doctor.checkup import FAILURE, Check, ok, warning
+from l0gc.inspect.doctor import checkup, store
+from l0gc.inspect.doctor.checkup import FAILURE, Check, DoctorResult, failure, guarded, ok, warning
 from l0gc.inspect.journals import Journals, read_journals
-from l0gc.inspect.verify.basis import KnownTopics, basis_of
-from l0gc.inspect.verify.findings import KINDS, TOPIC_MISPLACED, TOPIC_UNKNOWN
-from l0gc.inspect.verify.rules import check_places
+from l0gc.inspect.verify.findings import Kind
+from l0gc.inspect.verify.rules import Basis, check_places
+from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.format import check_format
@@ -22,9 +24,30 @@ _SHOWN: Final = 5
 _OLD_CONTROLLER: Final = "the controller log is older than that: restore the newest one (docs/operations.md)"
 
 
-def _unsafe(name: str, text: str, remedy: str) -> Check:
-    """A failure over which the commands would refuse to go on."""
-    return Check(name, FAILURE, text, remedy, SafetyError.exit_code)
+def examine(handles: Cluster, bucket: S3Store, progress: Callable[[str], None]) -> DoctorResult:
+    """Make all checks; `progress` is called with the name of each part before."""
+    parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
+        ("java", checkup.java, "install Java 17 or newer"),
+        ("spark", checkup.spark, "pip install l0gc"),
+        ("versions", checkup.versions, "pip install l0gc"),
+        ("bucket", lambda: store.reachable(bucket, handles.runtime), "then run l0gc doctor again, for the rest"),
+        ("permissions", lambda: store.permissions(bucket, handles.runtime), "check the credentials' policy"),
+        ("settings", lambda: store.settings(bucket), "ask the owner of the bucket"),
+        ("store", lambda: store.promises(bucket, handles.runtime), "see what the store says above"),
+        ("cluster", lambda: cluster(handles), "see docs/operations.md, recovery"),
+    ]
+    checks: list[Check] = []
+    for name, check, remedy in parts:
+        progress(name)
+        found = guarded(name, check, remedy)
+        checks += found
+        if name == "bucket" and any(c.status == FAILURE for c in found):
+            break  # without a bucket the rest says the same over and over
+    return DoctorResult(checks)
+
+
+_unsafe: Final = partial(failure, exit_code=SafetyError.exit_code)
+"""A failure over which the commands would refuse to go on."""
 
 
 def cluster(handles: Cluster) -> Iterator[Check]:
@@ -68,16 +91,16 @@ def _journals(handles: Cluster, state: ControllerState) -> Iterator[Check]:
 
 
 def _placement(journals: Journals, state: ControllerState) -> Iterator[Check]:
-    topics = KnownTopics(basis_of(state, NO_WATERMARK, 0))
+    basis = Basis(state, NO_WATERMARK, 0)
     wrong = [
         s
         for r in journals.readings
         if r.state is not None
-        for s in check_places(r.journal, r.state, topics)
-        if s.kind in {TOPIC_MISPLACED, TOPIC_UNKNOWN}
+        for s in check_places(r.journal, r.state, basis)
+        if s.kind in {Kind.TOPIC_MISPLACED, Kind.TOPIC_UNKNOWN}
     ]
     for s in wrong[:_SHOWN]:
-        yield _unsafe("placement", f"journal {s.journal}: {s.detail}", KINDS[s.kind].next_step)
+        yield _unsafe("placement", f"journal {s.journal}: {s.detail}", s.kind.next_step)
     if len(wrong) > _SHOWN:
         yield _unsafe("placement", f"{len(wrong) - _SHOWN} more like these", "run l0gc verify, which names all")
     if not wrong:

@@ -22,16 +22,16 @@ from l0gc.errors import (
     StoreError,
     StoreUnfitError,
 )
-from l0gc.inspect.doctor.checkup import FAILURE, Check, failure, ok, warning
+from l0gc.inspect.doctor.checkup import Check, failure, ok, warning
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
+from l0gc.storage import bucket
 from l0gc.storage.bucket import (
     ABORTS,
     EXPIRES,
     EXPIRES_MARKERS,
     EXPIRES_OLD,
     MOVES,
-    BucketSettings,
     LifecycleRule,
 )
 from l0gc.storage.objectstore import ENABLED, OFF, ObjectStore
@@ -70,17 +70,16 @@ NEEDED: Final = {
 
 def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     """Credentials, the bucket, and the clocks."""
-    source = BucketSettings(store).credentials_from()
-    if not source:
-        yield Check(
+    found = store.session.get_credentials()
+    if found is None:
+        yield failure(
             "credentials",
-            FAILURE,
             f"no credentials for {store.config.url}",
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or run where an instance role is",
             AccessDeniedError.exit_code,  # as every other command ends
         )
         return
-    yield ok("credentials", f"found ({source})")
+    yield ok("credentials", f"found ({found.method})")
     theirs = store.now_ms()
     yield ok("bucket", f"{store.config.url} answers")
     skew = (runtime.clock.now_ms() - theirs) / 1000
@@ -102,10 +101,8 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
         form = check_format(store)
     try:
         tried = probe(store, runtime)
-    except AccessDeniedError:
-        yield warning(
-            "store", "not tried: nothing may be written below l0gc/probe/", "run it once as the user that runs init"
-        )
+    except AccessDeniedError as e:
+        yield warning("store", f"not tried in full: {e}", "allow it, or run this once as the user that runs init")
         return
     except StoreUnfitError as e:
         yield failure("store", str(e), "keep the cluster on another store: l0gc refuses this one, as init does")
@@ -214,7 +211,7 @@ def _allowed(attempt: Callable[[str], object], key: str) -> bool:
 
 def _versioning(store: S3Store) -> str:
     try:
-        return store.history.versioning()
+        return store.versioning()
     except StoreError:
         return ""
 
@@ -232,9 +229,8 @@ def settings(store: S3Store) -> Iterator[Check]:
             f"{state}: a sweep leaves old versions behind, which cost as before",
             "expire noncurrent versions below level_zero/data/ with a lifecycle rule, or l0gc sweep --purge-versions",
         )
-    bucket = BucketSettings(store)
     try:
-        lock = bucket.object_lock()
+        lock = bucket.object_lock(store)
     except (StoreError, NotFoundError):
         yield warning("object lock", "may not be read", "allow s3:GetBucketObjectLockConfiguration, or ask its owner")
     else:
@@ -243,7 +239,7 @@ def settings(store: S3Store) -> Iterator[Check]:
         else:
             yield ok("object lock", "no retention by default" if lock else "off")
     try:
-        rules = bucket.lifecycle()
+        rules = bucket.lifecycle(store)
     except (StoreError, NotFoundError):
         yield warning("lifecycle", "may not be read", "allow s3:GetLifecycleConfiguration, or ask its owner")
     else:

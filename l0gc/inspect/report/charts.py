@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint
 
@@ -25,6 +24,8 @@ _WIDEST: Final = 9.0
 """Of a bar, per cent of the chart: one alone is a bar, not a wall."""
 _CHARACTER: Final = 1.1
 """About half of a label's character, per cent of the chart, on the narrowest screen."""
+_UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_BINARY_UNITS: Final = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -36,8 +37,7 @@ _STEPS: Final = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class AxisTick:
+class AxisTick(NamedTuple):
     """A place on an axis. `anchor` is SVG's text-anchor; every other tick is `minor`: a phone has no room for it."""
 
     at: float
@@ -46,8 +46,7 @@ class AxisTick:
     minor: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """`kind` is a class of the style sheet: `eligible`, `held` or `deleted`."""
 
     x: float
@@ -58,8 +57,7 @@ class Bar:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """`kind` is a class of the style sheet: `dot` for a scan, `swept` for where a sweep left the line."""
 
     x: float
@@ -68,20 +66,18 @@ class Point:
     kind: str = "dot"
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """`label` says what is shown, for those who cannot see it; `line` is where M stands."""
 
     label: str
     y_ticks: list[AxisTick]
     x_ticks: list[AxisTick]
-    bars: list[Bar] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
+    bars: Sequence[Bar] = ()
+    points: Sequence[Point] = ()
     line: AxisTick | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """From values to per cent: `low` is at 0, `high` at 100. `high` is above `low`."""
 
     low: float
@@ -102,27 +98,35 @@ def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
         power *= 2 if binary else 10
 
 
-def height_scale(
-    values: Sequence[float], label: Callable[[int], str], *, binary: bool = False
-) -> tuple[Scale, list[AxisTick]]:
+def height_scale(values: Sequence[float], *, binary: bool = False) -> tuple[Scale, list[AxisTick]]:
     """A scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
     top = max(values, default=0)
     step = nice_step(top, binary=binary)
     steps = max(1, math.ceil(top / step))
-    scale = Scale(0, steps * step)
+    scale, label = Scale(0, steps * step), short_size if binary else short_number
     return scale, [AxisTick(100 - scale.at(n * step), label(n * step), "end") for n in range(steps + 1)]
+
+
+def short_number(n: int) -> str:
+    """`1.5M`, for an axis."""
+    unit, name = next(((u, name) for u, name in _UNITS if n >= u), (1, ""))
+    return f"{n / unit:g}{name}"
+
+
+def short_size(n: int) -> str:
+    """`1.5 MiB`, `2 MiB`, for an axis."""
+    unit, name = next((u, name) for u, name in _BINARY_UNITS if n >= u or u == 1)
+    return f"{n / unit:g}{name}"
 
 
 def _placed(places: Sequence[tuple[float, str]]) -> list[AxisTick]:
     """Labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
-    return [
-        AxisTick(at, label, _anchor(at, _CHARACTER * len(label)), minor=bool(i % 2))
-        for i, (at, label) in enumerate(places)
-    ]
-
-
-def _anchor(at: float, room: float) -> str:
-    return "start" if at < room else "end" if at > 100 - room else "middle"
+    ticks = []
+    for i, (at, label) in enumerate(places):
+        room = _CHARACTER * len(label)
+        anchor = "start" if at < room else "end" if at > 100 - room else "middle"
+        ticks.append(AxisTick(at, label, anchor, minor=bool(i % 2)))
+    return ticks
 
 
 def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str) -> Bar:
@@ -132,13 +136,11 @@ def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str
     )
 
 
-def epochs_chart(
-    bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str], number: Callable[[int], str]
-) -> Chart:
+def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str]) -> Chart:
     """Objects at each epoch, and where M stands between what may go and what stays."""
     low, high = bars[0].first_epoch, bars[-1].last_epoch
     across = Scale(low, high + 1)
-    up, y_ticks = height_scale([b.objects for b in bars], number)
+    up, y_ticks = height_scale([b.objects for b in bars])
     marks = []
     for b in bars:
         x = across.at(b.first_epoch)
@@ -162,11 +164,9 @@ def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
     return AxisTick(at, f"M = {watermark}", "start" if at < 50 else "end")
 
 
-def deleted_chart(
-    bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str], number: Callable[[int], str]
-) -> Chart:
+def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]) -> Chart:
     """Objects deleted by each run or on each day, side by side over the whole width; the newest always has its label."""
-    up, y_ticks = height_scale([b.objects for b in bars], number)
+    up, y_ticks = height_scale([b.objects for b in bars])
     place = 100 / len(bars)
     width = min(place, _WIDEST)
     marks = [
@@ -186,7 +186,6 @@ def trend_chart(
     points: Sequence[TrendPoint],
     value: Callable[[TrendPoint], int],
     title: Callable[[TrendPoint], str],
-    number: Callable[[int], str],
     *,
     binary: bool = False,
 ) -> Chart:
@@ -195,7 +194,7 @@ def trend_chart(
     if low == high:
         low, high = low - _HOUR, high + _HOUR
     across = Scale(low, high)
-    up, y_ticks = height_scale([value(p) for p in points], number, binary=binary)
+    up, y_ticks = height_scale([value(p) for p in points], binary=binary)
     marks = [
         Point(across.at(p.ms), round(100 - up.at(value(p)), 3), title(p), "swept" if p.deleted_objects else "dot")
         for p in points

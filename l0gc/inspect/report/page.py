@@ -6,6 +6,7 @@ all of it, none is marked as safe, and the page's own policy lets a browser load
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,26 +16,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from l0gc import __version__
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars, size, span
-from l0gc.inspect.causes import NORMAL_LAG
+from l0gc.inspect.causes import NORMAL_LAG, NOTHING
 from l0gc.inspect.report.charts import Chart, deleted_chart, epochs_chart, trend_chart
-from l0gc.inspect.report.facts import ReportFacts
+from l0gc.inspect.report.facts import HEALTHY, NEEDS_YOU, WAITING, ReportFacts
 from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint, trend_points
-from l0gc.inspect.report.verdict import HEALTHY, NEEDS_YOU, WAITING, commands_of, words_of
 
 SHOWN_ERRORS: Final = 20
-
-_UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
-_BINARY_UNITS: Final = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
-
-
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """The charts of a page; None where there is nothing to show."""
-
-    epochs: Chart | None
-    garbage_objects: Chart | None
-    garbage_bytes: Chart | None
-    deleted: Chart | None
+_COMMANDS: Final = re.compile(r"l0gc [a-z-]+(?: [\w./-]+)*(?: && l0gc [a-z-]+(?: [\w./-]+)*)*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +39,7 @@ class Report(Outcome):
 
 def render(facts: ReportFacts) -> str:
     """The page as HTML."""
+    where = {"export L0GC_URL": facts.url, "L0GC_ENDPOINT_URL": facts.endpoint_url}
     template = _ENVIRONMENT.get_template("page.html.j2")
     return template.render(
         f=facts,
@@ -60,22 +49,23 @@ def render(facts: ReportFacts) -> str:
         shown_errors=SHOWN_ERRORS,
         normal_lag=NORMAL_LAG,
         states={HEALTHY: ("good", "Healthy"), WAITING: ("warn", "Waiting"), NEEDS_YOU: ("bad", "Needs you")},
-        export=f"export L0GC_URL={shlex.quote(facts.url)}",
+        export=" ".join(f"{name}={shlex.quote(value)}" for name, value in where.items() if value),
     )
 
 
-def _charts(f: ReportFacts) -> Charts:
+def _charts(f: ReportFacts) -> dict[str, Chart | None]:
+    """The charts of a page; None where there is nothing to show."""
     points = trend_points(f.trend, f.sweeps)
-    return Charts(
-        epochs_chart(f.epochs, f.watermark, _epoch_title, short_number) if f.epochs else None,
-        trend_chart("Eligible objects over time", points, lambda p: p.objects, _objects_title, short_number)
-        if points
-        else None,
-        trend_chart("Eligible bytes over time", points, lambda p: p.bytes, _bytes_title, short_size, binary=True)
-        if points
-        else None,
-        deleted_chart(f.deleted, _deleted_title, short_number) if f.deleted else None,
-    )
+    charts: dict[str, Chart | None] = dict.fromkeys(("epochs", "garbage_objects", "garbage_bytes", "deleted"))
+    if f.epochs:
+        charts["epochs"] = epochs_chart(f.epochs, f.watermark, _epoch_title)
+    if points:
+        objects, bytes_ = "Eligible objects over time", "Eligible bytes over time"
+        charts["garbage_objects"] = trend_chart(objects, points, lambda p: p.objects, _objects_title)
+        charts["garbage_bytes"] = trend_chart(bytes_, points, lambda p: p.bytes, _bytes_title, binary=True)
+    if f.deleted:
+        charts["deleted"] = deleted_chart(f.deleted, _deleted_title)
+    return charts
 
 
 def _objects_title(p: TrendPoint) -> str:
@@ -111,35 +101,31 @@ def number(n: int) -> str:
     return f"{n:,}"
 
 
-def short_number(n: int) -> str:
-    """`1.5M`, for an axis."""
-    unit, name = next(((u, name) for u, name in _UNITS if n >= u), (1, ""))
-    return f"{n / unit:g}{name}"
-
-
-def short_size(n: int) -> str:
-    """`1.5 MiB`, `2 MiB`, for an axis."""
-    unit, name = next((u, name) for u, name in _BINARY_UNITS if n >= u or u == 1)
-    return f"{n / unit:g}{name}"
-
-
 def moment(ms: int) -> str:
     """`2026-01-31 23:59 UTC`."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("l0gc.inspect.report", package_path=""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    for shown in (number, size, moment, span, dollars, epochs, commands_of, words_of):
-        environment.filters[shown.__name__] = shown
-    return environment
+def commands_of(remedy: str) -> str:
+    """The commands with which a remedy ends, to be copied; empty if it is words alone, or if nothing has to be done."""
+    found = _COMMANDS.search(remedy)
+    if found is None or remedy.startswith(NOTHING) or not (found.start() == 0 or remedy[found.start() - 1] == " "):
+        return ""
+    return found[0]
 
 
-_ENVIRONMENT: Final = _environment()
+def words_of(remedy: str) -> str:
+    """What stands before them: what a person has to do first."""
+    return remedy.removesuffix(commands_of(remedy))
+
+
+_ENVIRONMENT: Final = Environment(
+    loader=PackageLoader("l0gc.inspect.report", package_path=""),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+for _shown in (number, size, moment, span, dollars, epochs, commands_of, words_of):
+    _ENVIRONMENT.filters[_shown.__name__] = _shown

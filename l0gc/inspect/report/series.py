@@ -6,13 +6,15 @@ so that a bar is either eligible or held as a whole.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from l0gc.collect.record import SWEEP, RunSummary
+from l0gc.collect.gc_steps import SWEEP
+from l0gc.collect.record import RunSummary
 from l0gc.collect.runs import RunEntry
 from l0gc.formatting import dollars_month
 from l0gc.watermark.scans import ScanRow, ScanTotals
@@ -77,13 +79,17 @@ class TrendPoint(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What the sweeps since `since_ms` deleted, and what it would cost each month if it were still there."""
+    """What the sweeps since `since_ms` deleted, and what it would cost each month if it were still there.
+
+    `at_most`: two runs overlapped, and a store says of an object that is gone already that it was deleted.
+    """
 
     since_ms: int
     runs: int
     objects: int
     bytes: int
     dollars_month: float
+    at_most: bool = False
 
 
 class Forecast(msgspec.Struct, frozen=True):
@@ -95,6 +101,17 @@ class Forecast(msgspec.Struct, frozen=True):
     bytes_day: int
     week_bytes: int
     week_dollars_month: float
+
+
+def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[ScanRow]:
+    """The rows, where of what may go this share is left: runs say how many objects they deleted, not at which epochs."""
+
+    def of(r: ScanRow) -> ScanRow:
+        if r.epoch is None or r.epoch > watermark:
+            return r
+        return msgspec.structs.replace(r, objects=round(r.objects * left), bytes=round(r.bytes * left))
+
+    return [r for r in map(of, rows) if r.objects]
 
 
 def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -> list[EpochBar]:
@@ -109,7 +126,10 @@ def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -
     if not epochs:
         return []
     low, high = epochs[0][0], epochs[-1][0]
-    width = _width(low, high, watermark, most)
+    # How many epochs a bar spans: the fewest with which there are no more than `most` bars, on both sides of M.
+    width = 1 + bisect_left(
+        range(1, high - low + 1), True, key=lambda w: (high - watermark - 1) // w - (low - watermark - 1) // w < most
+    )
     bars: dict[int, EpochBar] = {}
     for e, r in epochs:
         # Counted from M + 1, which therefore begins a bar.
@@ -129,18 +149,6 @@ def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -
     return list(bars.values())
 
 
-def _width(low: int, high: int, watermark: int, most: int) -> int:
-    """How many epochs a bar spans: the fewest with which there are no more than `most` bars, on both sides of M."""
-    least, enough = 1, high - low + 1
-    while least < enough:
-        width = (least + enough) // 2
-        if (high - watermark - 1) // width - (low - watermark - 1) // width < most:
-            enough = width
-        else:
-            least = width + 1
-    return least
-
-
 def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
     """What the runs deleted, oldest first: a bar for each run that ended, or for each of the last days, also one without."""
     ended = [(r.started_ms, r.summary) for r in runs if r.summary is not None]
@@ -158,8 +166,7 @@ def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
 
 def day_of(ms: int) -> int:
     """When the day (UTC) of a moment began."""
-    day = datetime.fromtimestamp(ms / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return int(day.timestamp() * 1000)
+    return ms - ms % _DAY_MS
 
 
 def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTotals]:
@@ -192,12 +199,13 @@ def sweeps_since(runs: Iterable[RunEntry], since_ms: int) -> list[Swept]:
 
 def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
     """What all of the runs deleted, of L0 and of the rest; None if that is nothing."""
-    found = _deletions(runs)
+    found = sorted(_deletions(runs), key=lambda s: s.started_ms)
     if not found:
         return None
     size = sum(s.bytes for s in found)
     cost = round(dollars_month(size, price_gb_month), 6)
-    return Saved(min(s.started_ms for s in found), len(found), sum(s.deleted for s in found), size, cost)
+    overlap = any(after.started_ms < before.ended_ms for before, after in pairwise(found))
+    return Saved(found[0].started_ms, len(found), sum(s.deleted for s in found), size, cost, overlap)
 
 
 def forecast(

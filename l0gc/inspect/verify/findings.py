@@ -6,79 +6,59 @@ leaves no other explanation, gives it again (`confirm.py`). Every kind of findin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
+from typing import Final, Self
 
 import msgspec
 
 from l0gc.errors import SafetyError
 from l0gc.formatting import Outcome, count
+from l0gc.streamlog.journal.topic import UnreconciledObject
 
-L0_MISSING: Final = "l0_missing"
-L0_SHORT: Final = "l0_short"
-L0_CORRUPT: Final = "l0_corrupt"
-L0_WRONG_EPOCH: Final = "l0_wrong_epoch"
-LIVE_BELOW_WATERMARK: Final = "live_below_watermark"
-WATERMARK_AHEAD: Final = "watermark_ahead"
-WATERMARK_UNREADABLE: Final = "watermark_unreadable"
-EPOCH_AHEAD: Final = "epoch_ahead"
-L1_MISSING: Final = "l1_missing"
-L1_SIZE: Final = "l1_size"
-L1_CORRUPT: Final = "l1_corrupt"
-L1_RANGE: Final = "l1_range"
-L1_ORPHAN: Final = "l1_orphan"
-INDEX_UNREADABLE: Final = "index_unreadable"
-LOG_UNREADABLE: Final = "log_unreadable"
-LOG_GAP: Final = "log_gap"
-STATE_BROKEN: Final = "state_broken"
-CHECKPOINT_DIFFERS: Final = "checkpoint_differs"
-BOUNDARY_BROKEN: Final = "boundary_broken"
-TOPIC_MISPLACED: Final = "topic_misplaced"
-TOPIC_UNKNOWN: Final = "topic_unknown"
-TOPIC_UNCLOSED: Final = "topic_unclosed"
-JOURNAL_UNKNOWN: Final = "journal_unknown"
+_RESTORE: Final = "restore it from a version or a backup"
+_SEARCH: Final = f"{_RESTORE}; search l0gc/runs/ for its key, and find out who else can delete there"
+_RESTORE_LOG: Final = "restore this log's entries and checkpoints from a version or a backup"
+_STOP: Final = "stop l0gc sweep and l0gc compute-watermark"
+_LIFT: Final = f"{_STOP}, then run l0gc reconcile, which reads it while it is there"
+_WHO: Final = f"{_STOP} until you know who wrote that watermark, or which log was restored from a backup"
+_NEWER: Final = "restore the newest controller log"
+_AHEAD: Final = f"stop uploads and housekeeping; {_NEWER}, or remove the object if it is foreign"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """`severity` is `loss` (data cannot be read), `danger` (data may be lost) or `waste` (it only costs space)."""
+class Kind(StrEnum):
+    """A kind: its name, its severity (`loss`: data cannot be read; `danger`: it may be lost; `waste`), and its next step."""
 
     severity: str
     next_step: str
 
+    def __new__(cls, name: str, severity: str, next_step: str) -> Self:
+        kind = str.__new__(cls, name)
+        kind._value_, kind.severity, kind.next_step = name, severity, next_step
+        return kind
 
-_RESTORE: Final = "restore it from a version or a backup"
-_RESTORE_LOG: Final = "restore this log's entries and checkpoints from a version or a backup"
-_STOP: Final = "stop l0gc sweep and l0gc compute-watermark"
-_NEWER: Final = "restore the newest controller log"
-
-KINDS: Final[dict[str, Kind]] = {
-    L0_MISSING: Kind("loss", f"{_RESTORE}; search l0gc/runs/ for its key, and find out who else can delete there"),
-    L0_SHORT: Kind("loss", _RESTORE),
-    L0_CORRUPT: Kind("loss", _RESTORE),
-    L0_WRONG_EPOCH: Kind("danger", f"{_STOP}, then run l0gc reconcile, which reads it while it is there"),
-    LIVE_BELOW_WATERMARK: Kind("danger", f"{_STOP}, then run l0gc reconcile, which reads it while it is there"),
-    WATERMARK_AHEAD: Kind(
-        "danger", f"{_STOP} until you know who wrote that watermark, or which log was restored from a backup"
-    ),
-    WATERMARK_UNREADABLE: Kind("danger", "remove it, then run l0gc compute-watermark"),
-    EPOCH_AHEAD: Kind("danger", f"stop uploads and housekeeping; {_NEWER}, or remove the object if it is foreign"),
-    L1_MISSING: Kind("loss", _RESTORE),
-    L1_SIZE: Kind("loss", _RESTORE),
-    L1_CORRUPT: Kind("loss", _RESTORE),
-    L1_RANGE: Kind("loss", _RESTORE_LOG),
-    L1_ORPHAN: Kind("waste", "remove it if no l0gc reconcile has been running since it was written"),
-    INDEX_UNREADABLE: Kind("loss", f"{_RESTORE}: it names the partition's older L1 objects"),
-    LOG_UNREADABLE: Kind("loss", "restore the named object from a version or a backup; M waits until then"),
-    LOG_GAP: Kind("danger", f"{_STOP}; {_RESTORE_LOG}"),
-    STATE_BROKEN: Kind("danger", f"{_STOP}; {_RESTORE_LOG}"),
-    CHECKPOINT_DIFFERS: Kind("danger", f"{_STOP}; {_RESTORE_LOG}, and keep both for a bug report"),
-    BOUNDARY_BROKEN: Kind("danger", f"{_STOP}; {_RESTORE_LOG}, boundary.json included"),
-    TOPIC_MISPLACED: Kind("danger", f"{_STOP}; {_NEWER}, or the journal that the controller names"),
-    TOPIC_UNKNOWN: Kind("danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"),
-    TOPIC_UNCLOSED: Kind("waste", "run l0gc housekeep, which closes it, or says why it cannot"),
-    JOURNAL_UNKNOWN: Kind("danger", f"{_NEWER}, or remove the journal if it is foreign"),
-}
+    L0_MISSING = "l0_missing", "loss", _SEARCH
+    L0_SHORT = "l0_short", "loss", _RESTORE
+    L0_CORRUPT = "l0_corrupt", "loss", _RESTORE
+    L0_WRONG_EPOCH = "l0_wrong_epoch", "danger", _LIFT
+    LIVE_BELOW_WATERMARK = "live_below_watermark", "danger", _LIFT
+    WATERMARK_AHEAD = "watermark_ahead", "danger", _WHO
+    WATERMARK_UNREADABLE = "watermark_unreadable", "danger", "remove it, then run l0gc compute-watermark"
+    EPOCH_AHEAD = "epoch_ahead", "danger", _AHEAD
+    L1_MISSING = "l1_missing", "loss", _RESTORE
+    L1_SIZE = "l1_size", "loss", _RESTORE
+    L1_CORRUPT = "l1_corrupt", "loss", _RESTORE
+    L1_RANGE = "l1_range", "loss", _RESTORE_LOG
+    L1_ORPHAN = "l1_orphan", "waste", "remove it if no l0gc reconcile has been running since it was written"
+    INDEX_UNREADABLE = "index_unreadable", "loss", f"{_RESTORE}: it names the partition's older L1 objects"
+    LOG_UNREADABLE = "log_unreadable", "loss", "restore the named object from a version or a backup; M waits until then"
+    LOG_GAP = "log_gap", "danger", f"{_STOP}; {_RESTORE_LOG}"
+    STATE_BROKEN = "state_broken", "danger", f"{_STOP}; {_RESTORE_LOG}"
+    CHECKPOINT_DIFFERS = "checkpoint_differs", "danger", f"{_STOP}; {_RESTORE_LOG}, and keep both for a bug report"
+    BOUNDARY_BROKEN = "boundary_broken", "danger", f"{_STOP}; {_RESTORE_LOG}, boundary.json included"
+    TOPIC_MISPLACED = "topic_misplaced", "danger", f"{_STOP}; {_NEWER}, or the journal that the controller names"
+    TOPIC_UNKNOWN = "topic_unknown", "danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"
+    TOPIC_UNCLOSED = "topic_unclosed", "waste", "run l0gc housekeep, which closes it, or says why it cannot"
+    JOURNAL_UNKNOWN = "journal_unknown", "danger", f"{_NEWER}, or remove the journal if it is foreign"
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -88,10 +68,10 @@ class Suspect(msgspec.Struct, frozen=True):
         topic, revision, partition: the partition concerned, or the first of several.
         offset: the first record concerned.
         expected: the size or the epoch that the second reading compares with.
-        ref: what else the second reading needs.
+        needed: what the journal needs of an L0 object that was read.
     """
 
-    kind: str
+    kind: Kind
     journal: int = -1
     topic: str = ""
     revision: int = -1
@@ -100,7 +80,7 @@ class Suspect(msgspec.Struct, frozen=True):
     offset: int = -1
     expected: int = -1
     detail: str = ""
-    ref: bytes = b""
+    needed: UnreconciledObject | None = None
 
     @property
     def place(self) -> tuple[str, int, str, int]:
@@ -134,17 +114,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 def finding_of(s: Suspect) -> Finding:
     """The finding that a confirmed suspect is."""
-    kind = KINDS[s.kind]
     return Finding(
-        s.kind,
-        kind.severity,
+        s.kind.value,
+        s.kind.severity,
         s.journal if s.journal >= 0 else None,
         s.topic or None,
         s.partition if s.partition >= 0 else None,
         s.key,
         s.offset if s.offset >= 0 else None,
         s.detail,
-        kind.next_step,
+        s.kind.next_step,
     )
 
 
@@ -160,8 +139,7 @@ class Checked(msgspec.Struct):
     bytes_read: int = 0
 
 
-@dataclass(slots=True)
-class VerifyResult(Outcome):
+class VerifyResult(msgspec.Struct, Outcome):
     """What a run found, and what it saw that is as it should be.
 
     `findings` are at most as many as were requested, `total` and `counts` (by kind) count all of them. Of the L0 objects
@@ -172,10 +150,10 @@ class VerifyResult(Outcome):
     cluster_epoch: int
     watermark: int
     deep: bool
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = []
     total: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    checked: Checked = field(default_factory=Checked)
+    counts: dict[str, int] = {}
+    checked: Checked = msgspec.field(default_factory=Checked)
     waiting_objects: int = 0
     waiting_bytes: int = 0
     eligible_objects: int = 0

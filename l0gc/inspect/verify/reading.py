@@ -8,30 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.decoding import msgpack_decoder
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
-from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.journals import head_of
+from l0gc.inspect.verify.findings import Kind
 from l0gc.inspect.verify.rules import JournalCopy
 from l0gc.keys import CONTROLLER_LOG, JUMP, L1Key, PartitionId, journal_log, parse_level_one
-from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
-from l0gc.storage.entry import Checkpoint, decode_checkpoint
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Inline, Parallel
-from l0gc.storage.replica import StateMachine
+from l0gc.storage.replica import Replica, StateMachine
+from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.machine import ControllerMachine
-from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.ingest.extents import decode_block, fetch
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.rows import BLOCK, EXTENT, Rows, distinct, pack, unpack
+from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, StoredFile
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RangedFile
 
 S = TypeVar("S")
 
@@ -43,9 +40,7 @@ _AT_ONCE: Final = 64
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def read_journal(
-    store: ObjectStore, runtime: Runtime, journal: int, *, parallel: Parallel | None = None, deep: bool = False
-) -> JournalCopy:
+def read_journal(cluster: Cluster, journal: int, *, deep: bool = False) -> JournalCopy:
     """The journal as its log has it now.
 
     Args:
@@ -54,17 +49,12 @@ def read_journal(
     Raises:
         CorruptObjectError: the log cannot be read.
     """
-    log = SharedLog(store, journal_log(journal), runtime, parallel=parallel)
-    state, offset, faults = _read_log(store, log, JournalMachine(journal), parallel or Inline(), deep=deep)
-    return JournalCopy(journal, state, offset, faults)
+    return JournalCopy(journal, *_read_log(cluster, journal_log(journal), JournalMachine(journal), deep=deep))
 
 
-def controller_faults(
-    store: ObjectStore, runtime: Runtime, *, parallel: Parallel | None = None, deep: bool = False
-) -> list[tuple[str, str]]:
+def controller_faults(cluster: Cluster, *, deep: bool = False) -> list[tuple[Kind, str]]:
     """What is wrong with the controller log that a replay does not see. Raises as `read_journal` does."""
-    log = SharedLog(store, CONTROLLER_LOG, runtime, parallel=parallel)
-    return _read_log(store, log, ControllerMachine(), parallel or Inline(), deep=deep)[2]
+    return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[2]
 
 
 def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
@@ -76,24 +66,16 @@ def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
 
 
 def _read_log(
-    store: ObjectStore, log: SharedLog, machine: StateMachine[S], parallel: Parallel, *, deep: bool
-) -> tuple[S, int, list[tuple[str, str]]]:
-    replay = log.replay()
-    faults = [
-        *_gaps(store, log, replay.folder),
-        *_checkpoint_faults(store, log, machine, replay.folder, parallel, deep=deep),
-    ]
-    state, offset = machine.initial(), -1
-    if replay.checkpoint is not None:
-        offset = replay.checkpoint.offset
-        state = machine.decode(replay.checkpoint.state, log.checkpoint_key(offset))
-    for entry in replay.entries:
-        machine.apply(state, entry)
-        offset = entry.offset
-    return state, offset, faults
+    cluster: Cluster, place: str, machine: StateMachine[S], *, deep: bool
+) -> tuple[S, int, list[tuple[Kind, str]]]:
+    log = SharedLog(cluster.store, place, cluster.runtime, parallel=cluster.parallel)
+    replica = Replica(log, machine, cluster.runtime)
+    folder = replica.replay()
+    faults = [*_gaps(cluster.store, log, folder), *_checkpoint_faults(cluster, log, machine, folder, deep=deep)]
+    return replica.state, replica.offset, faults
 
 
-def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[str, str]]:
+def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[Kind, str]]:
     """What is missing although no truncation can have deleted it.
 
     A truncation deletes only entries below the boundary, which it raises first; so the boundary is read after the listing.
@@ -102,25 +84,25 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
     try:
         boundary = log.boundary.read()[0]
     except CorruptObjectError as e:
-        yield kinds.BOUNDARY_BROKEN, str(e)
+        yield Kind.BOUNDARY_BROKEN, str(e)
         return
     newest = _newest(folder)
     # A truncation may have followed the listing, so the checkpoints are listed again before it counts.
     if boundary > max(newest, 0) and boundary > max(again := _newest(log.list_folder()), 0):
-        yield kinds.BOUNDARY_BROKEN, f"the boundary {boundary} is above the newest checkpoint {again}"
+        yield Kind.BOUNDARY_BROKEN, f"the boundary {boundary} is above the newest checkpoint {again}"
         return
     for offset in range(boundary, newest + 1):
         if offset in folder.entries or size_of(store, log.entry_key(offset)) is not None:
             continue
         if log.boundary.read()[0] <= offset:  # else it was truncated just now
             text = f"entry {offset} is missing, between the boundary {boundary} and the newest checkpoint {newest}"
-            yield kinds.LOG_GAP, text
+            yield Kind.LOG_GAP, text
         return
 
 
 def _checkpoint_faults(
-    store: ObjectStore, log: SharedLog, machine: StateMachine[S], folder: Folder, parallel: Parallel, *, deep: bool
-) -> Iterator[tuple[str, str]]:
+    cluster: Cluster, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
+) -> Iterator[tuple[Kind, str]]:
     """Whether checkpoints hold what the entries before them give, as far as these are there."""
     checkpoints, first = folder.checkpoints, _newest(folder)
     if first not in folder.entries:
@@ -134,34 +116,29 @@ def _checkpoint_faults(
     try:
         state, time_ms = machine.initial(), 0
         if start >= 0:
-            kept = _checkpoint(store, log, start)
-            state, time_ms = machine.decode(kept.state, log.checkpoint_key(start)), kept.time_ms
+            kept = log.get_checkpoint(start)
+            state, time_ms = machine.decode(kept.payload, log.checkpoint_key(start)), kept.time_ms
         for checkpoint in [c for c in checkpoints if c > start]:
             for at in range(start + 1, checkpoint + 1, _AT_ONCE):
-                for entry in parallel.map(log.get, range(at, min(at + _AT_ONCE, checkpoint + 1))):
+                for entry in cluster.parallel.map(log.get, range(at, min(at + _AT_ONCE, checkpoint + 1))):
                     machine.apply(state, entry)
                     time_ms = max(time_ms, entry.time_ms)
-            kept = _checkpoint(store, log, checkpoint)
-            same = machine.encode(machine.decode(kept.state, log.checkpoint_key(checkpoint)))
+            kept = log.get_checkpoint(checkpoint)
+            same = machine.encode(machine.decode(kept.payload, log.checkpoint_key(checkpoint)))
             if (time_ms, machine.encode(state)) != (kept.time_ms, same):
                 behind = "the beginning" if start < 0 else f"checkpoint {start}"
                 text = f"checkpoint {checkpoint} does not hold what the entries from {behind} on give"
-                yield kinds.CHECKPOINT_DIFFERS, text
+                yield Kind.CHECKPOINT_DIFFERS, text
                 return
             start = checkpoint
     except ObjectNotFoundError:
         return  # truncated in between
     except CorruptObjectError as e:
-        yield kinds.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {e}"
+        yield Kind.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {e}"
 
 
 def _newest(folder: Folder) -> int:
     return folder.checkpoints[-1] if folder.checkpoints else -1
-
-
-def _checkpoint(store: ObjectStore, log: SharedLog, offset: int) -> Checkpoint:
-    key = log.checkpoint_key(offset)
-    return decode_checkpoint(key, store.get(key).body)
 
 
 # -- objects -------------------------------------------------------------------------------------------------------------
@@ -169,10 +146,8 @@ def _checkpoint(store: ObjectStore, log: SharedLog, offset: int) -> Checkpoint:
 
 def size_of(store: ObjectStore, key: str) -> int | None:
     """The size of an object; None if it is not there."""
-    try:
-        return store.head(key).size
-    except ObjectNotFoundError:
-        return None
+    head = head_of(store, key)
+    return None if head is None else head.size
 
 
 def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int) -> Rows | str:
@@ -187,30 +162,6 @@ def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int
 
 
 # -- contents ------------------------------------------------------------------------------------------------------------
-
-
-class _Ref(msgspec.Struct, array_like=True):
-    epoch: int
-    log_offset: int
-    time_ms: int
-    start: int
-    blocks: bytes
-    extents: bytes
-
-
-_REF: Final = msgpack_decoder(_Ref)
-
-
-def pack_object(o: UnreconciledObject) -> bytes:
-    """What a journal needs of an object, without its key."""
-    return msgspec.msgpack.encode(_Ref(o.epoch, o.log_offset, o.time_ms, o.start, pack(o.blocks), pack(o.extents)))
-
-
-def unpack_object(key: str, ref: bytes) -> UnreconciledObject:
-    """What `pack_object` packed."""
-    r = _REF.decode(ref)
-    blocks, extents = unpack(r.blocks, BLOCK), unpack(r.extents, EXTENT)
-    return UnreconciledObject(key, r.epoch, r.log_offset, r.time_ms, r.start, blocks, extents)
 
 
 def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:
@@ -268,7 +219,8 @@ def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
 def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> str:
     at = said.base
     try:
-        parquet = pq.ParquetFile(StoredFile(store, key, size), pre_buffer=False, page_checksum_verification=True)
+        file = RangedFile(size, lambda start, length: fetch(store, key, [(start, length)])[0])
+        parquet = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
         if parquet.schema_arrow != L1_SCHEMA:
             return "its columns are not those of an L1 object"
         for batch in parquet.iter_batches(_ROWS, use_threads=False):

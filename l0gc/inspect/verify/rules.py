@@ -1,44 +1,97 @@
-"""What a journal must not hold (pure).
+"""What a journal must not hold, compared with M and with the controller's topics (pure).
 
-The rules hold at every moment of a healthy bucket if M is read before the journals and the cluster epoch is compared with
-one read after them: M(p) of a live partition is never below a published M, and no journal is ahead of the controller.
 Everything is decided on whole columns: a journal may hold a million extents. That those lead without a gap from what is
 reconciled to the next offset is decided where a journal is read (`streamlog/journal/checkpoint.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.journals import unclosed_text
-from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import DELETED, FOREIGN, LATER, Basis, KnownTopics
-from l0gc.inspect.verify.findings import Suspect
-from l0gc.keys import L1_DATA, PartitionId, journal_log
-from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.inspect.verify.findings import Kind, Suspect
+from l0gc.keys import L1_DATA, KeyLayout, L1Key, PartitionId, journal_log
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
+LIVE: Final = "live"
+DELETED: Final = "deleted"
+LATER: Final = "later"
+"""Of a topic that was created after the controller was read."""
+FOREIGN: Final = "foreign"
+
 DOUBTFUL: Final = frozenset(
     {
-        kinds.LOG_UNREADABLE,
-        kinds.LOG_GAP,
-        kinds.CHECKPOINT_DIFFERS,
-        kinds.BOUNDARY_BROKEN,
-        kinds.STATE_BROKEN,
-        kinds.WATERMARK_AHEAD,
-        kinds.LIVE_BELOW_WATERMARK,
-        kinds.TOPIC_MISPLACED,
-        kinds.TOPIC_UNKNOWN,
+        Kind.LOG_UNREADABLE,
+        Kind.LOG_GAP,
+        Kind.CHECKPOINT_DIFFERS,
+        Kind.BOUNDARY_BROKEN,
+        Kind.STATE_BROKEN,
+        Kind.WATERMARK_AHEAD,
+        Kind.LIVE_BELOW_WATERMARK,
+        Kind.TOPIC_MISPLACED,
+        Kind.TOPIC_UNKNOWN,
     }
 )
 """A journal with one of these may have lost entries, so what it does not name is not called an orphan."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """M, and the controller's snapshot taken after it.
+
+    L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal. The topics
+    `to_be_closed` were deleted so long ago that each of their journals has closed them.
+    """
+
+    state: ControllerState
+    watermark: int
+    young_after_ms: int
+    to_be_closed: Sequence[Topic] = ()
+
+    @cached_property
+    def layout(self) -> KeyLayout:
+        return KeyLayout(self.state.key_template, self.state.shards)
+
+    @cached_property
+    def live(self) -> dict[int, Topic]:
+        """The topics that exist, by their revisions."""
+        return {t.revision: t for t in self.state.topics.values()}
+
+    @cached_property
+    def _deleted(self) -> dict[int, Topic]:
+        return {d.topic.revision: d.topic for d in self.state.deleted}
+
+    def of(self, revision: int, topic_id: str) -> tuple[str, Topic | None]:
+        """The state of the topic that a journal holds, and the topic if it is live."""
+        kind, topic = self._known(revision)
+        # A journal that records a topic's end before anything of it landed does not have its id.
+        if topic is not None and topic_id not in {topic.topic_id, ""}:
+            return FOREIGN, None
+        return kind, topic if kind == LIVE else None
+
+    def owner(self, key: L1Key | None) -> tuple[str, int]:
+        """Whose an L1 object is, and the journal that names it; `FOREIGN` if no reconciler here can have written it."""
+        if key is None:
+            return FOREIGN, -1
+        p = key.id
+        kind, topic = self._known(p.revision)
+        if topic is not None and (topic.name != p.topic or (kind == LIVE and p.partition >= topic.partitions)):
+            return FOREIGN, -1
+        return kind, topic.journal_of(p.partition) if topic is not None and kind == LIVE else -1
+
+    def _known(self, revision: int) -> tuple[str, Topic | None]:
+        for kind, topics in ((LIVE, self.live), (DELETED, self._deleted)):
+            if revision in topics:
+                return kind, topics[revision]
+        return (LATER if revision > self.state.epoch else FOREIGN), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,78 +101,68 @@ class JournalCopy:
     journal: int
     state: JournalState
     offset: int
-    faults: list[tuple[str, str]]
+    faults: list[tuple[Kind, str]]
 
     @property
     def folder(self) -> str:
         return journal_log(self.journal)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """What a journal holds of a live topic that is placed in it."""
 
     topic: Topic
     state: TopicState
 
 
-def placed(copy: JournalCopy, topics: KnownTopics) -> list[Placed]:
+def placed(copy: JournalCopy, basis: Basis) -> list[Placed]:
     """The live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
-    found = []
-    for state in copy.state.topics.values():
-        _, topic = topics.of(state.revision, state.topic_id)
-        if topic is not None and not _misplaced(copy.journal, topic, state):
-            found.append(Placed(topic, state))
-    return found
+    held = ((basis.of(state.revision, state.topic_id)[1], state) for state in copy.state.topics.values())
+    return [Placed(t, state) for t, state in held if t is not None and not _misplaced(copy.journal, t, state)]
 
 
 def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
     """All that is wrong with a journal by its log alone."""
-    topics = KnownTopics(basis)
     found = [Suspect(kind, copy.journal, key=copy.folder, detail=text) for kind, text in copy.faults]
-    if copy.state.max_applied_epoch > basis.cluster_epoch:
-        text = f"its window {copy.state.window} is above the cluster epoch {basis.cluster_epoch}"
-        epoch = copy.state.max_applied_epoch
-        found.append(Suspect(kinds.EPOCH_AHEAD, copy.journal, key=copy.folder, expected=epoch, detail=text))
-    found += check_places(copy.journal, copy.state, topics)
-    live_below = set()
-    for p in placed(copy, topics):
+    if (epoch := copy.state.max_applied_epoch) > basis.state.epoch:
+        text = f"its window {copy.state.window} is above the cluster epoch {basis.state.epoch}"
+        found.append(Suspect(Kind.EPOCH_AHEAD, copy.journal, key=copy.folder, expected=epoch, detail=text))
+    found += check_places(copy.journal, copy.state, basis)
+    for p in placed(copy, basis):
         found += _check_state(copy, p)
-        suspects = list(_check_epochs(copy.journal, p, basis))
-        live_below |= {s.revision for s in suspects if s.kind == kinds.LIVE_BELOW_WATERMARK}
-        found += suspects
-    for topic in basis.deleted:
-        late = topic.revision in basis.to_be_closed and copy.journal in topic.journals
-        if late and not copy.state.closed(topic.revision):
+        found += _check_epochs(copy.journal, p, basis)
+    live_below = {s.revision for s in found if s.kind == Kind.LIVE_BELOW_WATERMARK}
+    for topic in basis.to_be_closed:
+        if copy.journal in topic.journals and not copy.state.closed(topic.revision):
             where, text = (copy.journal, topic.name, topic.revision), unclosed_text(topic, copy.journal)
-            found.append(Suspect(kinds.TOPIC_UNCLOSED, *where, key=copy.folder, detail=text))
-    for topic in topics.placed_in(copy.journal):
+            found.append(Suspect(Kind.TOPIC_UNCLOSED, *where, key=copy.folder, detail=text))
+    for topic, run in basis.state.topics_of(copy.journal):
         if topic.revision not in live_below and not copy.state.closed(topic.revision):
-            found += _check_bound(copy, topic, basis.watermark)
+            found += _check_bound(copy, topic, run, basis.watermark)
     return found
 
 
 # -- where a topic is ----------------------------------------------------------------------------------------------------
 
 
-def check_places(journal: int, state: JournalState, topics: KnownTopics) -> Iterator[Suspect]:
+def check_places(journal: int, state: JournalState, basis: Basis) -> Iterator[Suspect]:
     """What a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have ended."""
     folder = journal_log(journal)
     for t in state.topics.values():
-        kind, topic = topics.of(t.revision, t.topic_id)
+        kind, topic = basis.of(t.revision, t.topic_id)
         if kind in {DELETED, LATER}:
             continue
-        if kind == FOREIGN or topic is None:
+        if topic is None:
             text = (
                 f"it holds a topic with revision {t.revision} and id {t.topic_id!r} that the controller never created"
             )
-            yield Suspect(kinds.TOPIC_UNKNOWN, journal, revision=t.revision, key=folder, detail=text)
+            yield Suspect(Kind.TOPIC_UNKNOWN, journal, revision=t.revision, key=folder, detail=text)
         elif text := _misplaced(journal, topic, t):
-            yield Suspect(kinds.TOPIC_MISPLACED, journal, topic.name, topic.revision, key=folder, detail=text)
-    for topic in topics.placed_in(journal):
+            yield Suspect(Kind.TOPIC_MISPLACED, journal, topic.name, topic.revision, key=folder, detail=text)
+    for topic, _ in basis.state.topics_of(journal):
         if state.closed(topic.revision):
             text = f"topic {topic.name!r} has ended there, though it exists"
-            yield Suspect(kinds.STATE_BROKEN, journal, topic.name, topic.revision, key=folder, detail=text)
+            yield Suspect(Kind.STATE_BROKEN, journal, topic.name, topic.revision, key=folder, detail=text)
 
 
 def _misplaced(journal: int, topic: Topic, state: TopicState) -> str:
@@ -148,9 +191,9 @@ def _names(journals: tuple[int, ...]) -> str:
 def _check_state(copy: JournalCopy, p: Placed) -> Iterator[Suspect]:
     where = (copy.journal, p.topic.name, p.topic.revision)
     for text in _object_faults(copy, p.state):
-        yield Suspect(kinds.STATE_BROKEN, *where, key=copy.folder, detail=text)
+        yield Suspect(Kind.STATE_BROKEN, *where, key=copy.folder, detail=text)
     for partition, offset, text in _l1_faults(p.state):
-        yield Suspect(kinds.L1_RANGE, *where, partition, l1_folder(p.topic.id(partition)), offset, detail=text)
+        yield Suspect(Kind.L1_RANGE, *where, partition, l1_folder(p.topic.id(partition)), offset, detail=text)
 
 
 def l1_folder(p: PartitionId) -> str:
@@ -179,7 +222,9 @@ def _object_faults(copy: JournalCopy, t: TopicState) -> Iterator[str]:
 def _l1_faults(t: TopicState) -> Iterator[tuple[int, int, str]]:
     """Where the L1 rows in the state leave a gap, or overlap: between the index objects and what is reconciled."""
     rows = t.l1
-    before = _indexed(t)
+    before = np.zeros(len(t.partitions), np.int64)  # for each partition the first record that no index object lists
+    index = t.index[np.isin(t.index["partition"], t.partitions)]
+    before[np.searchsorted(t.partitions, index["partition"])] = index["last"] + 1  # of several the last one's stays
     due = np.empty(len(rows), np.int64)
     due[1:] = rows["last"][:-1] + 1
     touched, first, count = np.unique(rows["partition"], return_index=True, return_counts=True)
@@ -207,14 +252,6 @@ def _l1_faults(t: TopicState) -> Iterator[tuple[int, int, str]]:
         yield int(t.partitions[i]), int(end[i]), text
 
 
-def _indexed(t: TopicState) -> Rows:
-    """For each partition the first record that its index objects do not list."""
-    before = np.zeros(len(t.partitions), np.int64)
-    known = t.index[np.isin(t.index["partition"], t.partitions)]
-    before[np.searchsorted(t.partitions, known["partition"])] = known["last"] + 1  # of several the last one's stays
-    return before
-
-
 # -- epochs --------------------------------------------------------------------------------------------------------------
 
 
@@ -227,26 +264,24 @@ def _check_epochs(journal: int, p: Placed, basis: Basis) -> Iterator[Suspect]:
         if in_key != o.epoch:
             said = "is not an L0 key" if in_key < 0 else f"has epoch {in_key}"
             text = f"the journal has it at epoch {o.epoch}, and its key {said}"
-            yield of_object(kinds.L0_WRONG_EPOCH, journal, p.topic, o, text)
+            yield of_object(Kind.L0_WRONG_EPOCH, journal, p.topic, o, text)
         if lowest <= basis.watermark:
             text = f"{described(o)}, at epoch {lowest}, and M = {basis.watermark} is published"
-            yield of_object(kinds.LIVE_BELOW_WATERMARK, journal, p.topic, o, text)
+            yield of_object(Kind.LIVE_BELOW_WATERMARK, journal, p.topic, o, text)
 
 
-def _check_bound(copy: JournalCopy, topic: Topic, watermark: int) -> Iterator[Suspect]:
+def _check_bound(copy: JournalCopy, topic: Topic, run: JournalRun, watermark: int) -> Iterator[Suspect]:
     """Whether the journal allows the M that is published, also where nothing of the topic is unreconciled."""
-    run = topic.run_in(copy.journal)
-    assert run is not None
     if watermark == NO_WATERMARK:
         return
     (low,) = copy.state.lowest(topic.revision, run.first, run.count, 1)
     if low.gc_epoch < watermark:
         text = f"M = {watermark} is published, and the journal allows {low.gc_epoch}"
         where = (copy.journal, topic.name, topic.revision, low.partition)
-        yield Suspect(kinds.WATERMARK_AHEAD, *where, copy.folder, detail=text)
+        yield Suspect(Kind.WATERMARK_AHEAD, *where, copy.folder, detail=text)
 
 
-def of_object(kind: str, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
+def of_object(kind: Kind, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
     """A suspect about an L0 object; its place is the first extent that the journal still needs."""
     partition, base, end = first_place(o)
     return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, end, detail)

@@ -3,8 +3,8 @@
 The order of the reads keeps suspects few; what makes a suspect a finding is the second reading (`confirm.py`), which holds
 whatever the order was:
 
-1. M, then the controller's snapshot, then the journals. Each of them can only be behind what is read after it: M never
-   passes a live object, so one that did is wrong.
+1. M, then the controller's snapshot, then the journals. Each of them can only be behind what is read after it: M(p) of a
+   live partition is never below a published M, and no journal is ahead of the controller.
 2. The listings, after the journals. What a journal needed when it was read and the listing lacks was reconciled and swept
    since, or it is missing. What the listing has and no journal names was written since, or is nobody's.
 3. Every suspect again: the object itself, then the journal, then the controller.
@@ -20,20 +20,18 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import ClusterMismatchError, CorruptObjectError
-from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, KnownTopics, basis_of
+from l0gc.errors import ClusterMismatchError, CorruptObjectError, ExternalLogError
 from l0gc.inspect.verify.confirm import confirm
-from l0gc.inspect.verify.findings import Checked, Suspect, VerifyResult, finding_of
-from l0gc.inspect.verify.listings import InDoubt, Seen, TaskRanges, compare
+from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
+from l0gc.inspect.verify.listings import Cut, InDoubt, Seen, compare, l0_references, l1_references
 from l0gc.inspect.verify.reading import controller_faults, read_journal, unknown_journals
-from l0gc.inspect.verify.references import Cut, References, l0_references, l1_references
-from l0gc.inspect.verify.rules import DOUBTFUL, check_journal, placed
+from l0gc.inspect.verify.rules import DOUBTFUL, Basis, check_journal, placed
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LOCAL, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
@@ -43,6 +41,15 @@ from l0gc.watermark.publication import read_published
 MAX_FINDINGS: Final = 1000
 _OBJECTS_A_TASK: Final = 500_000
 """On a Spark cluster a task lists about so many objects, since it holds the references to them."""
+
+
+def check_log_is_ours(state: ControllerState) -> None:
+    """Raises `ExternalLogError` where another system keeps the log: nothing in the bucket could be compared with it."""
+    if state.external_log:
+        raise ExternalLogError(
+            "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
+            "with: verify it with that system's own means"
+        )
 
 
 def verify(
@@ -69,7 +76,8 @@ def verify(
     started = time.monotonic()
     now_ms = cluster.store.now_ms()
     of_m, watermark, listed, state = _published(cluster)
-    basis = basis_of(state, watermark, now_ms - min_age_ms, now_ms)
+    shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
+    basis = Basis(shown, watermark, now_ms - min_age_ms, state.to_be_closed_by(now_ms))
     suspects = [*of_m, *_of_the_controller(cluster, state, deep=deep)]
 
     slots = max(workers.slots, listed // _OBJECTS_A_TASK)
@@ -85,7 +93,7 @@ def verify(
     parts += _read_again(basis, deep, max_findings, cluster, suspects)
 
     seen = sum((p.seen for p in parts), Counter[str]())
-    counts = sum((p.counts for p in parts), Counter[str]())
+    counts = sum((p.counts for p in parts), Counter[Kind]())
     first = heapq.nsmallest(max_findings, (s for p in parts for s in p.findings), key=_order)
     result = VerifyResult(
         state.epoch,
@@ -93,7 +101,7 @@ def verify(
         deep,
         findings=[finding_of(s) for s in first],
         total=counts.total(),
-        counts=dict(sorted(counts.items())),
+        counts={kind.value: n for kind, n in sorted(counts.items())},
         checked=Checked(journals=state.journals, partitions=state.partition_count),
     )
     for name, n in seen.items():
@@ -108,7 +116,7 @@ def _published(cluster: Cluster) -> tuple[list[Suspect], int, int, ControllerSta
     try:
         published, _ = read_published(cluster.store, cluster_id)
     except (ClusterMismatchError, CorruptObjectError) as e:
-        unreadable = Suspect(kinds.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=str(e))
+        unreadable = Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=str(e))
         return [unreadable], NO_WATERMARK, -1, cluster.controller.snapshot()
     state = cluster.controller.snapshot()
     if published is None:
@@ -120,17 +128,17 @@ def _published(cluster: Cluster) -> tuple[list[Suspect], int, int, ControllerSta
         f"M = {published.watermark} is published with cluster epoch {published.cluster_epoch}, and the cluster epoch is "
         f"{state.epoch}"
     )
-    ahead = Suspect(kinds.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
+    ahead = Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
     return [ahead], published.watermark, published.listed_objects, state
 
 
 def _of_the_controller(cluster: Cluster, state: ControllerState, *, deep: bool) -> Iterator[Suspect]:
     """What is wrong with its log, and journals that it does not know."""
-    for kind, text in controller_faults(cluster.store, cluster.runtime, parallel=cluster.parallel, deep=deep):
+    for kind, text in controller_faults(cluster, deep=deep):
         yield Suspect(kind, key=CONTROLLER_LOG, detail=text)
     for folder in unknown_journals(cluster.store, state.journals):
         text = f"the controller knows journals 0 to {state.journals - 1} alone"
-        yield Suspect(kinds.JOURNAL_UNKNOWN, key=folder, detail=text)
+        yield Suspect(Kind.JOURNAL_UNKNOWN, key=folder, detail=text)
 
 
 # -- the first stage: journals ---------------------------------------------------------------------------------------------
@@ -142,30 +150,22 @@ def _read_journals(
     """What each journal says, one after another, since each may be large. With the first goes out who lists what."""
     for journal in journals:
         if journal == 0:
-            yield from ((task, TaskRanges(cut.share(task))) for task in range(cut.tasks))
-        for found in _read_journal(basis, cut.l0, deep, cluster, journal):
-            if isinstance(found, References):
-                yield from found.by_task(cut)
-                continue
-            yield journal % cut.tasks, found
-            if isinstance(found, Suspect) and found.kind in DOUBTFUL:
-                yield from ((task, InDoubt(journal)) for task in range(cut.tasks))
-
-
-def _read_journal(
-    basis: Basis, l0: str, deep: bool, cluster: Cluster, journal: int
-) -> Iterator[References | Suspect | Seen]:
-    try:
-        copy = read_journal(cluster.store, cluster.runtime, journal, parallel=cluster.parallel, deep=deep)
-    except CorruptObjectError as e:
-        yield Suspect(kinds.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e))
-        return
-    yield from check_journal(copy, basis)
-    for p in placed(copy, KnownTopics(basis)):
-        yield from l0_references(l0, journal, p, deep=deep)
-        yield from l1_references(cluster, journal, p)
-        extents = sum(len(o.extents) for o in p.state.objects)
-        yield Seen(Counter(extents=extents, index_objects=len(p.state.index)))
+            yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
+        suspects: list[Suspect] = []
+        try:
+            copy = read_journal(cluster, journal, deep=deep)
+        except CorruptObjectError as e:
+            suspects.append(Suspect(Kind.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e)))
+        else:
+            suspects += check_journal(copy, basis)
+            for p in placed(copy, basis):
+                yield from l0_references(cut, journal, p, deep=deep)
+                yield from l1_references(cut, cluster, journal, p)
+                extents = sum(len(o.extents) for o in p.state.objects)
+                yield journal % cut.tasks, Seen(Counter(extents=extents, index_objects=len(p.state.index)))
+        yield from ((journal % cut.tasks, s) for s in suspects)
+        if any(s.kind in DOUBTFUL for s in suspects):
+            yield from ((task, InDoubt(journal)) for task in range(cut.tasks))
 
 
 # -- the second stage: listings --------------------------------------------------------------------------------------------
@@ -182,12 +182,11 @@ def _compare(
 # -- the third stage: the second reading -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Confirmed:
+class _Confirmed(NamedTuple):
     """What a task saw, and its findings: all by their kind, and the first of them."""
 
     seen: Counter[str]
-    counts: Counter[str]
+    counts: Counter[Kind]
     findings: list[Suspect]
 
 
@@ -201,9 +200,9 @@ def _read_again(
         else:
             seen.add(item)
     for epoch, (objects, key) in seen.ahead.items():
-        text = f"{objects} objects are at epoch {epoch}, above the cluster epoch {basis.cluster_epoch}"
-        suspects.append(Suspect(kinds.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
-    still = confirm(cluster.store, cluster.runtime, basis, suspects, parallel=cluster.parallel, deep=deep)
+        text = f"{objects} objects are at epoch {epoch}, above the cluster epoch {basis.state.epoch}"
+        suspects.append(Suspect(Kind.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
+    still = confirm(cluster, basis, suspects, deep=deep)
     first = heapq.nsmallest(max_findings, still, key=_order)
     yield _Confirmed(seen.counts, Counter(s.kind for s in still), first)
 

@@ -7,7 +7,7 @@ with Spark: a filter that is ignored here costs time, never a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from l0gc.streamlog.level_one.chunks import Times
+from l0gc.streamlog.level_one.parquet import Times
 
 _NEVER_NULL: Final = {"topic", "partition", "offset", "timestamp", "value", "epoch"}
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,51 +46,36 @@ class PushedFilters:
         """Whether rows of a topic are left."""
         return self.topics is None or topic in self.topics
 
-    def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Take what is understood; yields what Spark still has to apply."""
-        for f in filters:
-            if not self._take(f):
-                yield f
+    def push(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Take what is understood; returns what Spark still has to apply."""
+        return [f for f in filters if not self._take(f)]
 
     def _take(self, f: Filter) -> bool:
         """Take a filter; whether it is done with."""
         column: tuple[str, ...] = getattr(f, "attribute", ())
-        if len(column) != 1:
-            return False
-        name = column[0].lower()
+        name = column[0].lower() if len(column) == 1 else ""
         if isinstance(f, IsNotNull):
             return name in _NEVER_NULL
-        taker = _TAKERS.get(name)
-        return taker is not None and taker(self, f)
-
-    def _take_topic(self, f: Filter) -> bool:
-        values = _values(f, str)
-        if values is None:
-            return False
-        self.topics = values if self.topics is None else self.topics & values
+        values = _values(f, str if name == "topic" else int)
+        span = _span(f, _milliseconds if name == "timestamp" else _whole)
+        match name:
+            case "topic" if values:
+                self.topics = values if self.topics is None else self.topics & values
+            case "partition" if values:
+                self.partitions = values if self.partitions is None else self.partitions & values
+            case "partition" if span:
+                self.partition_span = _both(self.partition_span, span)
+            case "offset" if values:
+                self.offsets = _both(self.offsets, (min(values), max(values)))
+                return len(values) == 1
+            case "offset" if span:
+                self.offsets = _both(self.offsets, span)
+            case "timestamp" if span:
+                self.times = Times(*_both((self.times.first, self.times.last), span))
+                return False  # by row groups only
+            case _:
+                return False
         return True
-
-    def _take_partition(self, f: Filter) -> bool:
-        values, span = _values(f, int), _span(f, _whole)
-        if values is not None:
-            self.partitions = values if self.partitions is None else self.partitions & values
-        elif span is not None:
-            self.partition_span = _both(self.partition_span, span)
-        return values is not None or span is not None
-
-    def _take_offset(self, f: Filter) -> bool:
-        values = _values(f, int)
-        span = _span(f, _whole) if values is None else (min(values), max(values))
-        if span is None:
-            return False
-        self.offsets = _both(self.offsets, span)
-        return values is None or len(values) == 1
-
-    def _take_timestamp(self, f: Filter) -> bool:
-        span = _span(f, _milliseconds)
-        if span is not None:
-            self.times = Times(*_both((self.times.first, self.times.last), span))
-        return False  # by row groups only
 
 
 def _whole(value: Any) -> tuple[int, int] | None:
@@ -117,32 +102,20 @@ def _values(f: Filter, kind: type) -> set[Any] | None:
 
 def _span(f: Filter, ends_of: Callable[[Any], tuple[int, int] | None]) -> tuple[int, int] | None:
     """The span that a comparison leaves, given the whole numbers on both sides of a value."""
-    if not isinstance(f, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-        return None
-    ends = ends_of(f.value)
-    if ends is None:
-        return None
-    before, after = ends
-    match f:
-        case GreaterThan():
-            return before + 1, _HIGHEST
-        case GreaterThanOrEqual():
-            return after, _HIGHEST
-        case LessThan():
-            return -_HIGHEST, after - 1
-        case LessThanOrEqual():
-            return -_HIGHEST, before
-        case _:
-            return after, before
+    leaves = _SPANS.get(type(f))
+    ends = None if leaves is None else ends_of(f.value)  # type: ignore[attr-defined]  # every comparison has one
+    return None if leaves is None or ends is None else leaves(*ends)
+
+
+_SPANS: Final[dict[type[Filter], Callable[[int, int], tuple[int, int]]]] = {
+    EqualTo: lambda before, after: (after, before),
+    EqualNullSafe: lambda before, after: (after, before),
+    GreaterThan: lambda before, after: (before + 1, _HIGHEST),
+    GreaterThanOrEqual: lambda before, after: (after, _HIGHEST),
+    LessThan: lambda before, after: (-_HIGHEST, after - 1),
+    LessThanOrEqual: lambda before, after: (-_HIGHEST, before),
+}
 
 
 def _both(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return max(a[0], b[0]), min(a[1], b[1])
-
-
-_TAKERS: Final[dict[str, Callable[[PushedFilters, Filter], bool]]] = {
-    "topic": PushedFilters._take_topic,
-    "partition": PushedFilters._take_partition,
-    "offset": PushedFilters._take_offset,
-    "timestamp": PushedFilters._take_timestamp,
-}

@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from l0gc.decoding import json_decoder
 from l0gc.errors import UsageError
 from l0gc.spark.handles import ClusterAddress
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
@@ -43,8 +42,8 @@ _WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
 _OBJECT_BYTES: Final = 8 << 20
 """With tasks side by side, a batch has few L0 objects of that size."""
 _NEAR: Final = 0.85
-_ASSIGNED: Final = json_decoder(dict[str, list[int]])
-_OFFSETS: Final = json_decoder(dict[str, dict[int, int]])
+_ASSIGNED: Final = msgspec.json.Decoder(dict[str, list[int]])
+_OFFSETS: Final = msgspec.json.Decoder(dict[str, dict[int, int]])
 _BOOLEANS: Final = {"true": True, "false": False}
 
 

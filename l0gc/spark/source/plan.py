@@ -11,16 +11,15 @@ cut (`split.py`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.filters import PushedFilters
-from l0gc.spark.source.offsets import Ranges
 from l0gc.spark.source.options import EARLIEST, LATEST, Bound, ReadOptions
-from l0gc.spark.source.split import Part
+from l0gc.spark.source.split import Part, Ranges
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -33,9 +32,6 @@ _FILE_BYTES: Final = 16 << 10
 """What it counts to open an L1 object, however small it is."""
 _LOOKS: Final = 5
 """How often a journal is looked at again, because something that it named was gone."""
-
-Journals = Callable[[int], JournalHandle]
-"""Gives the handle on a journal."""
 
 
 def positions_of(view: TopicView, bound: Bound, what: str) -> Rows:
@@ -64,72 +60,103 @@ def positions_of(view: TopicView, bound: Bound, what: str) -> Rows:
     return found
 
 
-def check_partitions(
-    bounds: Mapping[str, Bound], assigned: Mapping[str, frozenset[int]], topics: Mapping[str, Topic]
-) -> None:
-    """Raises `UsageError` if an option names a partition that its topic does not have."""
-    named: dict[str, Mapping[str, Iterable[int]]] = {what: bound.offsets or {} for what, bound in bounds.items()}
-    for what, of_topics in {**named, "assign": assigned}.items():
-        for name, of_topic in of_topics.items():
-            for partition in of_topic:
-                if not 0 <= partition < topics[name].partitions:
-                    raise UsageError(
-                        f"option {what} names partition {partition} of topic {name!r}, which has {topics[name].partitions}"
-                    )
-
-
-def viewed(
-    cluster: Cluster, journals: Journals, topic: Topic, run: JournalRun, ask: Callable[[TopicView], Found]
-) -> Found:
-    """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is replaced."""
-    handle = journals(run.journal)
-    gone: ObjectNotFoundError | None = None
-    for _ in range(_LOOKS):
-        try:
-            return ask(TopicView(cluster, handle, topic, run))
-        except ObjectNotFoundError as e:
-            gone = e
-    raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone
-
-
-def plan_batch(cluster: Cluster, o: ReadOptions, wanted: PushedFilters, journals: Journals) -> list[Part]:
-    """What a batch reads, a journal after another.
+class Planner:
+    """Plans what the tasks of a query read, from its options and what its journals hold.
 
     Args:
-        wanted: what the query's filters leave.
-
-    Raises:
-        TopicNotFoundError: there is no such topic.
-        OffsetOutOfRangeError: records below a log start offset were asked for, or records that are not there yet.
-        CorruptObjectError: an object that a journal needs is not what it should be.
+        journal: gives the handle on a journal.
     """
-    state = cluster.controller.snapshot()
-    topics = {name: state.topic(name) for name in o.topics}
-    check_partitions({"startingOffsets": o.starting, "endingOffsets": o.ending}, o.assigned, topics)
 
-    def plan(view: TopicView) -> Part:
-        topic, run = view.topic, view.run
-        starts = positions_of(view, o.starting, "startingOffsets")
-        ends = positions_of(view, o.ending, "endingOffsets")
-        ends = np.where(is_assigned(topic, o.assigned)[run.first : run.first + run.count], ends, starts)
-        starts, ends = _left(wanted, run, starts, ends)
-        check_log_start(topic.name, run.first, starts, ends, view.log_start, o.fail_on_data_loss)
-        return _weighed(view, np.maximum(starts, view.log_start), ends)
+    def __init__(self, cluster: Cluster, options: ReadOptions, journal: Callable[[int], JournalHandle]) -> None:
+        self._cluster, self._options, self._journal = cluster, options, journal
 
-    chosen = [topic for topic in topics.values() if wanted.has(topic.name)]
-    return [viewed(cluster, journals, topic, run, plan) for topic in chosen for run in topic.runs()]
+    def topics(self) -> list[Topic]:
+        """The topics as they are now.
 
+        Raises:
+            TopicNotFoundError: one does not exist.
+            UsageError: an option names a partition that its topic does not have.
+        """
+        o, state = self._options, self._cluster.controller.snapshot()
+        topics = {name: state.topic(name) for name in o.topics}
+        given = (("startingOffsets", o.starting.offsets), ("endingOffsets", o.ending.offsets), ("assign", o.assigned))
+        for what, of_topics in given:
+            for name, of_topic in (of_topics or {}).items():
+                for partition in of_topic:
+                    if not 0 <= partition < topics[name].partitions:
+                        raise UsageError(
+                            f"option {what} names partition {partition} of topic {name!r}, which has "
+                            f"{topics[name].partitions}"
+                        )
+        return list(topics.values())
 
-def plan_ranges(cluster: Cluster, ranges: Sequence[Ranges], journals: Journals) -> list[Part]:
-    """The parts that these ranges are, weighed. Raises as `plan_batch`."""
-    parts = []
-    for r in ranges:
-        for run in r.topic.runs():
-            starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
-            if (starts < ends).any():
-                ask = functools.partial(_weighed, starts=starts, ends=ends)
-                parts.append(viewed(cluster, journals, r.topic, run, ask))
-    return parts
+    def is_read(self, topic: Topic) -> Rows:
+        """For each partition of a topic whether it is read."""
+        assigned = self._options.assigned.get(topic.name)
+        partitions = np.arange(topic.partitions)
+        return np.isin(partitions, partitions if assigned is None else sorted(assigned))
+
+    def view(self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun) -> Found:
+        """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is
+        replaced."""
+        handle = self._journal(run.journal)
+        gone: ObjectNotFoundError | None = None
+        for _ in range(_LOOKS):
+            try:
+                return ask(TopicView(self._cluster, handle, topic, run))
+            except ObjectNotFoundError as e:
+                gone = e
+        raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone
+
+    def batch(self, wanted: PushedFilters) -> list[Part]:
+        """What a batch reads, a journal after another.
+
+        Args:
+            wanted: what the query's filters leave.
+
+        Raises:
+            TopicNotFoundError, UsageError: see `topics`.
+            OffsetOutOfRangeError: records below a log start offset were asked for, or records that are not there yet.
+            CorruptObjectError: an object that a journal needs is not what it should be.
+        """
+        o = self._options
+
+        def plan(view: TopicView) -> Part:
+            topic, run = view.topic, view.run
+            starts = positions_of(view, o.starting, "startingOffsets")
+            ends = positions_of(view, o.ending, "endingOffsets")
+            ends = np.where(self.is_read(topic)[run.first : run.first + run.count], ends, starts)
+            starts, ends = _left(wanted, run, starts, ends)
+            self.check_log_start(topic.name, run.first, starts, ends, view.log_start)
+            return _weighed(view, starts, ends)
+
+        chosen = [topic for topic in self.topics() if wanted.has(topic.name)]
+        return [self.view(plan, topic, run) for topic in chosen for run in topic.runs()]
+
+    def parts(self, ranges: Iterable[Ranges]) -> list[Part]:
+        """The parts that these ranges are, weighed. Raises as `batch`."""
+        parts = []
+        for r in ranges:
+            for run in r.topic.runs():
+                starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
+                if (starts < ends).any():
+                    ask = functools.partial(_weighed, starts=starts, ends=ends)
+                    parts.append(self.view(ask, r.topic, run))
+        return parts
+
+    def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:
+        """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and that is not accepted.
+
+        Args:
+            first: the partition of the first row.
+        """
+        if not self._options.fail_on_data_loss:
+            return
+        for at in np.flatnonzero((starts < log_start) & (starts < ends)).tolist():
+            raise OffsetOutOfRangeError(
+                f"record {starts[at]} of partition {topic}/{first + at} was deleted; the first one that is there has "
+                f"offset {log_start[at]}. With option failOnDataLoss=false what was deleted is left out"
+            )
 
 
 def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
@@ -147,28 +174,6 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
         if len(cuts) > 1:
             part.cuts[n] = cuts
     return part
-
-
-def check_log_start(topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows, fail_on_data_loss: bool) -> None:
-    """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and `fail_on_data_loss` is set.
-
-    Args:
-        first: the partition of the first row.
-    """
-    if not fail_on_data_loss:
-        return
-    for at in np.flatnonzero((starts < log_start) & (starts < ends)).tolist():
-        raise OffsetOutOfRangeError(
-            f"record {starts[at]} of partition {topic}/{first + at} was deleted; the first one that is there has offset "
-            f"{log_start[at]}. With option failOnDataLoss=false what was deleted is left out"
-        )
-
-
-def is_assigned(topic: Topic, assigned: Mapping[str, frozenset[int]]) -> Rows:
-    """For each partition of a topic whether it is read."""
-    if topic.name not in assigned:
-        return np.ones(topic.partitions, np.bool_)
-    return np.isin(np.arange(topic.partitions), sorted(assigned[topic.name]))
 
 
 def _left(wanted: PushedFilters, run: JournalRun, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:

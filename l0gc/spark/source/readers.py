@@ -6,16 +6,17 @@ and what is wanted, and connect where they are.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -31,10 +32,10 @@ from l0gc.events import event
 from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.options import ReadOptions
-from l0gc.spark.source.plan import plan_batch
+from l0gc.spark.source.plan import Planner
 from l0gc.spark.source.split import Slice, split
 from l0gc.spark.source.stream import Stream
-from l0gc.streamlog.level_one.chunks import Times
+from l0gc.streamlog.level_one.parquet import Times
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 
 _log: Final = logging.getLogger(__name__)
@@ -45,16 +46,11 @@ _BATCH_ROWS: Final = 1 << 14
 """Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
 
 
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
-
-
 def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition, times: Times | None) -> Iterator[Any]:
     """The records of a slice, as Arrow batches of these columns."""
-    assert isinstance(wanted, Slice)
-    journal, columns = cluster_at(options.place).journal(wanted.journal), _arrow_schema(schema)
+    if not isinstance(wanted, Slice):
+        return  # the task that Spark makes of a plan without slices
+    journal, columns = cluster_at(options.place).journal(wanted.journal), to_arrow_schema(schema, timezone="UTC")
     journal.catch_up()
     with ThreadPoolExecutor(_THREADS, "fetch") as pool:
         reader = OffsetReader(
@@ -62,7 +58,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             journal,
             wanted.topic,
             wanted.ranges(),
-            partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
+            functools.partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
             names=columns.names,
             pool=pool,
             times=times,
@@ -110,13 +106,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
         cluster = cluster_at(o.place)
-        parts = plan_batch(cluster, o, self._wanted, cluster.passing_journal)
-        # For an empty list Spark would still make a task, with a partition that is not a slice.
-        return split(parts, o.min_partitions) or [_Nothing()]
+        return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, _Nothing):
-            return iter(())
         return read_slice(self._options, self._schema, partition, self._wanted.times)
 
 
@@ -131,26 +123,15 @@ class FilteringReader(BatchReader):
         return self._wanted.push(filters)
 
 
-class _Nothing(InputPartition):
-    """What the task of an empty plan reads."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream's reader."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._opened: Stream | None = None
 
-    @property
+    @functools.cached_property
     def _stream(self) -> Stream:
-        if self._opened is None:
-            cluster = cluster_at(self._options.place)
-            self._opened = Stream(cluster, self._options, cluster.journal)
-        return self._opened
+        return Stream(cluster_at(self._options.place), self._options)
 
     def initialOffset(self) -> dict[str, Any]:
         return self._stream.initial()

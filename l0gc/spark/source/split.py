@@ -32,6 +32,19 @@ class Slice(InputPartition):
         return unpack(self.rows, RANGE)
 
 
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Of each partition of a topic the records from `starts` on, up to but without `ends`."""
+
+    topic: Topic
+    starts: Rows
+    ends: Rows
+
+    @property
+    def records(self) -> int:
+        return int(np.maximum(self.ends - self.starts, 0).sum())
+
+
 @dataclass(slots=True)
 class Part:
     """The ranges of one run, and what they weigh.

@@ -15,24 +15,37 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from l0gc import columns
 from l0gc.errors import BadRecordError
-from l0gc.spark.source.digest import digest_of, lengths_of
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_for, placeholder
+from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.rows import NUMBER, Rows
+from l0gc.streamlog.journal.rows import Rows
 
+_Hashes = npt.NDArray[np.uint64]
 _ROWS: Final = 1 << 16
 """So many rows are looked at together."""
 _PACKED_AHEAD: Final = 2
+_DIGESTED: Final = 1 << 12
+"""The digest of so many rows is computed together, in the processor's cache."""
+_BASE: Final = 0x9E3779B97F4A7C15
+"""A polynomial's base. It is odd, so it has an inverse modulo 2^64, and one changed word always changes the polynomial."""
+_PADS: Final = pa.BinaryArray.from_buffers(
+    pa.binary(), 8, [None, pa.py_buffer(np.cumsum(np.arange(-1, 8)).astype(np.int32) + 1), pa.py_buffer(bytes(28))]
+)
+"""What fills a value up to whole words. `pa.array` would import pandas."""
+_HELD: Final = ("key", "value", "partition", "named")
+"""The columns of rows that wait: `named` has the partition that a row names, -1 where it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +56,6 @@ class StagedObject:
     epoch: int
     topic: str
     records: int
-    bytes: int
     parts: Mapping[int, ObjectExtents]
     digest: int
 
@@ -53,10 +65,7 @@ class _HeldRows:
     """The rows of a topic that wait for their object."""
 
     topic: Topic
-    keys: list[pa.Array] = field(default_factory=list)
-    values: list[pa.Array] = field(default_factory=list)
-    partitions: list[Rows] = field(default_factory=list)
-    named: list[Rows] = field(default_factory=list)
+    rows: list[pa.RecordBatch] = field(default_factory=list)
     size: int = 0
 
 
@@ -103,13 +112,10 @@ class Stager:
 
     def _full(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_HeldRows]:
         for whole in batches:
-            if not whole.num_rows:
-                continue
             for at in range(0, whole.num_rows, _ROWS):
-                batch = whole.slice(at, _ROWS)
-                for topic, rows in self._by_topic(batch):
+                for topic, rows in self._by_topic(whole.slice(at, _ROWS)):
                     yield from self._take(topic, rows)
-        yield from (held for held in self._held.values() if held.values)
+        yield from self._held.values()
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[Topic, pa.RecordBatch]]:
         names = _column(batch, "topic")
@@ -117,7 +123,7 @@ class Stager:
             yield self._topic(self._default), batch
             return
         encoded = names.dictionary_encode(null_encoding="encode")
-        of = np.frombuffer(encoded.indices.buffers()[1], np.int32)[encoded.indices.offset :][: len(names)]
+        of = encoded.indices.to_numpy()
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(of == number)
             topic = self._topic(name if name is not None else self._default)
@@ -135,22 +141,20 @@ class Stager:
         if value.null_count:
             raise BadRecordError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
-        sizes = lengths_of(value)
+        sizes = _lengths(value)
         if len(sizes) and sizes.max() > MAX_RECORD_BYTES:
             raise BadRecordError(
                 f"a value of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
             )
         named = self._named(topic, batch)
-        partitions = self._partitions(topic, named, keys)
-        ends = np.cumsum(sizes + RECORD_OVERHEAD + lengths_of(keys))
+        placed = [columns.numbers(n) for n in (self._partitions(topic, named, keys), named)]
+        rows = pa.RecordBatch.from_arrays([keys, value, *placed], names=_HELD)
+        ends = np.cumsum(sizes + RECORD_OVERHEAD + _lengths(keys))
         first, before = 0, 0
-        while first < batch.num_rows:
+        while first < rows.num_rows:
             held = self._held.setdefault(topic.name, _HeldRows(topic))
-            end = min(int(np.searchsorted(ends, before + self._object_bytes - held.size)) + 1, batch.num_rows)
-            held.keys.append(keys.slice(first, end - first))
-            held.values.append(value.slice(first, end - first))
-            held.partitions.append(partitions[first:end])
-            held.named.append(named[first:end])
+            end = min(int(np.searchsorted(ends, before + self._object_bytes - held.size)) + 1, rows.num_rows)
+            held.rows.append(rows.slice(first, end - first))
             held.size += int(ends[end - 1]) - before
             first, before = end, int(ends[end - 1])
             if held.size >= self._object_bytes:
@@ -174,42 +178,43 @@ class Stager:
         return chosen
 
     def _partitions(self, topic: Topic, named: Rows, keys: pa.Array) -> Rows:
-        chosen, n = named, len(named)
-        open_ = chosen < 0
-        if not open_.any():
-            return chosen.astype(NUMBER)
-        if keys.null_count < n:
+        """The partition of each row: the one that it names, that of its key, or the next one round-robin."""
+        chosen = named
+        if keys.null_count < len(keys):
             encoded = keys.dictionary_encode(null_encoding="encode")
             places = [-1 if k is None else zlib.crc32(k) % topic.partitions for k in encoded.dictionary.to_pylist()]
-            by_key = np.array(places, np.int64)[encoded.indices.to_numpy()]
-            chosen = np.where(open_, by_key, chosen)
-            open_ = chosen < 0
-        if open_.any():
-            first, count = 0, topic.partitions
-            if self._turn is not None:
-                run = topic.runs()[self._turn % len(topic.journals)]
-                first, count = run.first, run.count
-            turns = self._next + np.arange(int(open_.sum()))
-            self._next += len(turns)
-            chosen = chosen.copy()
-            chosen[open_] = first + turns % count
-        return chosen.astype(NUMBER)
+            chosen = np.where(named < 0, np.array(places, np.int64)[encoded.indices.to_numpy()], named)
+        dealt = np.flatnonzero(chosen < 0)
+        if not len(dealt):
+            return chosen
+        first, count = 0, topic.partitions
+        if self._turn is not None:
+            run = topic.runs()[self._turn % len(topic.journals)]
+            first, count = run.first, run.count
+        chosen = chosen.copy()
+        chosen[dealt] = first + (self._next + np.arange(len(dealt))) % count
+        self._next += len(dealt)
+        return chosen
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def _write(self, held: _HeldRows) -> StagedObject:
-        topic, partitions = held.topic, np.concatenate(held.partitions)
-        values, keys = pa.concat_arrays(held.values), pa.concat_arrays(held.keys)
-        digest = digest_of(topic.name, values, keys, np.concatenate(held.named))
-        order = np.argsort(partitions, kind="stable")
-        values, keys = (column.take(columns.numbers(order)) for column in (values, keys))
-        records = Records(partitions[order], lengths_of(values), values.to_pylist(), keys.to_pylist())
-        used, packed = pack_for(topic, records)
+        topic, rows = held.topic, pa.concat_batches(held.rows)
+        order = np.argsort(_numbers(rows, "partition"), kind="stable")
+        rows = rows.take(columns.numbers(order))
+        values, keys = rows.column("value").to_pylist(), rows.column("key").to_pylist()
+        packed = pack_records(topic, Records(_numbers(rows, "partition"), _lengths(rows.column("value")), values, keys))
         epoch = self._cluster.controller.epoch(at_least=topic.revision)
         key = self._cluster.write_l0(packed.body, epoch)
         runs = topic.runs()
-        parts = {runs[n].journal: placeholder(topic, key, epoch, p) for n, p in zip(used, packed.parts, strict=True)}
-        return StagedObject(key, epoch, topic.name, len(records.values), len(packed.body), parts, digest)
+        parts = {runs[n].journal: part.placeholder(key, epoch) for n, part in packed.parts.items()}
+        parts_of = (rows.slice(at, _DIGESTED) for at in range(0, len(values), _DIGESTED))
+        digest = sum(digest_of(topic.name, p.column("value"), p.column("key"), _numbers(p, "named")) for p in parts_of)
+        return StagedObject(key, epoch, topic.name, len(values), parts, digest)
+
+
+def _numbers(rows: pa.RecordBatch, name: str) -> Rows:
+    return np.frombuffer(columns.raw(rows.column(name)), np.int64)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
@@ -221,3 +226,66 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 def _binary(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     column = _column(batch, name)
     return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _lengths(column: pa.Array) -> Rows:
+    """The bytes of each value, none of a null."""
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    return np.diff(offsets).astype(np.int64)
+
+
+# -- the digest of rows ---------------------------------------------------------------------------------------------------
+
+
+def digest_of(topic: str, values: pa.Array, keys: pa.Array, named: Rows) -> int:
+    """The digest of these rows of a topic, by which a batch that is repeated under its number is compared with the one that
+    landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
+
+    It is the sum of a hash of each row, modulo 2^64: the same rows have the same digest, in whatever order they come and
+    however they are cut into tasks and objects. A row's hash covers its topic, value and key, and the partition that it
+    names, but not the one that it was dealt to, which may differ in a replay. A function that is called for each row would
+    cost a third of what the rest of a task's work costs.
+
+    Args:
+        named: the partition that each row names, -1 where it names none.
+    """
+    without_key = keys.is_null().to_numpy(zero_copy_only=False)
+    value_lengths, key_lengths = _lengths(values), np.where(without_key, 0, _lengths(keys))
+    hashes = _mixed(np.uint64(zlib.crc32(topic.encode()) << 32 | len(topic)) + named.astype(np.uint64))
+    for of_row in (np.where(without_key, -1, key_lengths), value_lengths):
+        hashes = _mixed(hashes + of_row.astype(np.uint64))
+    joined = [values, _PADS.take(columns.numbers(-value_lengths & 7))]
+    if key_lengths.any():
+        joined += [keys, _PADS.take(columns.numbers(-key_lengths & 7))]
+    filled = pc.binary_join_element_wise(*joined, _PADS[0], null_handling="replace", null_replacement="")
+    ends = np.cumsum(_lengths(filled) >> 3)
+    hashes += _polynomials(np.frombuffer(filled.buffers()[2] or b"", "<u8", int(ends[-1]) if len(ends) else 0), ends)
+    return int(_mixed(hashes).sum(dtype=np.uint64))
+
+
+def _polynomials(words: _Hashes, ends: Rows) -> _Hashes:
+    """The polynomial over the words of each row, which ends at the word in `ends`."""
+    powers, inverses = _powers(1 << len(words).bit_length())
+    terms = words >> np.uint64(32)  # so that a difference is never in the highest bits alone
+    terms ^= words
+    terms *= powers[: len(words)]
+    sums = np.zeros(len(words) + 1, np.uint64)
+    np.cumsum(terms, out=sums[1:])
+    starts = np.concatenate([[0], ends[:-1]])
+    polynomials: _Hashes = (sums[ends] - sums[starts]) * inverses[starts]
+    return polynomials
+
+
+@lru_cache(2)
+def _powers(count: int) -> tuple[_Hashes, _Hashes]:
+    """The first powers of the base, and their inverses."""
+    bases = (_BASE, pow(_BASE, -1, 1 << 64))
+    powers, inverses = (np.cumprod(np.full(count, base, np.uint64), dtype=np.uint64) for base in bases)
+    return powers, inverses
+
+
+def _mixed(x: _Hashes) -> _Hashes:
+    """Each number's bits, spread over the whole number (the finalizer of SplitMix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -3,84 +3,75 @@
 A micro-batch is two positions for each partition, which Spark writes into the checkpoint before it runs anything. The same
 positions give the same records again, in the same order by partition, so a micro-batch that is replayed is the one that was
 cut off. A query that begins where records have been deleted since fails, or leaves them out where it said that it may.
+
+A position is the offset of the record that is next. The checkpoint holds the JSON of Spark's Kafka connector,
+`{"topic":{"0":23,"1":5}}`, and which incarnation of the topic the offsets are of: those of a topic that was deleted mean
+nothing in one that was created later under its name.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from functools import partial
-from typing import Final
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import numpy as np
 
-from l0gc.errors import OffsetOutOfRangeError
-from l0gc.events import event
-from l0gc.spark.source.offsets import Json, Positions, Ranges, from_json, limited, to_json
+from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.options import ReadOptions
-from l0gc.spark.source.plan import (
-    Journals,
-    check_log_start,
-    check_partitions,
-    is_assigned,
-    plan_ranges,
-    positions_of,
-    viewed,
-)
-from l0gc.spark.source.split import Slice, split
+from l0gc.spark.source.plan import Planner, positions_of
+from l0gc.spark.source.split import Ranges, Slice, split
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
-_log: Final = logging.getLogger(__name__)
+_REVISION: Final = "revision"
+
+Json = dict[str, dict[str, int]]
+"""Positions as a checkpoint holds them."""
+Positions = dict[str, Rows]
+"""By topic, the position in each partition."""
+
+
+def _all_there_is(view: TopicView) -> tuple[Rows, Rows]:
+    return view.log_start, view.next
 
 
 class Stream:
-    """One query's view of its topics.
+    """One query's view of its topics. It keeps the journals' handles, since each micro-batch looks at all of them."""
 
-    Args:
-        journals: gives handles that are kept, since each micro-batch looks at all of them.
-    """
-
-    def __init__(self, cluster: Cluster, options: ReadOptions, journals: Journals) -> None:
-        self._cluster, self._options, self._journals = cluster, options, journals
+    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+        self._cluster, self._options = cluster, options
+        self._planner = Planner(cluster, options, functools.cache(cluster.journal))
         self._target: Positions | None = None
 
     def initial(self) -> Json:
-        """Where a query begins that has no checkpoint. Raises as `plan_batch`."""
-        state = self._cluster.controller.snapshot()
-        topics = {name: state.topic(name) for name in self._options.topics}
-        check_partitions({"startingOffsets": self._options.starting}, self._options.assigned, topics)
-        found: Positions = {}
+        """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
 
-        def begin(view: TopicView) -> Rows:
-            return positions_of(view, self._options.starting, "startingOffsets")
+        def begin(view: TopicView) -> tuple[Rows, Rows]:
+            return positions_of(view, self._options.starting, "startingOffsets"), view.next
 
-        for name, topic in topics.items():
-            starts = [viewed(self._cluster, self._journals, topic, run, begin) for run in topic.runs()]
-            found[name] = np.where(is_assigned(topic, self._options.assigned), np.concatenate(starts), 0)
-        return to_json(topics, found)
+        extents = self._extents(begin)
+        return to_json(extents, {name: e.starts for name, e in extents.items()})
 
-    def _extents(self) -> dict[str, Ranges]:
+    def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] = _all_there_is) -> dict[str, Ranges]:
         """What the topics have now; a partition that is not read counts as one that is empty."""
-        state = self._cluster.controller.snapshot()
         extents = {}
-        for topic in map(state.topic, self._options.topics):
-            look = partial(viewed, self._cluster, self._journals, topic, ask=lambda view: (view.log_start, view.next))
-            read = is_assigned(topic, self._options.assigned)
-            columns = zip(*self._cluster.parallel.map(look, topic.runs()), strict=True)
+        for topic in self._planner.topics():
+            view = functools.partial(self._planner.view, ask, topic)
+            columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
+            read = self._planner.is_read(topic)
             extents[topic.name] = Ranges(topic, *(np.where(read, np.concatenate(c), 0) for c in columns))
         return extents
 
     def newest(self) -> Json:
         """How far the topics go."""
         extents = self._extents()
-        return _json(extents, {name: e.ends for name, e in extents.items()})
+        return to_json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
         """From now on, nothing counts that is uploaded later."""
-        extents = self._extents()
-        self._target = {name: e.ends for name, e in extents.items()}
+        self._target = {name: e.ends for name, e in self._extents().items()}
 
     def next_end(self, start: Mapping[str, Json], *, everything: bool) -> Json:
         """Where the micro-batch ends that begins at `start`.
@@ -92,35 +83,37 @@ class Stream:
             OffsetOutOfRangeError: what is to be read next is not there: it was deleted, or never was.
         """
         extents = self._extents()
-        ranges = self._ranges(extents, from_json(start, extents))
-        if self._target is not None:
-            for name, r in ranges.items():
-                ranges[name] = Ranges(r.topic, r.starts, np.maximum(np.minimum(r.ends, self._target[name]), r.starts))
+        starts = from_json(start, extents)
+        there = {name: np.maximum(e.ends, starts[name]) for name, e in extents.items()}
+        ranges = self._checked(extents, starts, there, reached=starts)
+        for name, r in ranges.items():
+            # A partition whose start was deleted begins where it has records, or else where it ends.
+            first = np.minimum(np.maximum(r.starts, extents[name].starts), r.ends)
+            end = r.ends if self._target is None else np.maximum(np.minimum(r.ends, self._target[name]), first)
+            ranges[name] = Ranges(r.topic, first, end)
         ends = {name: r.ends for name, r in ranges.items()}
         if not everything and self._options.max_offsets is not None:
             ends = limited(ranges, sum(r.records for r in ranges.values()), self._options.max_offsets)
         if not everything and self._options.max_bytes is not None:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
-            parts = plan_ranges(self._cluster, list(less.values()), self._journals)
-            weight = sum(p.weight for p in parts)
+            weight = sum(p.weight for p in self._planner.parts(less.values()))
             ends = limited(less, weight, self._options.max_bytes)
-        # A partition whose start was deleted ends where it has records, or else where it began.
-        return _json(extents, ends)
+        return to_json(extents, ends)
 
-    def _ranges(self, extents: Mapping[str, Ranges], starts: Positions) -> dict[str, Ranges]:
-        """What is there from these positions on."""
+    def _checked(
+        self, extents: Mapping[str, Ranges], starts: Positions, ends: Positions, *, reached: Positions
+    ) -> dict[str, Ranges]:
+        """These ranges. Raises `OffsetOutOfRangeError` if a partition ends before where the query has `reached`, or
+        begins after `starts`, and that is not accepted."""
         ranges = {}
         for name, e in extents.items():
-            beyond = np.flatnonzero(starts[name] > e.ends).tolist()
-            if beyond and self._options.fail_on_data_loss:
+            for at in np.flatnonzero(reached[name] > e.ends).tolist() if self._options.fail_on_data_loss else ():
                 raise OffsetOutOfRangeError(
-                    f"record {starts[name][beyond[0]]} of partition {name}/{beyond[0]} is next, and the partition ends at "
-                    f"{e.ends[beyond[0]]}: its journal looks restored from a backup"
+                    f"the checkpoint is at record {reached[name][at]} of partition {name}/{at}, which ends at "
+                    f"{e.ends[at]}: its journal looks restored from a backup"
                 )
-            ends = np.maximum(e.ends, starts[name])
-            check_log_start(name, 0, starts[name], ends, e.starts, self._options.fail_on_data_loss)
-            begins = np.minimum(np.maximum(starts[name], e.starts), ends)
-            ranges[name] = Ranges(e.topic, begins, ends)
+            self._planner.check_log_start(name, 0, starts[name], ends[name], e.starts)
+            ranges[name] = Ranges(e.topic, starts[name], ends[name])
         return ranges
 
     def slices(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[Slice]:
@@ -130,25 +123,58 @@ class Stream:
             OffsetOutOfRangeError: some of its records were deleted.
         """
         extents = self._extents()
-        starts, ends = from_json(start, extents), from_json(end, extents)
-        ranges: list[Ranges] = []
-        for name, e in extents.items():
-            if (ends[name] > e.ends).any() and self._options.fail_on_data_loss:
-                at = int(np.argmax(ends[name] > e.ends))
-                raise OffsetOutOfRangeError(
-                    f"the checkpoint has a batch up to record {ends[name][at]} of partition {name}/{at}, which ends at "
-                    f"{e.ends[at]}: its journal looks restored from a backup"
-                )
-            check_log_start(name, 0, starts[name], ends[name], e.starts, self._options.fail_on_data_loss)
-            lost = np.minimum(e.starts, ends[name]) - starts[name]
-            if (lost > 0).any():
-                message = (
-                    f"{int(lost[lost > 0].sum())} records of topic {name!r} were deleted before the stream read them"
-                )
-                _log.warning("%s; they are left out", message, extra=event("data_loss"))
-            ranges.append(Ranges(e.topic, np.maximum(starts[name], e.starts), np.minimum(ends[name], e.ends)))
-        return split(plan_ranges(self._cluster, ranges, self._journals), self._options.min_partitions)
+        reached = from_json(end, extents)
+        there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
+        ranges = self._checked(extents, from_json(start, extents), there, reached=reached)
+        return split(self._planner.parts(ranges.values()), self._options.min_partitions)
 
 
-def _json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
-    return to_json({name: e.topic for name, e in extents.items()}, positions)
+def to_json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
+    """Positions as a checkpoint holds them."""
+    return {
+        name: {_REVISION: extents[name].topic.revision, **{str(p): offset for p, offset in enumerate(rows.tolist())}}
+        for name, rows in positions.items()
+    }
+
+
+def from_json(stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
+    """The positions in a checkpoint, for the topics as they are now; a partition it does not name begins where it begins.
+
+    Raises:
+        UsageError: it is of other topics, or of something else.
+        OffsetOutOfRangeError: a topic was deleted since, and created again.
+    """
+    if set(stored) != set(extents):
+        raise UsageError(
+            f"the checkpoint is of topics {', '.join(sorted(stored))}, and the query reads {', '.join(sorted(extents))}: "
+            "begin it with another checkpointLocation"
+        )
+    positions = {}
+    for name, extent in extents.items():
+        rows = extent.starts.copy()
+        for key, value in stored[name].items():
+            if key == _REVISION:
+                if value != extent.topic.revision:
+                    raise OffsetOutOfRangeError(
+                        f"topic {name!r} was deleted and created again (revision {extent.topic.revision}) since the query "
+                        f"read revision {value}; begin it with another checkpointLocation"
+                    )
+            elif not key.isdecimal() or int(key) >= len(rows):
+                raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
+            else:
+                rows[int(key)] = value
+        positions[name] = rows
+    return positions
+
+
+def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:
+    """Where a batch ends that takes about `limit` of `total`, of each partition in proportion to what it has; at least one
+    record of each, so that none starves."""
+    ends: Positions = {}
+    for name, r in ranges.items():
+        wanted = np.maximum(r.ends - r.starts, 0)
+        if total > limit:
+            share = wanted * (limit / total)
+            wanted = np.minimum(wanted, np.where(share < 1, np.ceil(share), np.floor(share)).astype(np.int64))
+        ends[name] = r.starts + wanted
+    return ends

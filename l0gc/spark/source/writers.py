@@ -16,8 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from l0gc.errors import UsageError
 from l0gc.spark.handles import cluster_at
-from l0gc.spark.source.commit import SinkCommit, commit
-from l0gc.spark.source.landed import BatchId
+from l0gc.spark.source.commit import BatchId, SinkCommit, commit
 from l0gc.spark.source.options import WriteOptions
 from l0gc.spark.source.stage import StagedObject, Stager
 from l0gc.streamlog.cluster import Cluster
@@ -32,21 +31,13 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 _PACKERS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+def _this_task() -> tuple[int, str, int | None]:
     """Which task this is: its number, and of a micro-batch the query's id and the batch's number."""
-
-    number: int = 0
-    query_id: str = ""
-    batch_id: int | None = None
-
-    @classmethod
-    def now(cls) -> _Task:
-        context = TaskContext.get()
-        if context is None:
-            return cls()
-        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        return cls(context.partitionId(), query_id or "", None if batch_id is None else int(batch_id))
+    context = TaskContext.get()
+    if context is None:
+        return 0, "", None
+    query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    return context.partitionId(), query_id or "", None if batch_id is None else int(batch_id)
 
 
 @dataclass(frozen=True)
@@ -57,72 +48,59 @@ class Staged(WriterCommitMessage):
     query_id: str = ""
 
 
-def stage(options: WriteOptions, rows: Iterable[pa.RecordBatch], task: _Task) -> Staged:
-    """Do a task's work."""
-    turn = options.batch_id if options.batch_id is not None else task.batch_id
-    with ThreadPoolExecutor(_PACKERS, "pack") as pool:
-        stager = Stager(
-            cluster_at(options.place),
-            options.topic,
-            pool,
-            turn=turn,
-            first=task.number,
-            object_bytes=options.object_bytes,
-        )
-        return Staged(stager.run(rows), task.query_id)
+Messages = Sequence[WriterCommitMessage | None]
 
 
-def _objects(messages: Sequence[WriterCommitMessage | None]) -> list[StagedObject]:
+class _Writer:
+    """What a batch's writer and a stream's do alike."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def _stage(self, rows: Iterable[pa.RecordBatch], number: int, turn: int | None, query_id: str = "") -> Staged:
+        o = self._options
+        with ThreadPoolExecutor(_PACKERS, "pack") as pool:
+            stager = Stager(cluster_at(o.place), o.topic, pool, turn=turn, first=number, object_bytes=o.object_bytes)
+            return Staged(stager.run(rows), query_id)
+
+    def abort(self, messages: Messages, batchId: int | None = None) -> None:
+        n = len(_objects(messages))
+        _log.warning("a write was aborted: %d L0 objects that it staged are left for the sweep", n)
+
+
+def _objects(messages: Messages) -> list[StagedObject]:
     return [o for m in messages if isinstance(m, Staged) for o in m.objects]
 
 
-def _warn_of_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
-    n = len(_objects(messages))
-    _log.warning("a write was aborted: %d L0 objects that it staged are left for the sweep", n)
-
-
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """A batch's writer."""
 
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-
     def write(self, iterator: Iterator[Any]) -> Staged:
-        return stage(self._options, iterator, _Task(_Task.now().number))
+        # In foreachBatch the task has a query's id and number, which are not those of this batch.
+        return self._stage(iterator, _this_task()[0], self._options.batch_id)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        o = self._options
+    def commit(self, messages: Messages) -> None:
+        o, objects = self._options, _objects(messages)
         batch = None
         if o.producer is not None and o.batch_id is not None:
             # Several writes may have one id, each for its own topics: only one without rows is asked about the option's.
-            batch = BatchId(o.producer, o.producer, o.batch_id, None if _objects(messages) else o.topic)
-        commit(cluster_at(o.place), _objects(messages), batch)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _warn_of_abort(messages)
+            batch = BatchId(o.producer, o.producer, o.batch_id, None if objects else o.topic)
+        commit(cluster_at(o.place), objects, batch)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """A stream's writer. A query is a producer, by its id in the checkpoint, which a restart keeps."""
 
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-
     def write(self, iterator: Iterator[Any]) -> Staged:
-        return stage(self._options, iterator, _Task.now())
+        number, query_id, batch_id = _this_task()
+        return self._stage(iterator, number, batch_id, query_id)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Messages, batchId: int) -> None:
         committed(cluster_at(self._options.place), self._options, messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _warn_of_abort(messages)
 
-
-def committed(
-    cluster: Cluster, options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int
-) -> SinkCommit:
+def committed(cluster: Cluster, options: WriteOptions, messages: Messages, batch_id: int) -> SinkCommit:
     """Commit a micro-batch, of the producer in the options or else of its query."""
-    objects = _objects(messages)
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
     if not ids:
         return SinkCommit()
@@ -130,4 +108,4 @@ def committed(
         raise UsageError("Spark did not name the tasks' query, so a repeated batch could not be recognised")
     query = ids.pop()
     producer = options.producer or f"spark-{query}"
-    return commit(cluster, objects, BatchId(producer, query, batch_id, options.topic, options.names_topics))
+    return commit(cluster, _objects(messages), BatchId(producer, query, batch_id, options.topic, options.names_topics))

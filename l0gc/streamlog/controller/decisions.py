@@ -7,8 +7,9 @@ its caller; what it returns is an entry that `refusal` has nothing against.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
+
+from msgspec import UNSET, UnsetType
 
 from l0gc.errors import (
     ClusterMismatchError,
@@ -20,10 +21,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.formatting import count
-from l0gc.keys import KeyLayout, check_topic_name
 from l0gc.streamlog.controller.entries import (
-    MAX_JOURNALS,
-    MAX_PARTITIONS,
     MAX_RETENTION,
     MAX_TEXT,
     UNLIMITED,
@@ -33,6 +31,8 @@ from l0gc.streamlog.controller.entries import (
     CreateTopic,
     InitProducer,
     Tick,
+    check_founded,
+    check_topic,
     is_text,
 )
 from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic
@@ -42,15 +42,6 @@ TICK_SLACK: Final = 20
 LEAST_SCHEDULE_MS: Final = 60_000
 
 
-class NotSet(Enum):
-    """What says that a setting is not given."""
-
-    NOT_SET = 0
-
-
-NOT_SET: Final = NotSet.NOT_SET
-
-
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
     """What somebody wants a topic's, or the cluster's, retention to be, in milliseconds and bytes.
@@ -58,8 +49,8 @@ class RetentionSettings:
     -1 is unlimited, None the cluster's default; what is not given stays.
     """
 
-    ms: int | NotSet | None = NOT_SET
-    bytes: int | NotSet | None = NOT_SET
+    ms: int | UnsetType | None = UNSET
+    bytes: int | UnsetType | None = UNSET
 
     def check(self) -> None:
         """Raises `UsageError`: a number cannot be."""
@@ -72,8 +63,8 @@ class RetentionSettings:
     def over(self, topic: Topic | None) -> tuple[int | None, int | None]:
         """A topic's settings as they are wanted, where it has some already."""
         old = (None, None) if topic is None else (topic.retention_ms, topic.retention_bytes)
-        ms = old[0] if isinstance(self.ms, NotSet) else self.ms
-        return ms, old[1] if isinstance(self.bytes, NotSet) else self.bytes
+        ms = old[0] if isinstance(self.ms, UnsetType) else self.ms
+        return ms, old[1] if isinstance(self.bytes, UnsetType) else self.bytes
 
 
 NOT_GIVEN: Final = RetentionSettings()
@@ -87,11 +78,7 @@ def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | N
         UsageError: the cluster cannot be so, or was created with another key layout or other journals.
     """
     if state.epoch < 0:
-        if not is_text(entry.cluster_id):
-            raise UsageError(f"a cluster's id has 1 to {MAX_TEXT} printable characters")
-        if not 1 <= entry.journals <= MAX_JOURNALS:
-            raise UsageError(f"a cluster has 1 to {MAX_JOURNALS} journals, not {entry.journals}")
-        KeyLayout(entry.key_template, entry.shards)
+        check_founded(entry.cluster_id, entry.shards, entry.key_template, entry.journals)
         return entry
     check_cluster(state, expected)
     if (state.shards, state.key_template) != (entry.shards, entry.key_template):
@@ -144,10 +131,8 @@ def decide_create_topic(
         UsageError: the name or a number cannot be.
         TopicExistsError: it exists with another number of partitions or journals, or another retention.
     """
-    check_topic_name(name)
+    check_topic(name, partitions, topic_id)
     retention.check()
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
     topic = state.topics.get(name)
     if topic is not None:
         if topic.partitions != partitions:
@@ -185,7 +170,7 @@ def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) 
     """Change the cluster's retention; None if it is as wanted. The default of the defaults is unlimited."""
     retention.check()
     given = zip((retention.ms, retention.bytes), (state.retention_ms, state.retention_bytes), strict=True)
-    ms, size = (old if isinstance(new, NotSet) else UNLIMITED if new is None else new for new, old in given)
+    ms, size = (old if isinstance(new, UnsetType) else UNLIMITED if new is None else new for new, old in given)
     return None if (ms, size) == (state.retention_ms, state.retention_bytes) else AlterDefaults(ms, size)
 
 

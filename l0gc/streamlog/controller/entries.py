@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from l0gc.decoding import UNDECODABLE, msgpack_decoder
-from l0gc.errors import CorruptObjectError
-from l0gc.keys import DEFAULT_TEMPLATE
+from l0gc.decoding import decoded
+from l0gc.errors import UsageError
+from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
 
 DEFAULT_JOURNALS: Final = 16
 MAX_JOURNALS: Final = 9_999
@@ -115,23 +115,41 @@ ControllerEntry = (
     Bootstrap | CreateTopic | AlterTopic | AlterDefaults | DeleteTopic | ForgetTopics | Tick | InitProducer
 )
 
-_ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgpack_decoder(ControllerEntry)
-_ENCODER: Final = msgspec.msgpack.Encoder()
-
-
-def encode_entry(entry: ControllerEntry) -> bytes:
-    """The entry as the log holds it."""
-    return _ENCODER.encode(entry)
+_ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decoder(ControllerEntry)
 
 
 def decode_entry(offset: int, payload: bytes) -> ControllerEntry:
     """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it cannot be decoded."""
-    try:
-        return _ENTRY.decode(payload)
-    except UNDECODABLE as e:
-        raise CorruptObjectError(f"controller log entry {offset} cannot be read: {e}") from e
+    return decoded(_ENTRY, payload, f"controller log entry {offset} cannot be read")
 
 
 def is_text(value: str) -> bool:
     """Whether `value` can be a name or an id: 1 to 200 characters that can be shown on a line."""
     return 0 < len(value) <= MAX_TEXT and value.isprintable()
+
+
+def check_founded(cluster_id: str, shards: int, key_template: str, journals: int) -> None:
+    """Raises `UsageError`: no cluster can be so."""
+    if not is_text(cluster_id):
+        raise UsageError(f"a cluster's id has 1 to {MAX_TEXT} printable characters, unlike {cluster_id[:50]!r}")
+    if not 1 <= journals <= MAX_JOURNALS:
+        raise UsageError(f"a cluster has 1 to {MAX_JOURNALS} journals, not {journals}")
+    if len(key_template) > MAX_TEMPLATE:
+        raise UsageError(f"the key template has more than {MAX_TEMPLATE} characters")
+    KeyLayout(key_template, shards)
+
+
+def check_topic(name: str, partitions: int, topic_id: str) -> None:
+    """Raises `UsageError`: no topic can be so."""
+    check_topic_name(name)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+    if not is_text(topic_id):
+        raise UsageError(f"the id of topic {name!r} cannot be one")
+
+
+def check_retention(*settings: int | None) -> None:
+    """Raises `UsageError`: a number cannot be."""
+    for value in settings:
+        if value is not None and not UNLIMITED <= value <= MAX_RETENTION:
+            raise UsageError(f"a retention of {value} cannot be")

@@ -15,15 +15,15 @@ import base64
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
 from l0gc.epoch import HIGHEST_JUMP
 from l0gc.errors import NotInitialisedError, ObjectNotFoundError, TopicNotFoundError, UsageError
-from l0gc.keys import CONTROLLER_LOG, DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
+from l0gc.keys import DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
+from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
-from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.decisions import (
     NOT_GIVEN,
     RetentionSettings,
@@ -46,7 +46,6 @@ from l0gc.streamlog.controller.entries import (
     ForgetTopics,
     InitProducer,
     Tick,
-    encode_entry,
 )
 from l0gc.streamlog.controller.machine import ControllerMachine, refusal
 from l0gc.streamlog.controller.state import ControllerState, Producer, Retention, Topic
@@ -62,13 +61,12 @@ class Controller:
     def __init__(
         self,
         store: ObjectStore,
+        log: SharedLog,
         runtime: Runtime,
         *,
         expected_cluster_id: str | None = None,
         epoch_cache_s: float = EPOCH_CACHE_S,
         epoch_interval_s: float = EPOCH_INTERVAL_S,
-        parallel: Parallel | None = None,
-        truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
         guard: Callable[[], object] | None = None,
         check_above: Callable[[int], object] | None = None,
     ) -> None:
@@ -85,15 +83,7 @@ class Controller:
         self._looked_at: float | None = None
         self._store = store
         self._format: Format | None = None
-        self.store_time = StoreTime(store)
-        log = SharedLog(
-            store,
-            CONTROLLER_LOG,
-            runtime,
-            parallel=parallel,
-            truncate_min_age_ms=truncate_min_age_ms,
-            store_time=self.store_time,
-        )
+        self.store_time = log.store_time
         self.replica = Replica(log, ControllerMachine(), runtime)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -106,10 +96,7 @@ class Controller:
             ClusterMismatchError: it is not the expected cluster.
         """
         with self.replica.lock:
-            state = self._look()
-            self._check(state)
-            self._looked_at = self._runtime.clock.monotonic()
-            return state.copy()
+            return self._look_here().copy()
 
     @property
     def looked(self) -> bool:
@@ -133,8 +120,7 @@ class Controller:
                 and self.replica.state.epoch >= at_least
             )
             if not fresh:
-                self._check(self._look())
-                self._looked_at = self._runtime.clock.monotonic()
+                self._look_here()
             return self.replica.state.epoch
 
     def layout(self) -> KeyLayout:
@@ -153,9 +139,16 @@ class Controller:
                 raise refuse_without_format()
         return state
 
+    def _look_here(self) -> ControllerState:
+        """The state as the log has it now, of the expected cluster."""
+        state = self._look()
+        self._check(state)
+        self._looked_at = self._runtime.clock.monotonic()
+        return state
+
     def _check(self, state: ControllerState) -> None:
         if state.epoch < 0:
-            raise NotInitialisedError("no l0gc cluster exists under this URL; run l0gc init first")
+            raise NotInitialisedError(f"no l0gc cluster exists at {self._store.url}; run l0gc init first")
         check_cluster(state, self._expected)
 
     # -- changing -----------------------------------------------------------------------------------------------------
@@ -167,18 +160,16 @@ class Controller:
         initialised: bool = True,
         guarded: bool = True,
     ) -> bool:
-        def checked(state: ControllerState, offset: int) -> ControllerEntry | None:
+        def checked(state: ControllerState, offset: int) -> bytes | None:
             if initialised:
                 self._check(state)
                 check_no_external_log(state)
             entry = decide(state)
-            if entry is not None and (why := refusal(state, offset, entry)) is not None:
-                raise UsageError(f"the entry that was to be appended at {offset} {why}; nothing was written")
-            return entry
-
-        def encoded(state: ControllerState, offset: int) -> bytes | None:
-            entry = checked(state, offset)
-            return None if entry is None else encode_entry(entry)
+            if entry is None:
+                return None
+            if (why := refusal(state, offset, entry)) is not None:
+                raise UsageError(f"the entry that was to be appended at {offset} is wrong: {why}; nothing was written")
+            return msgspec.msgpack.encode(entry)
 
         with self.replica.lock:
             state = self._look()
@@ -188,7 +179,7 @@ class Controller:
                     self._format = write_format(self._store)
                 if guarded and self._guard is not None:
                     self._guard()
-                landed = self.replica.propose(encoded) is not None
+                landed = self.replica.propose(checked) is not None
             self._looked_at = self._runtime.clock.monotonic()
             return landed
 
@@ -198,7 +189,6 @@ class Controller:
 
     def bootstrap(
         self,
-        cluster_id: str | None = None,
         shards: int | None = None,
         key_template: str | None = None,
         *,
@@ -206,15 +196,14 @@ class Controller:
         external_log: bool = False,
     ) -> bool:
         """Found the cluster; False if it exists. See `decide_bootstrap`."""
-        expected = self._expected if cluster_id is None else cluster_id
-        new_id = expected or self._runtime.new_id()
+        new_id = self._expected or self._runtime.new_id()
 
         def decide(state: ControllerState) -> Bootstrap | None:
             wanted = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
             template = key_template or (state.key_template if state.epoch >= 0 else DEFAULT_TEMPLATE)
             in_all = journals if journals is not None else (state.journals or DEFAULT_JOURNALS)
             entry = Bootstrap(new_id, wanted, template, external_log or state.external_log, in_all)
-            return decide_bootstrap(state, entry, expected)
+            return decide_bootstrap(state, entry, self._expected)
 
         return self._propose(decide, initialised=False, guarded=False)
 

@@ -11,18 +11,12 @@ from typing import Final
 
 import msgspec
 
-from l0gc.decoding import UNDECODABLE, msgpack_decoder
+from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import HIGHEST_JUMP, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
-from l0gc.keys import KeyLayout, check_topic_name
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.entries import (
-    MAX_JOURNALS,
-    MAX_PARTITIONS,
     MAX_PRODUCER_ID,
-    MAX_RETENTION,
-    MAX_TEMPLATE,
-    UNLIMITED,
     AlterDefaults,
     AlterTopic,
     Bootstrap,
@@ -32,6 +26,9 @@ from l0gc.streamlog.controller.entries import (
     ForgetTopics,
     InitProducer,
     Tick,
+    check_founded,
+    check_retention,
+    check_topic,
     decode_entry,
     is_text,
 )
@@ -48,8 +45,7 @@ from l0gc.streamlog.controller.state import (
     Topic,
 )
 
-_STATE: Final = msgpack_decoder(ControllerState)
-_ENCODER: Final = msgspec.msgpack.Encoder()
+_STATE: Final = msgspec.msgpack.Decoder(ControllerState)
 
 
 class ControllerMachine:
@@ -59,21 +55,20 @@ class ControllerMachine:
         return ControllerState()
 
     def encode(self, state: ControllerState) -> bytes:
-        return _ENCODER.encode(state)
+        return msgspec.msgpack.encode(state)
 
     def decode(self, body: bytes, source: str) -> ControllerState:
         try:
             state = _STATE.decode(body)
-        except UNDECODABLE as e:
+            _check_state(state)
+        except (*UNDECODABLE, UsageError) as e:
             raise CorruptObjectError(f"{source} is not a controller checkpoint: {e}") from e
-        if (why := _contradiction(state)) is not None:
-            raise CorruptObjectError(f"{source} is not a controller checkpoint: {why}")
         return state
 
     def apply(self, state: ControllerState, entry: Landed) -> None:
         e = decode_entry(entry.offset, entry.payload)
         if (why := refusal(state, entry.offset, e)) is not None:
-            raise CorruptObjectError(f"controller log entry {entry.offset} {why}")
+            raise CorruptObjectError(f"controller log entry {entry.offset} is wrong: {why}")
         now_ms, epoch = max(state.time_ms, entry.time_ms), state.epoch_at(entry.offset)
         match e:
             case Bootstrap():
@@ -126,48 +121,49 @@ def _note_time(state: ControllerState) -> None:
 
 
 def refusal(state: ControllerState, offset: int, e: ControllerEntry) -> str | None:
-    """What is wrong with an entry at this place of the log, None if nothing is.
+    """What is wrong with an entry at this place of the log, None if nothing is."""
+    try:
+        _check(state, offset, e)
+    except UsageError as why:
+        return str(why)
+    return None
 
-    The only judge: `apply` asks it about what it reads, and a writer asks it before it appends, so that nothing lands
-    that stops the log.
-    """
+
+def _check(state: ControllerState, offset: int, e: ControllerEntry) -> None:
     if state.epoch_at(offset) != state.epoch + 1 or not is_epoch(state.epoch + 1):
-        return f"does not follow epoch {state.epoch}"
+        raise UsageError(f"it does not follow epoch {state.epoch}")
     if isinstance(e, Bootstrap) != (offset == 0):
-        return "is wrong: a bootstrap belongs at offset 0 and only there"
+        raise UsageError("a bootstrap belongs at offset 0 and only there")
     match e:
         case Bootstrap():
-            why = _bad_cluster(e.cluster_id, e.shards, e.key_template, e.journals)
-            return None if why is None else f"founds no cluster: {why}"
+            check_founded(e.cluster_id, e.shards, e.key_template, e.journals)
         case CreateTopic():
             if e.name in state.topics:
-                return f"creates topic {e.name!r} a second time"
+                raise UsageError(f"it creates topic {e.name!r} a second time")
             if not 1 <= e.journals <= min(e.partitions, state.journals):
-                return f"creates topic {e.name!r} in {e.journals} of {state.journals} journals"
-            why = _bad_topic(e.name, e.partitions, e.topic_id) or _bad_retention(e.retention_ms, e.retention_bytes)
-            return None if why is None else f"creates no topic: {why}"
-        case AlterTopic():
+                raise UsageError(f"it creates topic {e.name!r} in {e.journals} of {state.journals} journals")
+            check_topic(e.name, e.partitions, e.topic_id)
+            check_retention(e.retention_ms, e.retention_bytes)
+        case AlterTopic() | DeleteTopic():
             topic = state.topics.get(e.name)
             if topic is None or topic.revision != e.revision:
-                return f"alters no topic: {e.name!r}"
-            why = _bad_retention(e.retention_ms, e.retention_bytes)
-            return None if why is None else f"alters topic {e.name!r} wrongly: {why}"
+                raise UsageError(f"topic {e.name!r} with revision {e.revision} does not exist")
+            if isinstance(e, AlterTopic):
+                check_retention(e.retention_ms, e.retention_bytes)
         case AlterDefaults():
-            why = _bad_retention(e.retention_ms, e.retention_bytes)
-            return None if why is None else f"alters the cluster's defaults wrongly: {why}"
+            check_retention(e.retention_ms, e.retention_bytes)
         case ForgetTopics():
             deleted = {d.topic.revision for d in state.deleted}
-            fits = e.revisions and len(set(e.revisions)) == len(e.revisions) and deleted.issuperset(e.revisions)
-            return None if fits else "forgets topics that were not deleted"
-        case DeleteTopic():
-            topic = state.topics.get(e.name)
-            return None if topic is not None and topic.revision == e.revision else f"deletes no topic: {e.name!r}"
+            if not e.revisions or len(set(e.revisions)) != len(e.revisions) or not deleted.issuperset(e.revisions):
+                raise UsageError("it forgets topics that were not deleted")
         case InitProducer():
-            return None if _is_bump(state, e) else f"bumps producer {e.name!r} wrongly"
+            if not _is_bump(state, e):
+                raise UsageError(f"it bumps producer {e.name!r} wrongly")
         case Tick():
             if e.caller != "" and not is_text(e.caller):
-                return "ticks for a caller that cannot be"
-            return None if e.to == -1 or state.epoch < e.to <= HIGHEST_JUMP else f"jumps to epoch {e.to}"
+                raise UsageError("it ticks for a caller that cannot be")
+            if e.to != -1 and not state.epoch < e.to <= HIGHEST_JUMP:
+                raise UsageError(f"it jumps to epoch {e.to}")
 
 
 def _is_bump(state: ControllerState, e: InitProducer) -> bool:
@@ -186,72 +182,36 @@ def _is_bump(state: ControllerState, e: InitProducer) -> bool:
     return not taken and (e.epoch, e.last_epoch) == (0, -1)
 
 
-def _bad_cluster(cluster_id: str, shards: int, key_template: str, journals: int) -> str | None:
-    if not is_text(cluster_id):
-        return f"its id {cluster_id[:50]!r} cannot be one"
-    if not 1 <= journals <= MAX_JOURNALS:
-        return f"a cluster has 1 to {MAX_JOURNALS} journals, not {journals}"
-    if len(key_template) > MAX_TEMPLATE:
-        return f"its key template has more than {MAX_TEMPLATE} characters"
-    try:
-        KeyLayout(key_template, shards)
-    except UsageError as e:
-        return str(e)
-    return None
-
-
-def _bad_topic(name: str, partitions: int, topic_id: str) -> str | None:
-    try:
-        check_topic_name(name)
-    except UsageError as e:
-        return str(e)
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        return f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}"
-    return None if is_text(topic_id) else f"the id of topic {name!r} cannot be one"
-
-
-def _bad_retention(*settings: int | None) -> str | None:
-    for value in settings:
-        if value is not None and not UNLIMITED <= value <= MAX_RETENTION:
-            return f"a retention of {value} cannot be"
-    return None
-
-
-def _contradiction(state: ControllerState) -> str | None:
-    """What no log can have led to, None if there is nothing."""
+def _check_state(state: ControllerState) -> None:
+    """Raises `UsageError`: no log can have led to it."""
     if state.epoch < 0:
-        return None if state == ControllerState() else "it is of no epoch, and not empty"
-    why = _bad_cluster(state.cluster_id, state.shards, state.key_template, state.journals)
-    if why is not None or not is_epoch(state.epoch):
-        return why or f"epoch {state.epoch} cannot be"
+        if state != ControllerState():
+            raise UsageError("it is of no epoch, and not empty")
+        return
+    check_founded(state.cluster_id, state.shards, state.key_template, state.journals)
+    if not is_epoch(state.epoch):
+        raise UsageError(f"epoch {state.epoch} cannot be")
     for topic in (*state.topics.values(), *(d.topic for d in state.deleted)):
-        why = _bad_topic(topic.name, topic.partitions, topic.topic_id)
-        why = why or _bad_retention(topic.retention_ms, topic.retention_bytes)
+        check_topic(topic.name, topic.partitions, topic.topic_id)
+        check_retention(topic.retention_ms, topic.retention_bytes)
         placed = set(topic.journals)
-        if why is None and not 1 <= len(topic.journals) == len(placed) <= topic.partitions:
-            why = f"topic {topic.name!r} lies in {len(topic.journals)} journals"
-        if why is None and not (
-            min(placed) >= 0 and max(placed) < state.journals and 0 < topic.revision <= state.epoch
-        ):
-            why = f"topic {topic.name!r} lies in no journal, or in no epoch"
-        if why is not None:
-            return why
-    if (why := _bad_retention(state.retention_ms, state.retention_bytes)) is not None:
-        return why
+        if not 1 <= len(topic.journals) == len(placed) <= topic.partitions:
+            raise UsageError(f"topic {topic.name!r} lies in {len(topic.journals)} journals")
+        if not (min(placed) >= 0 and max(placed) < state.journals and 0 < topic.revision <= state.epoch):
+            raise UsageError(f"topic {topic.name!r} lies in no journal, or in no epoch")
+    check_retention(state.retention_ms, state.retention_bytes)
     if not 0 <= state.jump.offset <= state.jump.epoch <= state.epoch:
-        return "its epoch jumped to an impossible value"
+        raise UsageError("its epoch jumped to an impossible value")
     epochs = [e.epoch for e in state.epoch_times]
     if epochs != sorted(set(epochs)) or not all(0 <= e <= state.epoch for e in epochs):
-        return "the epochs whose times it has are impossible"
+        raise UsageError("the epochs whose times it has are impossible")
     for name, topic in state.topics.items():
         if name != topic.name:
-            return f"topic {topic.name!r} is kept as {name!r}"
+            raise UsageError(f"topic {topic.name!r} is kept as {name!r}")
     for d in state.deleted:
         if not d.topic.revision < d.deleted_epoch <= state.epoch:
-            return f"topic {d.topic.name!r} was deleted in an epoch that cannot be"
+            raise UsageError(f"topic {d.topic.name!r} was deleted in an epoch that cannot be")
     for name, p in state.producers.items():
-        if not (
-            is_text(name) and is_text(p.run) and 0 <= p.producer_id < MAX_PRODUCER_ID and -1 <= p.last_epoch < p.epoch
-        ):
-            return f"producer {name!r} cannot be"
-    return None
+        known = is_text(name) and is_text(p.run) and 0 <= p.producer_id < MAX_PRODUCER_ID
+        if not known or not -1 <= p.last_epoch < p.epoch:
+            raise UsageError(f"producer {name!r} cannot be")

@@ -1,8 +1,7 @@
 """Batches: which records go into one L0 object, and which of a repeated input have landed before.
 
 A journal counts an input's records that go to its own partitions, in the order of the input. What has landed of them is
-always the first so many, since nothing lands after something that has not. So where a repeated upload goes on is a number
-for each journal, and a batch says with a span which records it holds.
+always the first so many, since nothing lands after something that has not.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from l0gc.streamlog.journal.rows import Rows
 
 
 class JournalRuns:
-    """Which of a topic's runs of partitions, each in a separate journal, a partition belongs to.
-
-    Args:
-        ends: the partition after each run's last one.
-    """
+    """Which of a topic's runs of partitions, each in a separate journal, a partition belongs to. `ends` are those after
+    them."""
 
     def __init__(self, ends: Sequence[int]) -> None:
         self.ends = np.array(ends, np.int64)
@@ -41,11 +37,7 @@ class JournalRuns:
 
 
 class Position:
-    """How far an input that has an id was read, in each run.
-
-    Args:
-        landed: how many of its records have landed before in each run.
-    """
+    """How far an input that has an id was read, in each run. Of its records, `landed` have landed before in each run."""
 
     def __init__(self, input_id: str, runs: JournalRuns, landed: Sequence[int]) -> None:
         self._input_id, self._runs = input_id, runs

@@ -1,26 +1,27 @@
 """Extents: the records of one partition inside an L0 object, many of them in one compressed block.
 
-A block is an Arrow IPC stream with zstd. It holds the records of one or more partitions, in order of partition, so that
-thousands of tiny extents cost no more than the records in them: neither to encode, nor to name, nor to fetch. The log holds
-each block's CRC32C, how many bytes it unpacks to, and which rows of it are whose. Every read checks these before a record is
-believed, and before memory is taken for it; what does not match stops the reader with the object's name. Offsets and
-timestamps are not stored: they follow from the log, so no uploader's clock says how old a record is.
+A block is compressed, and has the records of one or more partitions, so that thousands of tiny extents cost no more than
+their records. It holds how many records there are, the sizes of their keys (-1 without a key), the sizes of their values,
+all of these as `NUMBER`, then the keys and the values. The log holds each block's CRC32C, how many bytes it unpacks to, and
+which rows of it are whose; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock
+says how old a record is.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, StoreError
+from l0gc.storage.entry import compressed, decompressed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import rows
@@ -28,21 +29,23 @@ from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
 from l0gc.streamlog.journal.topic import Block
 
-STORED: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary(), nullable=False)])
-"""What a block holds."""
-SCHEMA: Final = pa.schema([pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False), *STORED])
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
 """Records as they are read; the timestamp is the log's time at which they landed."""
 BLOCK_BYTES: Final = 256 << 10
 """About so many bytes of records share a block. Who reads one partition reads no more than that of its neighbours; smaller
 blocks compress worse, and are more to ask for."""
 RECORD_OVERHEAD: Final = 16
 """What a record counts in addition to the bytes of its value, so that tiny records are bounded, too."""
-_HEADER: Final = 2
-_BUFFERS: Final = 2
-_COMPRESSION: Final = 3
-"""The numbers of fields in Arrow's tables `Message` and `RecordBatch`."""
-_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-_READ_OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
+_MOST_BYTES: Final = 2**31 - 1
+"""What Arrow's columns of byte strings hold."""
+_LEVEL: Final = 1
+"""zstd's fastest: an object lives until it is reconciled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,118 +60,91 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """What a journal gets of an L0 object, as in `ObjectExtents`; and how much that is, in values' bytes."""
+    """What one journal gets of an L0 object, without a key and an epoch; and how much that is, in values' bytes."""
 
-    start: int
-    blocks: bytes
-    partitions: bytes
-    records: bytes
-    total_records: int
-    total_bytes: int
+    extents: ObjectExtents
+    records: int
+    bytes: int
+
+    def placeholder(self, key: str, epoch: int) -> ObjectExtents:
+        """What the journal gets, once the object is written at this key and epoch."""
+        return msgspec.structs.replace(self.extents, key=key, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An L0 object's content, and a part for each journal that it has records of."""
+    """An L0 object's content, and a part for each of the topic's runs of journals that it has records of, by number."""
 
     body: bytes
-    parts: list[PackedPart]
+    parts: dict[int, PackedPart]
 
 
-def pack_records(records: Records, ends: Sequence[int]) -> Packed:
-    """An L0 object of these records.
-
-    Args:
-        ends: for each journal, the number of records up to and including its last one. Each journal has some.
-    """
+def pack_records(topic: Topic, records: Records) -> Packed:
+    """An L0 object of records of a topic."""
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
-    layouts = [_layout(records.partitions, begins, first, end) for first, end in pairwise([0, *ends])]
-    sink = pa.BufferOutputStream()
-    written = [_write(sink, records, begins, layout) for layout in layouts]
-    body = sink.getvalue().to_pybytes()
-    parts = [_part(layout, *blocks, body) for layout, blocks in zip(layouts, written, strict=True)]
-    return Packed(body, parts)
-
-
-def pack_for(topic: Topic, records: Records) -> tuple[list[int], Packed]:
-    """An L0 object of records of a topic, and which of the topic's runs of journals have a part of it, in their order."""
     ends: list[int] = records.partitions.searchsorted([r.first + r.count for r in topic.runs()]).tolist()
-    used = [run for run, (first, end) in enumerate(pairwise([0, *ends])) if end > first]
-    return used, pack_records(records, [ends[run] for run in used])
+    sink = pa.BufferOutputStream()
+    parts = {
+        run: _pack_part(sink, topic, records, begins, first, end)
+        for run, (first, end) in enumerate(pairwise([0, *ends]))
+        if end > first
+    }
+    return Packed(sink.getvalue().to_pybytes(), parts)
 
 
-def placeholder(topic: Topic, key: str, epoch: int, part: PackedPart) -> ObjectExtents:
-    """What a journal gets of an object that was written at this key and epoch."""
-    return ObjectExtents(
-        key, epoch, topic.revision, topic.topic_id, part.start, part.blocks, part.partitions, part.records
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How the records of one journal lie in the object: the row at which each extent begins, and the extent with which
-    each block does; one more of both, for the end."""
-
-    partitions: Rows
-    extents: Rows
-    blocks: list[int]
-    total_bytes: int
-
-
-def _layout(partitions: Rows, begins: Rows, first: int, end: int) -> _Layout:
-    mine = partitions[first:end]
+def _pack_part(
+    sink: pa.BufferOutputStream, topic: Topic, records: Records, begins: Rows, first: int, end: int
+) -> PackedPart:
+    """Append the blocks of one journal, which has the records `first` to `end`, end excluded."""
+    mine = records.partitions[first:end]
     changes = np.flatnonzero(mine[1:] != mine[:-1]) + 1
-    extents = np.concatenate(([0], changes, [end - first])) + first
-    before = begins[extents] + RECORD_OVERHEAD * extents  # bytes in front of each
-    blocks = [0]
-    while blocks[-1] < len(changes) + 1:
-        full = int(np.searchsorted(before, before[blocks[-1]] + BLOCK_BYTES, "right")) - 1
-        blocks.append(max(full, blocks[-1] + 1))
-    return _Layout(partitions[extents[:-1]], extents, blocks, int(begins[end] - begins[first]))
-
-
-def _write(sink: pa.BufferOutputStream, records: Records, begins: Rows, layout: _Layout) -> tuple[list[int], list[int]]:
-    """Append the blocks; at which byte each of them begins, and the last one ends; and how many bytes each unpacks to."""
-    at, sizes = [sink.tell()], list[int]()
-    for first, end in pairwise(layout.extents[layout.blocks].tolist()):
-        offsets = (begins[first : end + 1] - begins[first]).astype(np.int32)
-        values = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(records.values[first:end]))]
-        arrays = [
-            columns.binary(records.keys[first:end]),
-            pa.Array.from_buffers(pa.binary(), end - first, values),
-        ]
-        with pa.ipc.new_stream(sink, STORED, options=_WRITE_OPTIONS) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=STORED))
-        at.append(sink.tell())
-        sizes.append(sum(b.size for a in arrays for b in a.buffers() if b is not None))
-    return at, sizes
-
-
-def _part(layout: _Layout, at: Sequence[int], sizes: Sequence[int], body: bytes) -> PackedPart:
-    view = memoryview(body)
-    blocks = np.empty(len(at) - 1, BLOCK)
-    blocks["length"] = np.diff(at)
-    blocks["crc32c"] = [crc32c(view[first:end]) for first, end in pairwise(at)]
-    blocks["extents"] = np.diff(layout.blocks)
-    blocks["bytes"] = sizes
-    return PackedPart(
-        at[0],
+    extents = np.concatenate(([0], changes, [end - first])) + first  # the row at which each begins, and the end
+    start = sink.tell()
+    cuts = _block_cuts(begins, extents)
+    blocks = np.empty(len(cuts) - 1, BLOCK)
+    blocks["extents"] = np.diff(cuts)
+    for n, (begin, after) in enumerate(pairwise(extents[cuts].tolist())):
+        body, blocks["bytes"][n] = _block(records, begins, begin, after)
+        blocks["length"][n] = sink.write(body)
+        blocks["crc32c"][n] = crc32c(body)
+    part = ObjectExtents(
+        "",
+        0,
+        topic.revision,
+        topic.topic_id,
+        start,
         rows.pack(blocks),
-        rows.pack(layout.partitions.astype(NUMBER)),
-        rows.pack(np.diff(layout.extents).astype(NUMBER)),
-        int(layout.extents[-1] - layout.extents[0]),
-        layout.total_bytes,
+        rows.pack(mine[extents[:-1] - first].astype(NUMBER)),
+        rows.pack(np.diff(extents).astype(NUMBER)),
     )
+    return PackedPart(part, end - first, int(begins[end] - begins[first]))
+
+
+def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
+    """The extent with which each block begins, and one more for the end."""
+    before = begins[extents] + RECORD_OVERHEAD * extents  # bytes in front of each
+    cuts = [0]
+    while cuts[-1] < len(extents) - 1:
+        full = int(np.searchsorted(before, before[cuts[-1]] + BLOCK_BYTES, "right")) - 1
+        cuts.append(max(full, cuts[-1] + 1))
+    return cuts
+
+
+def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes, int]:
+    """A block of the records `first` to `end`, end excluded, and how many bytes it unpacks to."""
+    keys = records.keys[first:end]
+    sizes = np.empty((2, end - first), NUMBER)
+    sizes[0] = [-1 if key is None else len(key) for key in keys]
+    sizes[1] = np.diff(begins[first : end + 1])
+    count = (end - first).to_bytes(NUMBER.itemsize, "little")
+    content = b"".join([count, sizes.tobytes(), *filter(None, keys), *records.values[first:end]])
+    return compressed(content, _LEVEL), len(content)
 
 
 def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The bytes of each (start, length) of an object.
-
-    Raises:
-        ObjectNotFoundError: it is gone.
-        CorruptObjectError: it is shorter than that.
-    """
+    """The bytes of each (start, length) of an object. Raises `CorruptObjectError` if it is shorter, and
+    `ObjectNotFoundError`."""
     try:
         return store.get_ranges(key, ranges)
     except StoreError:
@@ -192,67 +168,25 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
         CorruptObjectError: the bytes are not what the log says.
     """
     where = f"{key} at bytes {block.start} to {block.start + block.length}"
-    if len(body) != block.length or crc32c(body) != block.crc32c:
+    if not body or len(body) != block.length or crc32c(body) != block.crc32c:
         raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
-    try:
-        # Memory is taken by what a stream says that it unpacks to: so that is looked at first.
-        size = sum(map(unpacked_bytes, pa.ipc.MessageReader.open_stream(body)))
-        if size > block.bytes:
-            raise CorruptObjectError(f"{where} would unpack to {size:,} bytes where the log says {block.bytes:,}")
-        table = pa.ipc.open_stream(body, options=_READ_OPTIONS).read_all()
-        table.validate(full=True)  # pyarrow trusts a stream's lengths of its buffers, and would read beyond them
-        table = table.combine_chunks()
-    except (pa.ArrowException, OSError, ValueError, MemoryError, struct.error) as e:
-        raise CorruptObjectError(f"{where} is not a block of records: {e}") from e
-    whole = not any(column.null_count for f, column in zip(STORED, table.columns, strict=False) if not f.nullable)
-    if table.schema != STORED or not table.num_rows or not whole:
+    most = f"it may, where the log says {block.bytes:,} bytes"
+    content = decompressed(where, memoryview(body), block.bytes, most)
+    count = int.from_bytes(content[: NUMBER.itemsize], "little")
+    after = NUMBER.itemsize * (1 + 2 * count)
+    if not count or after > len(content):
         raise CorruptObjectError(f"{where} holds records of another kind")
-    if table.num_rows < at_least:
-        raise CorruptObjectError(f"{where} holds {table.num_rows} records where the log says {at_least} or more")
-    times = columns.repeated(block.time_ms, table.num_rows, SCHEMA.field("timestamp").type)
-    return pa.RecordBatch.from_arrays([times, *table.to_batches()[0].columns], schema=SCHEMA)
-
-
-def unpacked_bytes(message: pa.Message) -> int:
-    """How much memory a record batch of an Arrow stream takes, as its buffers say; 0 for a message of another kind.
-
-    pyarrow has checked the message's metadata, a table of Arrow's `Message.fbs`, and not yet the buffers: a compressed one
-    begins with the number of bytes that it unpacks to, -1 if it is not packed.
-
-    Raises:
-        struct.error: a buffer lies outside of the message, or has a size that cannot be.
-    """
-    if message.type != "record batch":
-        return 0
-    metadata, body = memoryview(message.metadata), memoryview(message.body or b"")
-
-    def field(table: int, number: int) -> int:
-        """Where a table's field lies; 0 where it has none."""
-        known = table - _number("<i", metadata, table)
-        at = 4 + 2 * number
-        offset = _number("<H", metadata, known + at) if at < _number("<H", metadata, known) else 0
-        return table + offset if offset else 0
-
-    def target(at: int) -> int:
-        return at + _number("<I", metadata, at)
-
-    batch = target(field(target(0), _HEADER))
-    buffers, is_packed = target(field(batch, _BUFFERS)), bool(field(batch, _COMPRESSION))
-    total = 0
-    for at in range(buffers + 4, buffers + 4 + 16 * _number("<I", metadata, buffers), 16):
-        begin, length = _number("<q", metadata, at), _number("<q", metadata, at + 8)
-        unpacked = _number("<q", body, begin) if is_packed and length else -1
-        if min(length, unpacked + 1) < 0:
-            raise struct.error(f"a buffer of {min(length, unpacked)} bytes")
-        total += length if unpacked == -1 else unpacked
-    return total
-
-
-def _number(kind: str, body: memoryview, at: int) -> int:
-    if at < 0:
-        raise struct.error(f"a number at {at}")
-    value: int = struct.unpack_from(kind, body, at)[0]
-    return value
+    key_sizes, sizes = np.frombuffer(content, NUMBER, 2 * count, NUMBER.itemsize).reshape(2, count)
+    values_at = after + int(key_sizes.sum(dtype=np.int64, where=key_sizes > 0))
+    total = int(sizes.sum(dtype=np.int64))
+    if key_sizes.min() < -1 or sizes.min() < 0 or values_at + total != len(content) or len(content) > _MOST_BYTES:
+        raise CorruptObjectError(f"{where} holds records of another kind")
+    if count < at_least:
+        raise CorruptObjectError(f"{where} holds {count} records where the log says {at_least} or more")
+    times = columns.repeated(block.time_ms, count, SCHEMA.field("timestamp").type)
+    data = pa.py_buffer(content)
+    keys = columns.cut(key_sizes, data.slice(after, values_at - after))
+    return pa.RecordBatch.from_arrays([times, keys, columns.cut(sizes, data.slice(values_at))], schema=SCHEMA)
 
 
 def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:

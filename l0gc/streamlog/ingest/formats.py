@@ -1,14 +1,9 @@
 """What an input is, by its first bytes and its name: lines, compressed lines, or something that upload must not take.
 
-The decisions here, and why they are safe:
-
-- **Compressed lines are lines.** gzip and zstd are known by their first bytes, never by a name, and are decompressed as
-  they are read, in bounded memory. An input's identity (`inputs.py`) is that of its records, after this: the same file
-  packed again, or not packed at all, is the same input, and a repeated upload of it lands nothing twice.
-- **A UTF-8 byte order mark is not part of a record.** It is dropped at the very beginning, and only there.
-- **Files without lines are refused before anything is sent.** A Parquet file holds newlines by chance, and would be cut into
-  records that nobody could use. The sentence says what the file is, and which command takes it.
-- **There is a way around it.** `RAW` takes any bytes as they are: cut at newlines, nothing dropped, nothing unpacked.
+gzip and zstd are known by their first bytes, and are decompressed as they are read. An input's identity (`inputs.py`) is
+that of its records, after this: the same file packed again, or not at all, is the same input, and lands nothing twice. A
+UTF-8 byte order mark is dropped at the very beginning. A file without lines, which may hold newlines by chance, is refused
+before anything is sent. `RAW` takes any bytes as they are: cut at newlines, nothing dropped, nothing unpacked.
 """
 
 from __future__ import annotations
@@ -142,7 +137,7 @@ def _from(begin: int | None, head: bytes, file: BinaryIO, skip: int = 0) -> Bina
     if begin is not None:
         file.seek(begin + skip)
         return file
-    return _Joined(_pieces(head[skip:], file), file.close)
+    return file_of(_pieces(head[skip:], file), file.close)
 
 
 def _pieces(head: bytes, file: Any) -> Iterator[bytes]:
@@ -169,27 +164,21 @@ def _unpacked(file: BinaryIO, name: str, kind: str) -> BinaryIO:
         stream.close()
         file.close()
 
-    return _Joined(pieces(), close)
+    return file_of(pieces(), close)
 
 
-class _Joined(io.BufferedReader):
-    """Pieces as a file; closing it closes what they come from."""
+def file_of(pieces: Iterator[bytes], close: Callable[[], object] = lambda: None) -> BinaryIO:
+    """Bytes that come piece by piece, as a file.
 
+    Args:
+        close: called when the file is closed. Without it, what the pieces come from stays open, and is the caller's.
+    """
+    return io.BufferedReader(_Pieces(pieces, close), _BLOCK_BYTES)
+
+
+class _Pieces(io.RawIOBase):
     def __init__(self, pieces: Iterator[bytes], close: Callable[[], object]) -> None:
-        super().__init__(Pieces(pieces), _BLOCK_BYTES)
-        self._close = close
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._close()
-
-
-class Pieces(io.RawIOBase):
-    """Bytes that come piece by piece, as a file. To close it leaves open what they come from, which is the caller's."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
+        self._pieces, self._close, self._rest = pieces, close, memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -200,3 +189,8 @@ class Pieces(io.RawIOBase):
         n = min(len(buffer), len(self._rest))
         buffer[:n], self._rest = self._rest[:n], self._rest[n:]
         return n
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._close()

@@ -1,17 +1,14 @@
 """Inputs: newline-delimited records from files or stdin, read in bounded memory, and known by their content.
 
-What makes a repeated upload safe: an input is identified by a hash over its content and over how its records are spread,
-never by its name, so that other content is never skipped and the same content is never sent twice under one producer. The
-content is what `formats.py` makes of the file, so a file is the same input whether it is compressed or not. The hash has to
-be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a temporary file
-with a producer. No more is read than was hashed, so what is added to a file later is for the next upload: sent now, it would
-be sent again by a repeat, which sees the longer file under another hash.
+What makes a repeated upload safe: an input is identified by a hash over its content (what `formats.py` makes of the file)
+and over how its records are spread, never by its name. The hash has to be known before the first batch is sent; what can be
+read once only, stdin or a pipe, is therefore kept in a temporary file with a producer. No more is read than was hashed:
+what is added to a file later would be sent again by a repeat, which sees the longer file under another hash.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import shutil
 import stat
@@ -25,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from l0gc.errors import BadRecordError, UsageError
-from l0gc.streamlog.ingest.formats import AUTO, RAW, Pieces, decoded
+from l0gc.streamlog.ingest.formats import AUTO, RAW, decoded, file_of
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 MAX_RECORD_BYTES: Final = 16 << 20
@@ -133,7 +130,7 @@ def _opener(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Calla
         return _once(sys.stdin.buffer, name, form, stack, keep=keep)
     if not isinstance(source, str | os.PathLike):
         is_file = hasattr(source, "read")
-        pieces = io.BufferedReader(Pieces(_read_from(source) if is_file else _joined(source)), _BLOCK_BYTES)
+        pieces = file_of(_read_from(source) if is_file else _joined(source))
         return _once(pieces, name, form if is_file else RAW, stack, keep=keep)
     path = Path(source)
     try:

@@ -1,25 +1,24 @@
 """Which partition a record goes to, and what its key is: by a field, fixed, or round-robin.
 
-Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way. Records are
-placed some hundred at a time: what is done for each of them is the cost of an upload.
+Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from l0gc.decoding import json_decoder
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
 
-_STRING: Final = json_decoder(str)
+_STRING: Final = msgspec.json.Decoder(str)
 _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What a record raises if it is not a JSON object with the field."""
 
@@ -32,66 +31,53 @@ class PlacedRecords(NamedTuple):
     error: BadRecordError | None = None
 
 
-class Partitioner(Protocol):
-    """Places records."""
+@dataclass(frozen=True, slots=True)
+class Partitioner:
+    """Places records.
 
-    def describe(self) -> str:
-        """What the placement depends on besides the records; part of an input's identity."""
-        ...
+    Attributes:
+        describe: what the placement depends on besides the records; part of an input's identity.
+        start: makes a function that places the records of the input with this name, some after others.
+    """
 
-    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
-        """A function that places the records of the input `name`, some after others."""
-        ...
+    describe: str
+    start: Callable[[str], Callable[[Sequence[bytes]], PlacedRecords]]
 
 
-class FixedPartition:
+def fixed_partition(partition: int, partitions: int) -> Partitioner:
     """Everything to one partition, without keys."""
+    if not 0 <= partition < partitions:
+        raise UsageError(f"partition {partition} is out of range: the topic has partitions 0 to {partitions - 1}")
 
-    def __init__(self, partition: int, partitions: int) -> None:
-        if not 0 <= partition < partitions:
-            raise UsageError(f"partition {partition} is out of range: the topic has partitions 0 to {partitions - 1}")
-        self._partition = partition
+    def place(records: Sequence[bytes]) -> PlacedRecords:
+        return PlacedRecords(np.full(len(records), partition, NUMBER), [None] * len(records))
 
-    def describe(self) -> str:
-        return f"partition={self._partition}"
-
-    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
-        return lambda records: PlacedRecords(np.full(len(records), self._partition, NUMBER), [None] * len(records))
+    return Partitioner(f"partition={partition}", lambda name: place)
 
 
-class RoundRobin:
+def in_turn(partitions: int) -> Partitioner:
     """One record to each partition, one after another, without keys."""
 
-    def __init__(self, partitions: int) -> None:
-        self._partitions = partitions
-
-    def describe(self) -> str:
-        return f"in-turn/{self._partitions}"
-
-    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
+    def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         turn = 0
 
         def place(records: Sequence[bytes]) -> PlacedRecords:
             nonlocal turn
             turns = np.arange(turn, turn + len(records))
             turn += len(records)
-            return PlacedRecords((turns % self._partitions).astype(NUMBER), [None] * len(records))
+            return PlacedRecords((turns % partitions).astype(NUMBER), [None] * len(records))
 
         return place
 
+    return Partitioner(f"in-turn/{partitions}", start)
 
-class ByField:
+
+def by_field(field: str, partitions: int) -> Partitioner:
     """By the CRC32 of a field of the JSON record, which also becomes its key (a string's text, any other value's JSON)."""
+    as_text, as_json = _decoder(field, str | None), _decoder(field, msgspec.Raw)
 
-    def __init__(self, field: str, partitions: int) -> None:
-        self._field, self._partitions = field, partitions
-        self._texts, self._values = _decoder(field, str | None), _decoder(field, msgspec.Raw)
-
-    def describe(self) -> str:
-        return f"field={self._field}/{self._partitions}"
-
-    def start(self, name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
-        of_texts, of_values = _Places(self._partitions, _key_of_text), _Places(self._partitions, _key_of_json)
+    def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
+        of_texts, of_values = _Places(partitions, _key_of_text), _Places(partitions, _key_of_json)
         texts, number = True, 0
 
         def place(records: Sequence[bytes]) -> PlacedRecords:
@@ -99,31 +85,30 @@ class ByField:
             before, number = number, number + len(records)
             if texts:
                 try:
-                    return of_texts.place([r.key for r in map(self._texts.decode, records)])
+                    return of_texts.place([r.key for r in map(as_text.decode, records)])
                 except _UNPLACED:
                     texts = False  # the field has other values than texts, or a record has to be named
+            values: list[bytes] = []
             try:
-                return of_values.place([bytes(r.key) for r in map(self._values.decode, records)])
-            except _UNPLACED:
-                return self._up_to_the_first_bad(name, before, records, of_values)
+                for record in map(as_json.decode, records):
+                    of_values[bytes(record.key)]
+                    values.append(bytes(record.key))
+            except _UNPLACED as e:
+                line = f"{name} line {before + len(values) + 1}"
+                return of_values.place(values)._replace(error=_bad(line, field, records[len(values)], e))
+            return of_values.place(values)
 
         return place
 
-    def _up_to_the_first_bad(self, name: str, before: int, records: Sequence[bytes], places: _Places) -> PlacedRecords:
-        values: list[bytes] = []
-        for record in records:
-            try:
-                value = bytes(self._values.decode(record).key)
-                _key_of_json(value)
-            except _UNPLACED as e:
-                return places.place(values)._replace(error=self._bad(name, before + len(values) + 1, e))
-            values.append(value)
-        raise AssertionError("unreachable")
+    return Partitioner(f"field={field}/{partitions}", start)
 
-    def _bad(self, name: str, number: int, e: Exception) -> BadRecordError:
-        if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
-            return BadRecordError(f"{name} line {number} has no field {self._field!r}, which --key-field asks for")
-        return BadRecordError(f"{name} line {number} is not a JSON object ({e}), which --key-field needs")
+
+def _bad(line: str, field: str, record: bytes, e: Exception) -> BadRecordError:
+    if not record.strip():
+        return BadRecordError(f"{line} is blank, and --key-field needs a JSON object: leave such lines out")
+    if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
+        return BadRecordError(f"{line} has no field {field!r}, which --key-field asks for")
+    return BadRecordError(f"{line} is not a JSON object ({e}), which --key-field needs")
 
 
 def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:

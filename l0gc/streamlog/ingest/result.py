@@ -5,8 +5,9 @@ Placeholders are kept as packed columns until somebody asks for them: an upload 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -37,59 +38,34 @@ class Landing(msgspec.Struct, frozen=True):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Extents:
-    """The extents of an object in one journal; `bases` has the first offset of each."""
-
-    key: str
-    epoch: int
-    partitions: Rows
-    records: Rows
-    bases: Rows | None
-
-    def rows(self) -> Iterator[tuple[int, int | None, int | None]]:
-        """The partition, the first and the last offset of each."""
-        nothing = [None] * len(self.partitions)
-        first: Sequence[int | None] = nothing if self.bases is None else self.bases.tolist()
-        last: Sequence[int | None] = nothing if self.bases is None else (self.bases + self.records - 1).tolist()
-        return zip(self.partitions.tolist(), first, last, strict=True)
-
-
 class Landings:
     """Where the records of an upload are now, in the order in which they landed; within an object by partition."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._extents: list[_Extents] = []
+        self.objects: list[tuple[ObjectExtents, Rows | None]] = []
 
     def add(self, o: ObjectExtents, bases: Rows | None) -> None:
         """The extents of an object have landed in a journal, at these offsets."""
         own = None if bases is None else np.array(bases, np.int64)  # the journal's rows may go
-        self._extents.append(_Extents(o.key, o.epoch, unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), own))
+        self.objects.append((o, own))
 
     def __len__(self) -> int:
-        return sum(len(e.partitions) for e in self._extents)
+        return sum(len(o.partitions) // NUMBER.itemsize for o, _ in self.objects)
 
     def __iter__(self) -> Iterator[Landing]:
-        for e in self._extents:
-            for partition, base, last in e.rows():
-                yield Landing(self._topic, partition, base, last, e.epoch, e.key)
+        return chain.from_iterable(self._landings(o, bases) for o, bases in self.objects)
+
+    def _landings(self, o: ObjectExtents, bases: Rows | None) -> Iterator[Landing]:
+        partitions, records = unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist()
+        offsets: list[int | None] = [None] * len(partitions) if bases is None else bases.tolist()
+        for partition, base, n in zip(partitions, offsets, records, strict=True):
+            yield Landing(self._topic, partition, base, None if base is None else base + n - 1, o.epoch, o.key)
 
     def json(self) -> msgspec.Raw:
-        """All of them as a JSON array."""
-        return msgspec.Raw(b"[" + ",".join(map(self._json_of, self._extents)).encode() + b"]")
-
-    def _json_of(self, e: _Extents) -> str:
-        topic, key = (msgspec.json.encode(text).decode() for text in (self._topic, e.key))
-        end = f'"epoch":{e.epoch},"key":{key}}}'
-        return ",".join(
-            f'{{"topic":{topic},"partition":{partition},"base_offset":{_json(base)},"last_offset":{_json(last)},{end}'
-            for partition, base, last in e.rows()
-        )
-
-
-def _json(offset: int | None) -> str:
-    return "null" if offset is None else str(offset)
+        """All of them as a JSON array, with those of one object in memory."""
+        objects = (msgspec.json.encode(list(self._landings(*landed)))[1:-1] for landed in self.objects)
+        return msgspec.Raw(b"[" + b",".join(objects) + b"]")
 
 
 @dataclass
@@ -110,3 +86,7 @@ class UploadResult(Outcome):
     def to_json(self) -> dict[str, Any]:
         """The fields but `fence`; the placeholders become text when they are printed: there may be millions."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}
+
+    def measures(self) -> dict[str, Any]:
+        """What the fences did."""
+        return {"fence": asdict(self.fence)}

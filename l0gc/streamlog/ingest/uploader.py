@@ -1,26 +1,23 @@
 """Uploading: records are batched over partitions into L0 objects, and committed journal by journal.
 
-Order and safety:
-- An object is written before its placeholders, at the epoch in its key. Each journal admits its part of the object, whole or
-  not at all, at the offset where it lands. A part that was refused as stale is sent again with another object: the same
-  content, written once more under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
+- An object is written before its placeholders, at the epoch in its key. A part that a journal refuses as stale is sent again
+  with another object: the same content under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
 - Batches are committed in order, and nothing lands in a journal after a part that was refused, so the records of a
-  partition land in the order of the input. Encoding and writing of later batches overlap with it. Batches that are packed
-  during a commit are committed together.
-- At most `_RAW` batches are in memory as records, and one is being filled; packed ones are bounded in number and in
-  bytes, so memory does not grow with the input, but for a few bytes for each object and placeholder.
+  partition land in the order of the input. Encoding and writing of later batches overlap with it.
+- Memory does not grow with the input, but for a few bytes for each object and placeholder.
 - With a producer, each part says which records of which input it holds, as its journal counts them. What landed before is
-  skipped. If another run of the same job lands some of them first, the journal refuses them, and the inputs are read again.
+  skipped. If another run of the same job lands some of them first, the inputs are read again.
 - After the first error nothing more is sent (KIP-360: if a record fails, so do all that follow it).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
 
@@ -30,18 +27,23 @@ from l0gc.errors import (
     InputPositionMovedError,
     ProtocolError,
     StaleClusterEpochError,
+    UsageError,
 )
 from l0gc.events import event
+from l0gc.storage.parallel import WorkerThreads
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
-from l0gc.streamlog.ingest.extents import pack_for, placeholder
-from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords
+from l0gc.streamlog.ingest.extents import PackedPart, pack_records
+from l0gc.streamlog.ingest.formats import AUTO
+from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
-from l0gc.streamlog.journal.handle import Appended, JournalHandle, told
-from l0gc.streamlog.producers import run_ahead
+from l0gc.streamlog.journal.handle import Appended, JournalHandle, deleted_while
+from l0gc.streamlog.journal.producers import landed_of
+from l0gc.streamlog.producers import begin_run
+from l0gc.watermark.publication import refuse_if_set_back
 
 _log: Final = logging.getLogger(__name__)
 
@@ -56,55 +58,91 @@ _MAX_STAMPS: Final = 50
 """How often one batch is stamped anew before the upload gives up; each time the window has moved past it."""
 _MAX_PASSES: Final = 50
 """How many times the inputs are read before the upload gives up, because another run landed some of them each time."""
+_PACKERS: Final = 2
+"""Threads that encode and write: one can compress while another waits for the store."""
 
 
-@dataclass
-class ProducerSession:
-    """One run of a producer, and the sequence that each journal is at."""
+def open_upload(
+    cluster: Cluster,
+    topic: str,
+    sources: Sequence[Source],
+    stack: ExitStack,
+    *,
+    partition: int | None = None,
+    key_field: str | None = None,
+    producer: str | None = None,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    form: str = AUTO,
+    progress: Callable[[int, int], None] = lambda records, size: None,
+) -> tuple[Uploader, list[Input]]:
+    """An uploader, and what it is to run on: an upload from its beginning.
 
-    name: str
-    producer_id: int
-    epoch: int
-    run: str
-    sequences: dict[int, int] = field(default_factory=dict)
+    Nothing is appended before the logs were compared with what is published. Inputs are read once, for their ids, before a
+    producer's run begins: a file that cannot be read must not fence the run before.
+    Without `partition` and `key_field`, records are spread round-robin over the partitions.
 
-    @classmethod
-    def begin(cls, cluster: Cluster, name: str, journals: Sequence[JournalHandle] = ()) -> ProducerSession:
-        """A new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
-        p = cluster.controller.init_producer(name)
-        cluster.parallel.map(JournalHandle.catch_up, journals)
-        p = run_ahead(cluster, name, p, journals)
-        return cls(name, p.producer_id, p.epoch, p.run)
+    Args:
+        stack: ends the threads and closes the inputs.
+        producer: the name under which a repeated upload lands nothing twice.
+        form: what files hold, see `formats.py`.
+        progress: see `Uploader`.
 
-
-@dataclass(slots=True)
-class _RunPart:
-    """What one journal gets of a batch."""
-
-    run: int
-    extents: ObjectExtents
-    spans: list[InputSpan]
-    records: int
-    bytes: int
-    landed: bool = False
+    Raises:
+        UsageError: the arguments exclude each other, or an input cannot be read.
+        TopicNotFoundError: there is no such topic.
+        EpochRegressionError: what is published is above the cluster epoch; nothing was written.
+        SetBackError: a journal of the topic was set back; nothing was written.
+    """
+    if partition is not None and key_field is not None:
+        raise UsageError("--partition and --key-field exclude each other")
+    target = cluster.controller.snapshot().topic(topic)
+    refuse_if_set_back(cluster, target.journals)
+    cluster.controller.tick_if_due()
+    spread = in_turn(target.partitions)
+    if partition is not None:
+        spread = fixed_partition(partition, target.partitions)
+    elif key_field is not None:
+        spread = by_field(key_field, target.partitions)
+    # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
+    place = f"{target.topic_id} {spread.describe}" if producer is not None else None
+    inputs = open_inputs(sources, place, stack, form)
+    run = None
+    if producer is not None:
+        run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])
+    uploader = Uploader(
+        cluster,
+        target,
+        spread,
+        packers=stack.enter_context(WorkerThreads(_PACKERS, "pack")),
+        committer=stack.enter_context(WorkerThreads(1, "commit")),
+        batch_bytes=batch_bytes,
+        producer=run,
+        progress=progress,
+    )
+    return uploader, inputs
 
 
 @dataclass(slots=True)
 class _WrittenBatch:
-    """A batch whose object is in the store. The content is kept until all of it has landed."""
+    """A batch whose object is in the store, by the numbers of the runs that have a part of it.
+
+    The content is kept until all of it has landed. `left` has the parts that have not.
+    """
 
     object: L0Object
     body: bytes
-    parts: list[_RunPart]
+    left: dict[int, PackedPart]
+    spans: Sequence[list[InputSpan]]
     stamps: int = 1
 
 
 class Uploader:
-    """Uploads inputs into one topic, of whose journals the caller has found that none was set back (`job.open_upload`).
+    """Uploads inputs into one topic, of whose journals the caller has found that none was set back (`open_upload`).
 
     Args:
         packers: where batches are encoded and written.
         committer: a single thread, where batches are committed in order.
+        producer: a run that has landed nothing yet.
         progress: called with the records and the bytes of each part of a batch that landed.
     """
 
@@ -117,7 +155,7 @@ class Uploader:
         packers: Executor,
         committer: Executor,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
-        producer: ProducerSession | None = None,
+        producer: Producer | None = None,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self._cluster = cluster
@@ -126,6 +164,7 @@ class Uploader:
         self._packers, self._committer = packers, committer
         self._batch_bytes = batch_bytes
         self._producer = producer
+        self._sequences: Counter[int] = Counter()  # how many objects of the producer have landed in each journal
         self._progress = progress
         runs = topic.runs()
         self._runs = JournalRuns([r.first + r.count for r in runs])
@@ -185,7 +224,7 @@ class Uploader:
         position = None
         if self._producer is not None and source.input_id:
             producer_id = self._producer.producer_id
-            landed = [journal.landed_of(producer_id, source.input_id) for journal in self.journals]
+            landed = [landed_of(j.state.producers, producer_id, source.input_id) for j in self.journals]
             position = Position(source.input_id, self._runs, landed)
         for values in source.blocks():
             placed = place(values)
@@ -215,21 +254,10 @@ class Uploader:
 
     def _pack(self, batch: Batch) -> _WrittenBatch:
         try:
-            runs, packed = pack_for(self._topic, batch.sorted())
+            packed = pack_records(self._topic, batch.sorted())
         finally:
             self._raw.put(None)
-        l0 = self._write(packed.body)
-        parts = [
-            _RunPart(
-                run,
-                placeholder(self._topic, l0.key, l0.epoch, p),
-                batch.spans[run],
-                p.total_records,
-                p.total_bytes,
-            )
-            for run, p in zip(runs, packed.parts, strict=True)
-        ]
-        return _WrittenBatch(l0, packed.body, parts)
+        return _WrittenBatch(self._write(packed.body), packed.body, packed.parts, batch.spans)
 
     def _write(self, body: bytes, at_least: int = -1) -> L0Object:
         epoch = self._cluster.controller.epoch(at_least=at_least)
@@ -247,7 +275,7 @@ class Uploader:
                     taken += 1
                     if self._error is None:
                         group.append(packing.result())
-                        weight += sum(2 * len(p.extents.partitions) for p in group[-1].parts)
+                        weight += sum(2 * len(p.extents.partitions) for p in group[-1].left.values())
             finally:
                 if group:  # also where the one after them could not be packed
                     self._commit(group)
@@ -259,71 +287,64 @@ class Uploader:
                 self._packed.put(None)
 
     def _commit(self, group: Sequence[_WrittenBatch]) -> None:
-        todo: dict[int, list[_RunPart]] = {}
-        for sent in group:
-            self.result.objects.append(sent.object)
-            for part in sent.parts:
-                todo.setdefault(part.run, []).append(part)
+        self.result.objects += [sent.object for sent in group]
+        todo = list(group)
         while todo:
             stale = self._land(todo)
-            todo = {run: left for run, parts in todo.items() if (left := [p for p in parts if not p.landed])}
-            self._stamp_anew(group, stale)
+            todo = [sent for sent in todo if sent.left]
+            self._stamp_anew(todo, stale)
 
-    def _land(self, todo: Mapping[int, Sequence[_RunPart]]) -> dict[int, int]:
+    def _land(self, todo: Sequence[_WrittenBatch]) -> dict[int, int]:
         """Have each journal take its parts, in order, up to the first that it refuses. What landed is recorded, also where
-        another journal failed.
-
-        Returns:
-            For each run whose journal refused one as stale, the lowest epoch that it takes.
-        """
+        another journal failed. For each run whose journal refused one as stale, returns the lowest epoch that it takes."""
         outcomes: dict[int, Appended] = {}
+        runs = sorted({run for sent in todo for run in sent.left})
+        offered = {run: [sent for sent in todo if run in sent.left] for run in runs}
 
         def land(run: int) -> None:
-            outcomes[run] = self.journals[run].append(self._offers(run, todo[run]))
+            outcomes[run] = self.journals[run].append(self._offers(run, offered[run]))
 
         try:
-            self._cluster.parallel.map(land, todo)
+            self._cluster.parallel.map(land, offered)
         finally:
             for run in sorted(outcomes):
-                self._note(run, todo[run], outcomes[run])
+                self._note(run, offered[run], outcomes[run])
         errors = {run: o.error for run, o in sorted(outcomes.items()) if o.error is not None}
         stale = {run: e.window[0] for run, e in errors.items() if isinstance(e, StaleClusterEpochError)}
         for run, error in errors.items():
             if run not in stale:
-                raise told(error, self._topic.name, self._topic.revision, "records were uploaded")
+                raise deleted_while(error, self._topic.name, self._topic.revision, "records were uploaded")
         return stale
 
-    def _offers(self, run: int, parts: Sequence[_RunPart]) -> list[ObjectExtents]:
-        session = self._producer
-        if session is None:
-            return [p.extents for p in parts]
-        first = session.sequences.get(self.journals[run].journal, 0)
+    def _offers(self, run: int, sent: Sequence[_WrittenBatch]) -> list[ObjectExtents]:
+        offers = [s.left[run].placeholder(s.object.key, s.object.epoch) for s in sent]
+        producer = self._producer
+        if producer is None:
+            return offers
+        first = self._sequences[self.journals[run].journal]
+        identity = producer.producer_id, producer.epoch, producer.run
         return [
-            msgspec.structs.replace(
-                p.extents, producer=ProducerBatch(session.producer_id, session.epoch, session.run, sequence, p.spans)
-            )
-            for sequence, p in enumerate(parts, first)
+            msgspec.structs.replace(o, producer=ProducerBatch(*identity, sequence, s.spans[run]))
+            for sequence, (o, s) in enumerate(zip(offers, sent, strict=True), first)
         ]
 
-    def _note(self, run: int, parts: Sequence[_RunPart], outcome: Appended) -> None:
-        for part, landed in zip(parts, outcome.landed, strict=False):
-            part.landed = True
-            if self._producer is not None:
-                journal = self.journals[run].journal
-                self._producer.sequences[journal] = self._producer.sequences.get(journal, 0) + 1
+    def _note(self, run: int, offered: Sequence[_WrittenBatch], outcome: Appended) -> None:
+        for sent, landed in zip(offered, outcome.landed, strict=False):
+            part = sent.left.pop(run)
+            self._sequences[self.journals[run].journal] += 1
             self.result.records += part.records
             self.result.bytes += part.bytes
-            self.result.placeholders.add(part.extents, landed.bases)
+            self.result.placeholders.add(part.placeholder(sent.object.key, sent.object.epoch), landed.bases)
             self._progress(part.records, part.bytes)
 
-    def _stamp_anew(self, group: Sequence[_WrittenBatch], stale: Mapping[int, int]) -> None:
+    def _stamp_anew(self, left: Sequence[_WrittenBatch], stale: Mapping[int, int]) -> None:
         """Write the objects again of which a journal has refused a part, at an epoch that it takes."""
 
         def needed(sent: _WrittenBatch) -> int:
-            epochs = [stale[p.run] for p in sent.parts if not p.landed and p.run in stale]
+            epochs = [stale[run] for run in sent.left if run in stale]
             return max((epoch for epoch in epochs if epoch > sent.object.epoch), default=-1)
 
-        again = [(sent, epoch) for sent in group if (epoch := needed(sent)) >= 0]
+        again = [(sent, epoch) for sent in left if (epoch := needed(sent)) >= 0]
         if any(sent.stamps == _MAX_STAMPS for sent, _ in again):
             raise ProtocolError(
                 f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
@@ -338,9 +359,6 @@ class Uploader:
             )
             sent.object, sent.stamps = l0, sent.stamps + 1
             self.result.objects.append(l0)
-            for p in sent.parts:
-                if not p.landed:
-                    p.extents = msgspec.structs.replace(p.extents, key=l0.key, epoch=l0.epoch)
 
 
 def _places(count: int) -> SimpleQueue[None]:

@@ -1,14 +1,14 @@
 """What may land in a journal, decided against the state at the very offset where it lands (pure).
 
 What makes it safe (hazard 2): an object is admitted only if its epoch is not below the window's oldest, and not below its
-topic's revision (hazard 21), so nothing ever lands at an epoch that M may have passed. Several objects of one entry are
-decided one after another, each against what those before it make of the state (hazard 22). The same decision runs when an
-entry is applied, so whatever would stop the log for everybody is refused before it is appended.
+topic's revision (hazard 21). Several objects of one entry are decided one after another (hazard 22). The same decision runs
+when an entry is applied, so whatever would stop the log for everybody is refused before it is appended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -29,9 +29,38 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.producers import Overlay
 from l0gc.streamlog.journal.rows import MAX_OFFSET, NUMBER, unpack
 from l0gc.streamlog.journal.topic import TopicState, check_object
-from l0gc.streamlog.journal.window import EpochWindow
 
 _RECORDS_LIMIT: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochWindow:
+    """The epochs `oldest` to `newest`, both included, whether or not each of them was ever seen.
+
+    Two epochs wide rather than one, so that a writer with a slightly stale epoch is not refused; never wider, so that the
+    epochs below it are done with. It only ever moves up. Source: sliding-window epoch tracking of Redpanda Cloud Topics.
+    """
+
+    oldest: int
+    newest: int
+
+    def __contains__(self, epoch: int) -> bool:
+        return self.oldest <= epoch <= self.newest
+
+    def admits(self, epoch: int) -> bool:
+        """Whether data at `epoch` may land: inside the window, or above it (and then the window slides)."""
+        return epoch >= self.oldest
+
+    def slide(self, epoch: int) -> EpochWindow:
+        """The window after `epoch` was seen: a newer epoch becomes the newest, and the newest becomes the oldest."""
+        return EpochWindow(self.newest, epoch) if epoch > self.newest else self
+
+    @property
+    def size(self) -> int:
+        return self.newest - self.oldest + 1
+
+    def __str__(self) -> str:
+        return f"[{self.oldest}, {self.newest}]"
 
 
 class Admission:

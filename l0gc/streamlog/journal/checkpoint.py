@@ -11,12 +11,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from l0gc.decoding import UNDECODABLE, msgpack_decoder
+from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.journal.commits import check_index_rows, check_l1_rows
+from l0gc.streamlog.journal.commits import check_rows
 from l0gc.streamlog.journal.entries import Int62, ProducerState
 from l0gc.streamlog.journal.l1 import Lists, gaps
 from l0gc.streamlog.journal.rows import (
@@ -84,7 +84,7 @@ class _Checkpoint(msgspec.Struct, array_like=True):
     kept_below: Int62 = 0
 
 
-_DECODER: Final = msgpack_decoder(_Checkpoint)
+_DECODER: Final = msgspec.msgpack.Decoder(_Checkpoint)
 _PACKED: Final = ("closed_revisions", "dropped")
 
 
@@ -163,8 +163,8 @@ def _decode_topic(t: _Topic) -> TopicState:
     ):
         raise UsageError(f"the offsets of revision {t.revision} cannot be")
     l1, index = unpack(t.l1, L1_ROW), unpack(t.index, INDEX_ROW)
-    check_l1_rows(l1)
-    check_index_rows(index)
+    check_rows(l1)
+    check_rows(index)
     if not continues(l1) or not continues(index):
         raise UsageError(f"the L1 rows of revision {t.revision} leave a gap, or overlap")
     _check_lists(t.revision, partitions, reconciled, log_start, Lists(index, l1))

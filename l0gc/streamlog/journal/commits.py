@@ -5,7 +5,7 @@ Whether they fit the state where they land is for `TopicState` to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -32,10 +32,22 @@ from l0gc.streamlog.journal.rows import (
     Rows,
     ascending,
     continues,
+    distinct,
     pack,
     the_same,
     unpack,
 )
+
+_LIMITS: Final = {
+    "rows": (1, MAX_OFFSET),
+    "size": (0, MAX_OFFSET),
+    "bytes": (0, MAX_OFFSET),
+    "head_bytes": (0, MAX_OFFSET),
+    "epoch": (0, MAX_EPOCH),
+    "max_timestamp": (-MAX_OFFSET, MAX_OFFSET),
+    "head_timestamp": (-MAX_OFFSET, MAX_OFFSET),
+}
+"""What the numbers of L1 and index objects lie between."""
 
 
 class Expiry(NamedTuple):
@@ -47,21 +59,17 @@ class Expiry(NamedTuple):
 
 
 def check_commit(e: ReconciledTopic) -> tuple[Rows, Change]:
-    """The ranges of a reconciler's commit, and what it does to L1.
-
-    Raises:
-        StaleReconcilerError: it does not hold what it says.
-    """
+    """The ranges of a reconciler's commit, and what it does to L1. Raises `StaleReconcilerError`: it does not hold what it
+    says."""
     try:
         ranges = unpack(e.ranges, RANGE)
-        change = Change(unpack(e.files, L1_ROW), Change().replaced, *_indexes(e.indexes, e.replaced_indexes))
-        check_l1_rows(change.files)
+        change = _change(e, files=e.files)
     except UsageError as error:
         raise StaleReconcilerError(f"the commit cannot be read: {error}") from error
-    if not len(ranges) or not ascending(ranges["partition"]) or ranges["partition"][0] < 0 or not continues(ranges):
-        raise StaleReconcilerError("the commit has no ranges, or they are not in order of partition")
     if not len(change.files) or not continues(change.files):
         raise StaleReconcilerError("the commit's L1 objects leave a gap, or overlap")
+    if not len(ranges) or not ascending(ranges["partition"]) or ranges["partition"][0] < 0 or not continues(ranges):
+        raise StaleReconcilerError("the commit has no ranges, or they are not in order of partition")
     if not _same_ranges(ranges_of(change.files), ranges):
         raise StaleReconcilerError("the commit's L1 objects do not hold exactly the records that it names")
     _check_partitions(ranges["partition"], change)
@@ -71,13 +79,10 @@ def check_commit(e: ReconciledTopic) -> tuple[Rows, Change]:
 def check_merge(e: MergedTopic) -> Change:
     """What a merge does to L1. Raises `StaleReconcilerError`: it does not hold what it says."""
     try:
-        columns = unpack(e.files, L1_ROW), unpack(e.replaced, L1_ROW)
-        change = Change(*columns, *_indexes(e.indexes, e.replaced_indexes))
-        for rows in columns:
-            check_l1_rows(rows)
+        change = _change(e, e.files, e.replaced)
     except UsageError as error:
         raise StaleReconcilerError(f"the merge cannot be read: {error}") from error
-    if not len(change.replaced) or not _same_ranges(_runs(change.files), _runs(change.replaced)):
+    if not len(change.replaced) or not _same_ranges(ranges_of(change.files), ranges_of(change.replaced)):
         raise StaleReconcilerError("the merged L1 objects do not hold exactly the records of those that they replace")
     _check_partitions(change.replaced["partition"], change)
     return change
@@ -86,38 +91,29 @@ def check_merge(e: MergedTopic) -> Change:
 def check_expiry(e: ExpiredTopic) -> Expiry:
     """What an expiry says. Raises `UsageError`: it cannot be meant."""
     partitions, starts = unpack(e.partitions, NUMBER), unpack(e.log_start_offsets, OFFSET)
-    dropped = unpack(e.dropped, L1_ROW)
-    change = Change(Change().files, dropped, *_indexes(e.indexes, e.replaced_indexes))
-    check_l1_rows(dropped)
+    change = _change(e, replaced=e.dropped)
     if not len(partitions) or len(partitions) != len(starts) or not ascending(partitions) or partitions[0] < 0:
         raise UsageError("the partitions are missing, not in order, or not as many as their log start offsets")
     if (starts < 0).any() or (starts > MAX_OFFSET).any():
         raise UsageError("a log start offset is impossible")
     if any(~np.isin(rows["partition"], partitions).all() for rows in change):
         raise UsageError("it names an L1 or index object of a partition that it does not expire")
-    if (dropped["last"] >= starts[np.searchsorted(partitions, dropped["partition"])]).any():
+    if (change.replaced["last"] >= starts[np.searchsorted(partitions, change.replaced["partition"])]).any():
         raise UsageError("it drops an L1 object that is not wholly below the log start offset")
     return Expiry(partitions, starts, change)
 
 
-def check_l1_rows(rows: Rows) -> None:
-    """Raises `UsageError`: rows of `L1_ROW` that cannot be, overlap, or are not in order."""
-    _check_spans(rows)
-    wrong = (
-        (rows["bytes"] < 0) | (rows["bytes"] > MAX_OFFSET) | _wrong_epochs(rows) | _wrong_times(rows["max_timestamp"])
-    )
-    if wrong.any():
-        raise UsageError("an L1 object has a number that cannot be")
-
-
-def check_index_rows(rows: Rows) -> None:
-    """Raises `UsageError`: rows of `INDEX_ROW` that cannot be, overlap, or are not in order."""
-    _check_spans(rows)
-    wrong = (rows["rows"] < 1) | (rows["size"] < 0) | _wrong_epochs(rows) | _wrong_times(rows["head_timestamp"])
-    for column in ("bytes", "head_bytes"):
-        wrong |= (rows[column] < 0) | (rows[column] > MAX_OFFSET)
-    if wrong.any():
-        raise UsageError("an index object has a number that cannot be")
+def check_rows(rows: Rows) -> None:
+    """Raises `UsageError`: rows of `L1_ROW` or `INDEX_ROW` that cannot be, overlap, or are not in order."""
+    partition, base, last = rows["partition"], rows["base"], rows["last"]
+    if (partition < 0).any() or (base < 0).any() or (last < base).any() or (last > MAX_OFFSET).any():
+        raise UsageError("an L1 or index object has a partition or an offset that cannot be")
+    follows = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] > last[:-1]))
+    if not follows.all():
+        raise UsageError("L1 or index objects overlap, or are not in order")
+    for column, (least, most) in _LIMITS.items():
+        if column in (rows.dtype.names or ()) and ((rows[column] < least) | (rows[column] > most)).any():
+            raise UsageError(f"an L1 or index object has a number that cannot be ({column})")
 
 
 def lowest_epoch(epoch: int, *changes: Change) -> int:
@@ -127,19 +123,11 @@ def lowest_epoch(epoch: int, *changes: Change) -> int:
 
 
 def ranges_of(files: Rows) -> Rows:
-    """The range of records that each partition's L1 objects hold, as rows of `RANGE`; they leave no gap."""
-    return _joined(files, files["partition"][1:] != files["partition"][:-1])
-
-
-def _runs(files: Rows) -> Rows:
-    """The ranges of records that L1 objects hold, without a gap each."""
-    breaks = files["partition"][1:] != files["partition"][:-1]
-    return _joined(files, breaks | (files["base"][1:] != files["last"][:-1] + 1))
-
-
-def _joined(files: Rows, breaks: Rows) -> Rows:
+    """The ranges of records that L1 objects hold, without a gap each, as rows of `RANGE`."""
     if not len(files):
         return np.empty(0, RANGE)
+    breaks = files["partition"][1:] != files["partition"][:-1]
+    breaks |= files["base"][1:] != files["last"][:-1] + 1
     first = np.flatnonzero(np.r_[True, breaks])
     ranges = np.empty(len(first), RANGE)
     ranges["partition"], ranges["base"] = files["partition"][first], files["base"][first]
@@ -151,12 +139,13 @@ def _same_ranges(a: Rows, b: Rows) -> bool:
     return len(a) == len(b) and bool(the_same(a, b).all())
 
 
-def _indexes(*columns: bytes) -> tuple[Rows, Rows]:
-    """The index objects that an entry adds, and those that it takes away."""
-    added, replaced = (unpack(column, INDEX_ROW) for column in columns)
-    check_index_rows(added)
-    check_index_rows(replaced)
-    return added, replaced
+def _change(t: ReconciledTopic | MergedTopic | ExpiredTopic, files: bytes = b"", replaced: bytes = b"") -> Change:
+    """What a topic of an entry adds to the lists and takes away. Raises `UsageError`: a row of it cannot be."""
+    objects = (unpack(column, L1_ROW) for column in (files, replaced))
+    change = Change(*objects, *(unpack(column, INDEX_ROW) for column in (t.indexes, t.replaced_indexes)))
+    for rows in change:
+        check_rows(rows)
+    return change
 
 
 def _check_partitions(partitions: Rows, change: Change) -> None:
@@ -164,39 +153,7 @@ def _check_partitions(partitions: Rows, change: Change) -> None:
         raise StaleReconcilerError("the commit names an index object of a partition of which it names no records")
 
 
-def _check_spans(rows: Rows) -> None:
-    """Raises `UsageError`: rows that are not in order of partition and offset, or overlap."""
-    partition, base, last = rows["partition"], rows["base"], rows["last"]
-    if (partition < 0).any() or (base < 0).any() or (last < base).any() or (last > MAX_OFFSET).any():
-        raise UsageError("an L1 or index object has a partition or an offset that cannot be")
-    follows = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] > last[:-1]))
-    if not follows.all():
-        raise UsageError("L1 or index objects overlap, or are not in order")
-
-
-def _wrong_epochs(rows: Rows) -> Any:
-    return (rows["epoch"] < 0) | (rows["epoch"] > MAX_EPOCH)
-
-
-def _wrong_times(times: Rows) -> Any:
-    return (times < -MAX_OFFSET) | (times > MAX_OFFSET)
-
-
 T = TypeVar("T", Reconciled, Merged, Expired)
-
-
-def without(e: T, refused: Mapping[tuple[int, int], object]) -> T | None:
-    """An entry without the partitions that were refused, as (revision, partition); None if nothing is left of it."""
-    by_revision: dict[int, list[int]] = {}
-    for revision, partition in refused:
-        by_revision.setdefault(revision, []).append(partition)
-    topics = [
-        left
-        for t in e.topics
-        if (left := _topic_without(t, np.array(by_revision.get(t.revision, []), np.int64))) is not None
-    ]
-    return msgspec.structs.replace(e, topics=topics) if topics else None
-
 
 _COLUMNS: Final[Mapping[type, Mapping[str, np.dtype[Any]]]] = {
     ReconciledTopic: {"ranges": RANGE, "files": L1_ROW, "indexes": INDEX_ROW, "replaced_indexes": INDEX_ROW},
@@ -206,16 +163,66 @@ _COLUMNS: Final[Mapping[type, Mapping[str, np.dtype[Any]]]] = {
 """The columns of an entry's topic whose rows say which partition they are of."""
 
 
-def _topic_without(t: Any, gone: Rows) -> Any:
-    if not len(gone):
-        return t
-    left: dict[str, bytes] = {}
+def partitions_of(t: ReconciledTopic | MergedTopic | ExpiredTopic) -> Rows:
+    """The partitions that a topic of an entry is about, ascending."""
+    match t:
+        case ReconciledTopic():
+            return distinct(unpack(t.ranges, RANGE)["partition"])
+        case MergedTopic():
+            return distinct(unpack(t.replaced, L1_ROW)["partition"])
+        case ExpiredTopic():
+            return unpack(t.partitions, NUMBER)
+
+
+def places_of(e: Reconciled | Merged | Expired) -> list[tuple[int, int]]:
+    """The partitions that an entry is about, as (revision, partition)."""
+    return [(t.revision, partition) for t in e.topics for partition in partitions_of(t).tolist()]
+
+
+def without(e: T, refused: Container[tuple[int, int]]) -> T | None:
+    """An entry without the partitions that were refused, as (revision, partition); None if nothing is left of it."""
+    topics = []
+    for t in e.topics:
+        partitions = partitions_of(t)
+        left = [(t.revision, partition) not in refused for partition in partitions.tolist()]
+        if any(left):
+            topics.append(t if all(left) else _only(t, partitions[left]))
+    return msgspec.structs.replace(e, topics=topics) if topics else None
+
+
+def divided(e: T, limit: int) -> Iterator[T]:
+    """An entry as several of at most `limit` bytes of rows, or of a single partition."""
+    if not e.topics:
+        return
+    partitions = [partitions_of(t) for t in e.topics]
+    owners = np.repeat(np.arange(len(e.topics)), list(map(len, partitions)))
+    every = np.concatenate(partitions)
+    ends = np.cumsum(np.concatenate([_weights(t, some) for t, some in zip(e.topics, partitions, strict=True)]))
+    first, before = 0, 0
+    while first < len(ends):
+        end = max(first + 1, int(np.searchsorted(ends, before + limit, "right")))
+        some, of = every[first:end], owners[first:end]
+        topics = [_only(e.topics[n], some[of == n]) for n in distinct(of).tolist()]
+        yield msgspec.structs.replace(e, topics=topics)
+        first, before = end, int(ends[end - 1])
+
+
+def _weights(t: Any, partitions: Rows) -> Rows:
+    """How many bytes each of the partitions takes."""
+    weights = np.full(len(partitions), NUMBER.itemsize + OFFSET.itemsize if isinstance(t, ExpiredTopic) else 0)
     for name, kind in _COLUMNS[type(t)].items():
         rows = unpack(getattr(t, name), kind)
-        left[name] = pack(rows[~np.isin(rows["partition"], gone)])
+        np.add.at(weights, np.searchsorted(partitions, rows["partition"]), kind.itemsize)
+    return weights
+
+
+def _only(t: Any, partitions: Rows) -> Any:
+    """What a topic of an entry says about some of its partitions."""
+    columns: dict[str, bytes] = {}
+    for name, kind in _COLUMNS[type(t)].items():
+        rows = unpack(getattr(t, name), kind)
+        columns[name] = pack(rows[np.isin(rows["partition"], partitions)])
     if isinstance(t, ExpiredTopic):
-        partitions, starts = unpack(t.partitions, NUMBER), unpack(t.log_start_offsets, OFFSET)
-        stays = ~np.isin(partitions, gone)
-        left |= {"partitions": pack(partitions[stays]), "log_start_offsets": pack(starts[stays])}
-    rest = left.get("ranges", left.get("replaced", left.get("partitions")))
-    return msgspec.structs.replace(t, **left) if rest else None
+        starts = unpack(t.log_start_offsets, OFFSET)[np.isin(partitions_of(t), partitions)]
+        columns |= {"partitions": pack(partitions), "log_start_offsets": pack(starts)}
+    return msgspec.structs.replace(t, **columns)

@@ -6,8 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from l0gc.decoding import UNDECODABLE, msgpack_decoder
-from l0gc.errors import CorruptObjectError
+from l0gc.decoding import decoded
 
 Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """What a row can hold, and a little less, so that what is one more or one less fits, too."""
@@ -194,16 +193,12 @@ class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 JournalEntry = Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack
 
 
-_ENTRY: Final = msgpack_decoder(JournalEntry)
+_ENTRY: Final[msgspec.msgpack.Decoder[JournalEntry]] = msgspec.msgpack.Decoder(JournalEntry)
 
 
 def decode_entry(payload: bytes, where: str) -> JournalEntry:
     """The entry in a log entry's payload. Raises `CorruptObjectError`, naming `where`."""
-    try:
-        entry: JournalEntry = _ENTRY.decode(payload)
-        return entry
-    except UNDECODABLE as error:
-        raise CorruptObjectError(f"{where} cannot be read: {error}") from error
+    return decoded(_ENTRY, payload, f"{where} cannot be read")
 
 
 class LandedSequence(msgspec.Struct, frozen=True, array_like=True):

@@ -1,10 +1,9 @@
 """The in-process epoch fence: admits early and cheaply; the append is the gate.
 
-Many uploads share one journal's handle. An epoch inside the seen window is admitted together with others; a newer one
-waits until it is alone, slides the seen window, and goes on together with others; one below is refused before anything is
-appended. The seen window is volatile: it is dropped whenever it may be ahead of the log (a lost append, a conflict, a
-recovery), and admission then falls back to the applied window, so that a bump that never landed shuts nobody out
-(hazards 3 and 4). Source: the epoch window fencing plan of Redpanda Cloud Topics.
+An epoch inside the seen window is admitted together with others; a newer one waits until it is alone, slides the seen
+window, and goes on together with others; one below is refused. The seen window is dropped whenever it may be ahead of the
+log (a lost append, a conflict, a recovery), and admission falls back to the applied window (hazards 3 and 4). Source: the
+epoch window fencing plan of Redpanda Cloud Topics.
 
 A thread may be interrupted anywhere, and what it held must not stay held (hazard 29). So each holder has its own lock,
 which `with` takes and gives back without a step in between; a condition of `threading`, or a count, would need several.
@@ -19,7 +18,7 @@ from typing import Final
 
 from l0gc.errors import StaleClusterEpochError
 from l0gc.storage.log import APPEND_DEADLINE_S
-from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.streamlog.journal.admission import EpochWindow
 
 MOST_HELD_S: Final = APPEND_DEADLINE_S
 """How long a new epoch waits for a holder; after that the log alone decides about what the holder appends."""
@@ -53,12 +52,7 @@ def sum_of(counters: Sequence[FenceCounters]) -> FenceCounters:
 
 
 class EpochFence:
-    """A readers-writer fence over a window of epochs.
-
-    Args:
-        journal: its number, named in errors.
-        applied: the window that the log has; read whenever the seen window is unset.
-    """
+    """A readers-writer fence over a window of epochs. `applied` is the log's, read whenever the seen window is unset."""
 
     def __init__(self, journal: int, applied: Callable[[], EpochWindow]) -> None:
         self._journal = journal
@@ -88,14 +82,8 @@ class EpochFence:
         return self._seen
 
     def enter(self, epoch: int, hold: threading.Lock) -> EpochWindow:
-        """Hold the fence for `epoch`; returns the window.
-
-        Args:
-            hold: a lock that the caller has taken, and gives back once the objects of `epoch` are appended.
-
-        Raises:
-            StaleClusterEpochError: the epoch lies below the window.
-        """
+        """Hold the fence for `epoch`; returns the window. Raises `StaleClusterEpochError`: the epoch lies below it. The
+        caller has taken the lock `hold`, and gives it back once the objects of `epoch` are appended."""
         with self._lock:
             window = self._admitting(epoch)
             if epoch in window and not self._turn.locked():

@@ -3,10 +3,8 @@
 Admission is decided twice, on purpose: early by the fence, which saves an append that would be refused, and at the very
 offset where the objects land, by `Admission`, which is what safety rests on (hazard 2).
 
-Group commit: a process has one append in flight for each journal. Whatever its threads finish during an append queues and
-goes into the next entry. An idle process commits at once, a busy one in groups: one that is alone in its journal appends
-about ten entries a second, since each is a request that costs as much as the object that it names. While an append waits,
-its queue grows, so objects per second hold even when appends per second do not.
+Group commit: a process has one append in flight for each journal. What its threads finish meanwhile queues and goes into
+the next entry. So an idle process commits at once, a busy one in groups, and objects per second hold when appends do not.
 """
 
 from __future__ import annotations
@@ -27,14 +25,11 @@ from l0gc.errors import (
     StaleClusterEpochError,
     UnknownProducerError,
 )
-from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog, outcome_unknown
-from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
+from l0gc.storage.log import SharedLog, outcome_unknown
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
-from l0gc.streamlog.journal.admission import Admission, check_not_poisoned
+from l0gc.streamlog.journal.admission import Admission, EpochWindow, check_not_poisoned
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
     ENTRY_BYTES,
@@ -42,18 +37,16 @@ from l0gc.streamlog.journal.entries import (
     Barrier,
     Closed,
     ClosedTopic,
-    InputProgress,
     ObjectExtents,
     Objects,
     SetBack,
 )
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.l1_handle import L1Handle
-from l0gc.streamlog.journal.producers import landed_of, needs_controller_check, progress_of
+from l0gc.streamlog.journal.producers import needs_controller_check
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import UnreconciledObject
-from l0gc.streamlog.journal.window import EpochWindow
 
 APPEND_INTERVAL_S: Final = 0.1
 """How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
@@ -102,26 +95,9 @@ class _Request:
 class JournalHandle(L1Handle):
     """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends."""
 
-    def __init__(
-        self,
-        journal: int,
-        store: ObjectStore,
-        controller: Controller,
-        runtime: Runtime,
-        *,
-        parallel: Parallel | None = None,
-        truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
-    ) -> None:
+    def __init__(self, journal: int, log: SharedLog, controller: Controller, runtime: Runtime) -> None:
         self.journal = journal
         self._controller = controller
-        log = SharedLog(
-            store,
-            journal_log(journal),
-            runtime,
-            parallel=parallel,
-            truncate_min_age_ms=truncate_min_age_ms,
-            store_time=controller.store_time,
-        )
         self.replica = Replica(log, JournalMachine(journal), runtime)
         self.unread, self.judged = "", False
         self.fence = EpochFence(journal, self._applied_window)
@@ -311,32 +287,21 @@ class JournalHandle(L1Handle):
     def _explained(self, error: StaleClusterEpochError) -> L0gcError:
         """A window above the cluster epoch is no reason to try again: the controller log went back."""
         try:
-            cluster_epoch = self._controller.epoch(at_least=error.window[0])
+            self.check_not_ahead(error.window[0])
+        except EpochRegressionError as e:
+            return e
         except L0gcError:
-            return error
-        if cluster_epoch >= error.window[0]:
-            return error
-        return self._regression(error.window[0], cluster_epoch)
+            pass  # nobody knows
+        return error
 
     def check_not_ahead(self, newest: int) -> None:
         """Raises `EpochRegressionError` if this journal has seen an epoch that the cluster has not reached (hazard 10)."""
         epoch = self._controller.epoch(at_least=newest)
         if newest > epoch:
-            raise self._regression(newest, epoch)
-
-    def _regression(self, newest: int, epoch: int) -> EpochRegressionError:
-        return EpochRegressionError(
-            f"journal {self.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
-            "restored from an old backup. Restore the newer one, or see docs/operations.md"
-        )
-
-    def landed_of(self, producer_id: int, input_id: str) -> int:
-        """How many of an input's records for this journal have landed, as of the last replay."""
-        return landed_of(self.replica.state.producers, producer_id, input_id)
-
-    def progress_of(self, input_id: str) -> InputProgress | None:
-        """How far an input got that only one producer has, as of the last replay; see `producers.progress_of`."""
-        return progress_of(self.replica.state.producers, input_id)
+            raise EpochRegressionError(
+                f"journal {self.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
+                "restored from an old backup. Restore the newer one, or see docs/operations.md"
+            )
 
     # -- the window, the end ------------------------------------------------------------------------------
 
@@ -356,11 +321,8 @@ class JournalHandle(L1Handle):
         return self._propose(decide)
 
     def accept_set_back(self, epoch: int, times: int) -> bool:
-        """Go on with the log as it is after it was set back; False if that was accepted before. See `SetBack`.
-
-        Args:
-            epoch: a fresh tick.
-        """
+        """Go on with the log as it is after it was set back; False if that was accepted before. `epoch` is a fresh tick.
+        See `SetBack`."""
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         return self._propose(lambda s: SetBack(epoch, times) if times > s.set_backs else None)
 
@@ -391,7 +353,7 @@ class JournalHandle(L1Handle):
         return closed
 
 
-def told(error: L0gcError, topic: str, revision: int, what: str) -> L0gcError:
+def deleted_while(error: L0gcError, topic: str, revision: int, what: str) -> L0gcError:
     """Why objects did not land; a deletion of the topic names it, and says that `what` was being done."""
     if not isinstance(error, PartitionClosedError):
         return error

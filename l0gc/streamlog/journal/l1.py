@@ -1,16 +1,14 @@
 """The lists of L1 objects that a journal keeps for its partitions, and how an entry changes them (pure).
 
 A partition's list begins with its index objects, each of which stands for the L1 objects that it lists, and ends with the
-newest L1 objects, which the state names itself. The list holds every record from the oldest that is kept to the last
-reconciled one. A reconciler adds to its end, a merge puts objects in the place of others, an expiry takes from its
-beginning; each may put index objects in the place of others, too.
+newest L1 objects. It holds every record from the oldest that is kept to the last reconciled one.
 
 What makes it safe (hazard 24): an entry names exactly the objects that it takes away, and they go only if they are in the
-list at the very offset where it lands. The state does not hold what an index object lists, but its sums: how many objects,
-their bytes, and the sum of their random names, which no other set of objects has. After the entry the list must lead from
-the same first record to the same last one without a gap, and add up to what it was and what was added, less what was
-dropped. So nothing is dropped twice, lost, or dropped and named, whatever landed before the entry. A partition whose list is
-not as the entry expects is refused, the others are not.
+list at the very offset where it lands. Of what an index object lists the state holds sums: how many objects, their bytes,
+and the sum of their random names, which no other set of objects has. After the entry the list must lead from the same first
+record to the same last one without a gap, and add up to what it was and what was added, less what was dropped. So nothing
+is dropped twice, lost, or dropped and named. A partition whose list is not as the entry expects is refused, the others are
+not.
 """
 
 from __future__ import annotations
@@ -137,9 +135,15 @@ def faults(
         lists, partitions, starts: see `changed`.
         garbage: what the topic has dropped and not purged, as rows of `DROPPED`.
         ends: the last reconciled offset of each partition after the change.
-        firsts: the first record of each partition's list, where it must stay; None for an expiry, which moves it.
+        firsts: where the list of a partition begins that is empty now; others begin where they do (hazard 24). None for an
+            expiry, which moves that.
     """
     found: dict[int, str] = {}
+    if firsts is not None:
+        firsts = firsts.copy()
+        for rows in (lists.rows, lists.indexes):  # the index objects come first
+            slots, first = np.unique(np.searchsorted(partitions, rows["partition"]), return_index=True)
+            firsts[slots] = rows["base"][first]
 
     def mark(wrong: Rows, why: str) -> None:
         for partition in distinct(wrong).tolist():

@@ -7,6 +7,7 @@ of the entry, and reported to the caller; the others land.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from l0gc.errors import PartitionClosedError, StoreError
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.admission import check_not_poisoned
-from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge, without
+from l0gc.streamlog.journal.commits import check_expiry, partitions_of, places_of, without
 from l0gc.streamlog.journal.entries import (
     ENTRY_BYTES,
     Expired,
@@ -26,7 +27,7 @@ from l0gc.streamlog.journal.entries import (
     Purged,
     Reconciled,
 )
-from l0gc.streamlog.journal.rows import NAME, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import NAME, distinct, pack
 from l0gc.streamlog.journal.state import (
     JournalState,
     check_stamps,
@@ -65,31 +66,16 @@ class L1Handle:
         return StoreError(f"whether journal {self.journal} was set back is not known: {self.unread}; run it again")
 
     def commit_reconciled(self, entry: Reconciled) -> dict[tuple[int, int], str]:
-        """Commit what a reconciler has made durable.
-
-        Returns:
-            The partitions that did not land, as (revision, partition), and why: another reconciler was first, or the topic
-            is gone. The others landed.
-
-        Raises:
-            StaleReconcilerError: the commit cannot land in whatever state.
+        """Commit what a reconciler has made durable. Raises `StaleReconcilerError`: it cannot land in whatever state.
+        Returns the partitions that did not land, as (revision, partition), and why: another reconciler was first, or the
+        topic is gone. The others landed.
         """
-        return self._commit(
-            entry,
-            lambda s, t: refusals(s, t, entry.log_offset),
-            lambda t: check_commit(t)[0]["partition"],
-        )
+        return self._commit(entry, lambda s, t: refusals(s, t, entry.log_offset))
 
     def commit_merged(self, entry: Merged) -> dict[tuple[int, int], str]:
-        """Commit merged L1 objects, which are durable.
-
-        Returns:
-            The partitions that did not land, and why: somebody has changed their lists. See `commit_reconciled`.
-
-        Raises:
-            StaleReconcilerError: the merge cannot land in whatever state, or is stamped below the L1 fence.
-        """
-        return self._commit(entry, merge_refusals, lambda t: check_merge(t).merged)
+        """Commit merged L1 objects, which are durable. See `commit_reconciled`; a partition does not land whose lists
+        somebody has changed. Raises `StaleReconcilerError` also if the merge is stamped below the L1 fence."""
+        return self._commit(entry, merge_refusals)
 
     def expire(self, entry: Expired) -> dict[tuple[int, int], str]:
         """Move log start offsets up. A partition that begins there already, or higher, is left as it is.
@@ -102,22 +88,16 @@ class L1Handle:
             EpochRegressionError: a topic is another one here.
             StaleReconcilerError: an index object that it names is stamped below the L1 fence.
         """
-        refused = self._commit(entry, expiry_refusals, lambda t: check_expiry(t).partitions)
-        done: set[tuple[int, int]] = set()
+        refused = self._commit(entry, expiry_refusals)
+        starts = chain.from_iterable(check_expiry(t).starts.tolist() for t in entry.topics)
         with self.replica.lock:
-            state = self.replica.state
-            for t in entry.topics:
-                partitions, starts, _ = check_expiry(t)
-                done |= {
-                    (t.revision, p)
-                    for p, start in zip(partitions.tolist(), starts.tolist(), strict=True)
-                    if (t.revision, p) in refused and state.topic(t.revision).view(p).log_start_offset >= start
-                }
-        return {at: why for at, why in refused.items() if at not in done}
+            topic = self.replica.state.topic
+            for (revision, p), start in zip(places_of(entry), starts, strict=True):
+                if topic(revision).view(p).log_start_offset >= start:
+                    refused.pop((revision, p), None)
+        return refused
 
-    def _commit(
-        self, entry: E, decide: Callable[[JournalState, Any], dict[int, str]], partitions: Callable[[Any], Rows]
-    ) -> dict[tuple[int, int], str]:
+    def _commit(self, entry: E, decide: Callable[[JournalState, Any], dict[int, str]]) -> dict[tuple[int, int], str]:
         """Append what `decide` leaves of an entry; returns what it refuses, as (revision, partition), and why."""
         refused: dict[tuple[int, int], str] = {}
 
@@ -128,7 +108,7 @@ class L1Handle:
                 try:
                     found = decide(state, t)
                 except PartitionClosedError as e:
-                    found = dict.fromkeys(partitions(t).tolist(), str(e))
+                    found = dict.fromkeys(partitions_of(t).tolist(), str(e))
                 refused.update({(t.revision, p): why for p, why in found.items()})
             rest = without(entry, refused)
             return None if rest is None else self._as_of_now(rest)
@@ -146,24 +126,16 @@ class L1Handle:
         return msgspec.structs.replace(entry, epoch=max(entry.epoch, self._controller.epoch()))
 
     def fence_l1(self, epoch: int) -> int:
-        """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is.
-
-        The handle's state is that of the fence, or a later one: what it does not know, and is stamped below the fence, no
-        entry will ever name.
-
-        Raises:
-            PoisonedEpochError: the cluster has not reached that epoch.
+        """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does
+        not know then, and is stamped below the fence, no entry will ever name. Raises `PoisonedEpochError`: the cluster has
+        not reached that epoch.
         """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)
         return self.replica.state.l1_fence
 
     def purge(self, names: Iterable[bytes]) -> int:
-        """Forget dropped objects, which are gone from the bucket, by their names.
-
-        Returns:
-            How many there were; names that nothing has are ignored.
-        """
+        """Forget dropped objects, which are gone from the bucket, by their names; returns how many there were."""
         purged = 0
         wanted = sorted(set(names))
         for at in range(0, len(wanted), ENTRY_BYTES // NAME.itemsize):

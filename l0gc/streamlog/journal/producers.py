@@ -1,10 +1,9 @@
 """A journal's decisions about idempotent producers (pure). Source: KIP-360.
 
-What makes an object land once: the decision is made against the state at the very offset where the object lands. A repeated
-object is recognised by its sequence; a repeated upload, which starts at sequence 0 under a bumped epoch, by how much of its
-input has landed. A zombie's epoch is older than the one in the journal, and a zombie that the journal has forgotten is
-looked up at the controller (hazard 17), by the caller, if `needs_controller_check` asks for it. The same id and epoch with
-another run means that the controller gave them twice, which only a restored log can do: it is refused.
+A repeated object is recognised by its sequence; a repeated upload, which starts at sequence 0 under a bumped epoch, by how
+much of its input has landed. A zombie's epoch is older than the one in the journal, and a zombie that the journal has
+forgotten is looked up at the controller (hazard 17), by the caller, if `needs_controller_check` asks for it. The same id
+and epoch with another run means that the controller gave them twice, which only a restored log can do: it is refused.
 """
 
 from __future__ import annotations

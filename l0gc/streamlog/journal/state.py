@@ -1,17 +1,15 @@
 """The journal's state machine (pure): what each entry does, and which epoch each partition may still need.
 
 What makes deletion safe: a partition's bound is the lowest epoch that anything unreconciled in it has, or that anything may
-still land at. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the previous
-epoch may still land; and it never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is its
-predecessor. A partition that nothing has landed in needs no entry: its topic's revision and the window say all.
+still land at. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the
+previous epoch may still land; and it never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is
+its predecessor.
 
-What makes the deletion of L1 safe: an object that leaves the lists of L1 objects is kept among the dropped ones until it is
-purged, so it is known who may go without any listing; see `l1` for how one leaves. And no entry names an object that is
-stamped below the L1 fence: what lies below it, and is not named after the entry that raised it, never will be (hazard 25).
-A topic that was closed takes nothing any more, for ever, however long its rows are gone.
+What makes the deletion of L1 safe: an object that leaves the lists of L1 objects (`l1`) is kept among the dropped ones
+until it is purged. And no entry names an object that is stamped below the L1 fence: what lies below it, and is not named
+after the entry that raised it, never will be (hazard 25). A topic that was closed takes nothing any more, for ever.
 
-Sources: the per-partition replicated state machine and the sliding window of Redpanda Cloud Topics. A journal with one
-partition is exactly that machine; many partitions share the window, the producers and the appends.
+Sources: the per-partition replicated state machine and the sliding window of Redpanda Cloud Topics.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from l0gc.errors import (
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal import producers as producer_rules
-from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge, lowest_epoch
 from l0gc.streamlog.journal.entries import (
     Advance,
@@ -54,10 +52,9 @@ from l0gc.streamlog.journal.entries import (
     SetBack,
     decode_entry,
 )
-from l0gc.streamlog.journal.l1 import NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, index_rows
+from l0gc.streamlog.journal.l1 import BELOW, NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, faults, index_rows
 from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.journal.window import EpochWindow
 
 _EXPIRY_STEP_MS: Final = 3_600_000
 """How often producers are searched for old ones, by the log's time; they live for weeks."""
@@ -114,11 +111,8 @@ class JournalState:
         return bounds
 
     def lowest(self, revision: int, first: int, count: int, limit: int) -> list[PartitionLow]:
-        """Those of the topic's partitions `first` to `first + count - 1` with the lowest M(p), ties by number.
-
-        Args:
-            limit: at most how many.
-        """
+        """At most `limit` of the topic's partitions `first` to `first + count - 1`: those with the lowest M(p), ties by
+        number."""
         topic = self.topic(revision)
         bounds = self.bounds(revision, first, count)
         order = np.argsort(bounds, kind="stable")[:limit]
@@ -172,10 +166,8 @@ class JournalState:
         return {bytes(name) for rows in (self.dropped_of(revision), topic.l1, topic.index) for name in rows["name"]}
 
     def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
-        """The index objects, named or dropped with all that they list, that may list an L1 object of these records.
-
-        They are rows of `INDEX_ROW`.
-        """
+        """The index objects, as rows of `INDEX_ROW`, named or dropped with all that they list, that may list an L1 object
+        of these records."""
         trees = self.dropped_of(revision)
         trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
         rows = np.concatenate([index_rows(trees), self.topic(revision).index_of(partition)])
@@ -326,24 +318,44 @@ def check_stamps(state: JournalState, e: Reconciled | Merged | Expired) -> None:
 
 
 def refusals(state: JournalState, t: ReconciledTopic, log_offset: int) -> dict[int, str]:
-    """Which partitions of a reconciler's commit cannot land, and why. See `TopicState.refusals`.
+    """Which partitions of a reconciler's commit are not where it began, and why (hazard 9).
 
     Raises:
         PartitionClosedError: the topic is gone, or nothing has ever landed in it.
+        StaleReconcilerError: the commit does not hold what it says, for whatever state.
     """
-    return _topic(state, t.revision).refusals(t, log_offset, state.dropped_of(t.revision))
+    topic = _topic(state, t.revision)
+    ranges, change = check_commit(t)
+    partitions = ranges["partition"]
+    last = topic.values(topic.reconciled, partitions, -1)
+    moved = ~np.isin(partitions, topic.partitions) | (ranges["base"] != last + 1)
+    refused = {
+        int(row["partition"]): f"records up to {done} are reconciled already, so {row['base']} is not next"
+        for row, done in zip(ranges[moved], last[moved].tolist(), strict=True)
+    }
+    for partition in partitions[~topic.ending(ranges, log_offset)].tolist():
+        refused.setdefault(partition, "its last record is not the last of an object")
+    lists, garbage = topic.lists_of(partitions), state.dropped_of(t.revision)
+    return faults(lists, partitions, change, garbage, ranges["last"], last + 1) | refused
 
 
 def merge_refusals(state: JournalState, t: MergedTopic) -> dict[int, str]:
-    """Which partitions of a merge cannot land, and why. See `refusals` and `TopicState.merge_refusals`."""
-    return _topic(state, t.revision).merge_refusals(t, state.dropped_of(t.revision))
+    """Which partitions of a merge have moved on, and why (hazard 24). See `refusals`."""
+    topic, change = _topic(state, t.revision), check_merge(t)
+    partitions, files = change.merged, change.files
+    ends = topic.values(topic.reconciled, partitions, -1)
+    below = files["partition"][files["last"] < topic.values(topic.log_start, files["partition"], 0)]
+    firsts = np.full(len(partitions), -1, np.int64)
+    refused = faults(topic.lists_of(partitions), partitions, change, state.dropped_of(t.revision), ends, firsts)
+    return dict.fromkeys(below.tolist(), BELOW) | refused
 
 
 def expiry_refusals(state: JournalState, t: ExpiredTopic) -> dict[int, str]:
-    """Which partitions of an expiry cannot land, and why. See `refusals` and `TopicState.expiry_refusals`.
+    """Which partitions of an expiry cannot begin there, and why. See `refusals`.
 
     Raises:
         EpochRegressionError: another topic has that revision here, which only a restored controller log can cause.
+        UsageError: the expiry cannot be meant.
     """
     topic = _topic(state, t.revision)
     if topic.topic_id != t.topic_id:
@@ -351,7 +363,15 @@ def expiry_refusals(state: JournalState, t: ExpiredTopic) -> dict[int, str]:
             f"revision {t.revision} belongs to another topic in this journal: the controller log looks restored from a "
             "backup, and gave it a second time; nothing of it was deleted"
         )
-    return topic.expiry_refusals(t, state.dropped_of(t.revision))
+    partitions, starts, change = check_expiry(t)
+    ends = topic.reconciled_after(partitions, starts)
+    refused = faults(topic.lists_of(partitions), partitions, change, state.dropped_of(t.revision), ends, None, starts)
+    following, begins = (topic.values(c, partitions, 0) for c in (topic.next_offsets, topic.log_start))
+    for at in np.flatnonzero(starts > following).tolist():
+        refused[int(partitions[at])] = f"it has no record {starts[at] - 1}: the next one will be {following[at]}"
+    for at in np.flatnonzero(starts <= begins).tolist():
+        refused[int(partitions[at])] = f"it begins at record {begins[at]} already"
+    return refused
 
 
 def purged_rows(state: JournalState, e: Purged) -> Rows:

@@ -1,8 +1,7 @@
 """A journal in a few numbers: what its partitions may still need, and where its log ends.
 
-M is computed from this, and whether a journal was set back is decided by it, wherever the journal is read. A journal that
-cannot be read holds M where its partitions are at the lowest: at the revisions of its topics less one, or at what is
-published, if that is higher, since no partition was ever below a published M (hazard 6).
+A journal that cannot be read holds M where its partitions are at the lowest: at the revisions of its topics less one, or at
+what is published, if that is higher, since no partition was ever below a published M (hazard 6).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.parallel import Parallel, Threads
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -44,13 +43,6 @@ class JournalTask(msgspec.Struct, frozen=True, array_like=True):
     floor: int
 
 
-class JournalReading(msgspec.Struct, frozen=True, array_like=True):
-    """A journal, summed up, and the topics in it that are not closed, as (revision, topic id)."""
-
-    summary: UnitSummary
-    topics: list[tuple[int, str]]
-
-
 def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
     """A task for each journal of the cluster. `floor` is the published M."""
     runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
@@ -63,26 +55,28 @@ def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
     ]
 
 
-def read_journal(store: ObjectStore, task: JournalTask, *, readers: int = 0) -> JournalReading:
-    """Replay a journal and sum it up. See `JournalSource` for `readers`.
-
-    Raises:
-        StoreUnreachableError: the store is gone, so nothing can be read.
-    """
+def read_journal(
+    store: ObjectStore, task: JournalTask, *, readers: int = 0
+) -> tuple[UnitSummary, list[tuple[int, str]]]:
+    """Replay a journal: its summary, and the topics in it that are not closed, as (revision, topic id). See `JournalSource`
+    for `readers`. Raises `StoreUnreachableError`: nothing can be read."""
     runtime = Runtime()
+    with Threads(readers) if readers else nullcontext(Parallel()) as parallel:
+        log = SharedLog(store, journal_log(task.journal), runtime, parallel=parallel)
+        summary, state = sum_up(task, Replica(log, JournalMachine(task.journal), runtime))
+    return summary, [] if state is None else [(t.revision, t.topic_id) for t in state.topics.values()]
+
+
+def sum_up(task: JournalTask, replica: Replica[JournalState]) -> tuple[UnitSummary, JournalState | None]:
+    """A journal as its log has it now, and its state; None if it cannot be read. Raises `StoreUnreachableError`."""
     try:
-        with Threads(readers) if readers else nullcontext(Inline()) as parallel:
-            log = SharedLog(store, journal_log(task.journal), runtime, parallel=parallel)
-            replica = Replica(log, JournalMachine(task.journal), runtime)
+        with replica.lock:
             state = replica.catch_up()
+            return summary_of(task.journal, task.runs, state, replica.offset), state
     except StoreUnreachableError:
         raise
     except (CorruptObjectError, StoreError) as e:
-        return JournalReading(unreadable(task, e), [])
-    return JournalReading(
-        summary_of(task.journal, task.runs, state, replica.offset),
-        [(t.revision, t.topic_id) for t in state.topics.values()],
-    )
+        return unreadable(task, e), None
 
 
 def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offset: int) -> UnitSummary:
@@ -130,7 +124,7 @@ def _holder(topic: str, state: JournalState, p: PartitionLow) -> Holder:
     """Why a partition is where it is, and what moves it."""
     if p.lowest_epoch is not None and p.lowest_epoch <= p.gc_epoch + 1:
         records = count(p.unreconciled_records, "unreconciled record")
-        reason = f"{records} from epoch {p.lowest_epoch} on: run l0gc reconcile"
+        reason = f"{records} from epoch {p.lowest_epoch} on (l0gc reconcile)"
         return Holder(topic, p.partition, p.gc_epoch, UNRECONCILED, reason, p.unreconciled_records, p.key)
     oldest = p.gc_epoch + 1  # the window's, or the topic's revision where that is higher
     newest = max(oldest, state.max_applied_epoch)

@@ -14,7 +14,7 @@ import numpy as np
 from l0gc.errors import UsageError
 from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge
 from l0gc.streamlog.journal.entries import ExpiredTopic, MergedTopic, ObjectExtents, ReconciledTopic
-from l0gc.streamlog.journal.l1 import BELOW, NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed, faults
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
@@ -242,15 +242,14 @@ class TopicState:
         """Take what `expiry_refusals` has found right."""
         partitions, starts, change = check_expiry(e)
         at, _ = places(self.partitions, partitions)
-        self.reconciled[at] = self._reconciled_after(partitions, starts)
+        self.reconciled[at] = self.reconciled_after(partitions, starts)
         self.log_start[at] = starts
         self._let_go(partitions, starts - 1)
         return self._change(partitions, change, starts)
 
     def _change(self, partitions: Rows, change: Change, starts: Rows | None = None) -> Changed:
-        lists = Lists(self.index, self.l1)
-        result = changed(lists.of(partitions), partitions, change, starts)
-        self.index, self.l1 = lists.without(partitions).joined(result.after)
+        result = changed(self.lists_of(partitions), partitions, change, starts)
+        self.index, self.l1 = Lists(self.index, self.l1).without(partitions).joined(result.after)
         return result
 
     def _let_go(self, partitions: Rows, lasts: Rows) -> None:
@@ -266,7 +265,7 @@ class TopicState:
         values: Rows = np.where(there, column[at], otherwise)
         return values
 
-    def _reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
+    def reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
         """What is reconciled when partitions begin at `starts`: extents that leave are done with as if they were in L1."""
         after = self.values(self.reconciled, partitions, -1)
         for o in self.objects:
@@ -275,73 +274,19 @@ class TopicState:
             after[slots] = np.maximum(after[slots], ended["base"] + ended["records"] - 1)
         return after
 
-    # -- what may land ------------------------------------------------------------------------------------------------
+    def ending(self, ranges: Rows, log_offset: int) -> Rows:
+        """For each range of `ranges` whether an extent that landed up to `log_offset` ends where it does."""
+        found = np.zeros(len(ranges), bool)
+        for o in self.objects:
+            if o.log_offset <= log_offset:
+                at, there = places(ranges["partition"], o.extents["partition"])
+                lasts = o.extents["base"] + o.extents["records"] - 1
+                found[at[there & (lasts == ranges["last"][at])]] = True
+        return found
 
-    def refusals(self, e: ReconciledTopic, log_offset: int, garbage: Rows) -> dict[int, str]:
-        """Which partitions of a reconciler's commit are not where it began, and why (hazard 9).
-
-        Args:
-            garbage: what the topic has dropped and not purged, as rows of `DROPPED`.
-
-        Raises:
-            StaleReconcilerError: the commit does not hold what it says, for whatever state.
-        """
-        ranges, change = check_commit(e)
-        partitions = ranges["partition"]
-        last = self.values(self.reconciled, partitions, -1)
-        moved = ~np.isin(partitions, self.partitions) | (ranges["base"] != last + 1)
-        refused = {
-            int(row["partition"]): f"records up to {done} are reconciled already, so {row['base']} is not next"
-            for row, done in zip(ranges[moved], last[moved].tolist(), strict=True)
-        }
-        ends = [_ending(o.extents, ranges) for o in self.objects if o.log_offset <= log_offset]
-        ending = np.isin(partitions, np.concatenate(ends)) if ends else np.zeros(len(partitions), bool)
-        for partition in partitions[~ending].tolist():
-            refused.setdefault(partition, "its last record is not the last of an object")
-        return self._faults(partitions, change, garbage, ranges["last"], last + 1) | refused
-
-    def merge_refusals(self, e: MergedTopic, garbage: Rows) -> dict[int, str]:
-        """Which partitions of a merge have moved on, and why (hazard 24). See `refusals`."""
-        change = check_merge(e)
-        partitions, files = change.merged, change.files
-        ends = self.values(self.reconciled, partitions, -1)
-        below = files["partition"][files["last"] < self.values(self.log_start, files["partition"], 0)]
-        refused = self._faults(partitions, change, garbage, ends, np.full(len(partitions), -1, np.int64))
-        return dict.fromkeys(below.tolist(), BELOW) | refused
-
-    def expiry_refusals(self, e: ExpiredTopic, garbage: Rows) -> dict[int, str]:
-        """Which partitions of an expiry cannot begin there, and why. See `refusals`.
-
-        Raises:
-            UsageError: the expiry cannot be meant.
-        """
-        partitions, starts, change = check_expiry(e)
-        ends = self._reconciled_after(partitions, starts)
-        refused = self._faults(partitions, change, garbage, ends, None, starts)
-        following, begins = (self.values(c, partitions, 0) for c in (self.next_offsets, self.log_start))
-        for at in np.flatnonzero(starts > following).tolist():
-            refused[int(partitions[at])] = f"it has no record {starts[at] - 1}: the next one will be {following[at]}"
-        for at in np.flatnonzero(starts <= begins).tolist():
-            refused[int(partitions[at])] = f"it begins at record {begins[at]} already"
-        return refused
-
-    def _faults(
-        self,
-        partitions: Rows,
-        change: Change,
-        garbage: Rows,
-        ends: Rows,
-        firsts: Rows | None,
-        starts: Rows | None = None,
-    ) -> dict[int, str]:
-        """See `l1.faults`. `firsts` is where a list begins that is empty now; others begin where they do."""
-        lists = Lists(self.index, self.l1).of(partitions)
-        if firsts is not None:
-            firsts = firsts.copy()
-            for rows in (lists.rows, lists.indexes):  # the index objects come first
-                slots, first = np.unique(np.searchsorted(partitions, rows["partition"]), return_index=True)
-                firsts[slots] = rows["base"][first]
-        return faults(lists, partitions, change, garbage, ends, firsts, starts)
+    def lists_of(self, partitions: Rows) -> Lists:
+        """The lists of L1 objects of some partitions."""
+        return Lists(self.index, self.l1).of(partitions)
 
 
 def check_object(o: ObjectExtents) -> Rows:
@@ -380,10 +325,3 @@ def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
     at, there = places(partitions, extents["partition"])
     ended: Rows = there & (extents["base"] + extents["records"] - 1 <= lasts[at])
     return ended
-
-
-def _ending(extents: Rows, ranges: Rows) -> Rows:
-    """The partitions in which one of these extents ends where the range does."""
-    at, there = places(ranges["partition"], extents["partition"])
-    partitions: Rows = extents["partition"][there & (extents["base"] + extents["records"] - 1 == ranges["last"][at])]
-    return partitions

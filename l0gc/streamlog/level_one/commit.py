@@ -1,12 +1,9 @@
 """A reconciler's commit in one journal: index objects where they are due, then the entries; and what became of it.
 
-A commit happens only when all that it names is durable. A partition that another reconciler has moved on, or whose topic is
-gone, is left out by the journal, at the offset where the entry lands.
-
-A commit deletes nothing. What was written for a partition that is left out is an orphan, and vacuum ends it by its own rule:
-fence, look, list. The commit cannot judge that. It may run a second time, because Spark repeats its task or a reply was
-lost, with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a partition's objects. So a single
-one that the journal names, has dropped or lists in an index object shows that the entry landed, and all of them count. Once
+A commit happens only when all that it names is durable, and it deletes nothing: what was written for a partition that the
+journal left out is an orphan, for vacuum. It may run a second time, because Spark repeats its task or a reply was lost,
+with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a partition's objects. So a single one
+that the journal names, has dropped or lists in an index object shows that the entry landed, and all of them count. Once
 vacuum has deleted all of them, nothing shows it, and the partition counts as lost.
 """
 
@@ -20,13 +17,11 @@ import numpy as np
 
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StaleReconcilerError
 from l0gc.keys import PartitionId
-from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.commits import places_of
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
-from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, index_rows
-from l0gc.streamlog.journal.rows import INDEX_TREE, RANGE, Rows, distinct, in_order, of_partition, unpack
+from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, distinct, in_order, of_partition
 from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
 from l0gc.streamlog.level_one.plan import Fault, Window, commit_entries, is_unreconciled, still_there
 
@@ -53,24 +48,11 @@ class Committed:
 
 
 class Commit:
-    """The commit of one round in one journal.
+    """The commit of one round, with its epoch, in one journal, of which it took `window`."""
 
-    Args:
-        window: what the round took from the journal.
-        epoch: the round's.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        handle: JournalHandle,
-        runtime: Runtime,
-        parallel: Parallel,
-        window: Window,
-        epoch: int,
-    ) -> None:
-        self._store, self._handle, self._runtime, self._parallel = store, handle, runtime, parallel
-        self._window, self._epoch = window, epoch
+    def __init__(self, cluster: Cluster, window: Window, epoch: int) -> None:
+        self._cluster, self._window, self._epoch = cluster, window, epoch
+        self._handle = cluster.journal(window.journal)
         self._result = Committed(window.journal)
 
     def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> Committed:
@@ -100,7 +82,7 @@ class Commit:
                 found: Iterable[tuple[int, int]] = self._handle.commit_reconciled(entry)
             except StaleReconcilerError as e:  # it can land no more, but an earlier try may have landed
                 stale.append(e)
-                found = [(t.revision, p) for t in entry.topics for p in unpack(t.ranges, RANGE)["partition"].tolist()]
+                found = places_of(entry)
             for revision, partition in found:
                 refused.setdefault(revision, set()).add(partition)
         left_behind = False
@@ -110,7 +92,7 @@ class Commit:
             self._result.errors.append(f"journal {self._window.journal}: {stale[0]}")
         with self._handle.replica.lock:
             left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
-        self._tell(left)
+        self._report(left)
 
     # -- index objects ------------------------------------------------------------------------------------------------
 
@@ -118,8 +100,8 @@ class Commit:
         """What the commit does to index objects: for partitions that would have too many rows in the state."""
         with self._handle.replica.lock:
             due = list(self._full(revision, rows))
-        written = self._parallel.map(lambda d: spill(self._store, d[0], d[1], d[2], self._epoch, self._runtime), due)
-        return joined(written)
+        c = self._cluster
+        return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))
 
     def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
         """Each such partition, with its rows in the state and the new ones, and its index objects."""
@@ -134,7 +116,7 @@ class Commit:
         for at in np.flatnonzero(full).tolist():
             partition = int(partitions[at])
             both = [topic.l1[begins[at] : ends[at]], rows[firsts[at] : firsts[at] + counts[at]]]
-            yield self._partition(revision, partition), np.concatenate(both), topic.index_of(partition)
+            yield self._window.topics[revision].id(partition), np.concatenate(both), topic.index_of(partition)
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
@@ -167,7 +149,7 @@ class Commit:
         landed = {int(row["partition"]) for row in rows if bytes(row["name"]) in names}
         damage: dict[int, Exception] = {}
         for partition in sorted(set(indexes["partition"].tolist()) & set(rows["partition"].tolist()) - landed):
-            p, mine = self._partition(revision, partition), of_partition(rows, partition)
+            p, mine = self._window.topics[revision].id(partition), of_partition(rows, partition)
             try:
                 if self._is_listed(p, mine, of_partition(indexes, partition), of_partition(live, partition)):
                     landed.add(partition)
@@ -183,7 +165,7 @@ class Commit:
             more, unknown = self._landed(revision, rows[np.isin(rows["partition"], list(damage))])
             return landed | more, unknown
         self._result.errors += [
-            f"whether this run's L1 objects of {self._partition(revision, partition)} count is not known: {e}"
+            f"whether this run's L1 objects of {self._window.topics[revision].id(partition)} count is not known: {e}"
             for partition, e in sorted(damage.items())
         ]
         return landed, set(damage)
@@ -195,7 +177,7 @@ class Commit:
         damage: L0gcError | None = None
         for at in range(len(over)):
             try:
-                listed = read_index(self._store, p, over[at : at + 1])["name"]
+                listed = read_index(self._cluster.store, p, over[at : at + 1])["name"]
             except UNREADABLE as e:
                 if not isinstance(e, ObjectNotFoundError) or bytes(over["name"][at]) in named:
                     damage = e  # else vacuum has deleted it, after all that it lists
@@ -206,7 +188,7 @@ class Commit:
             raise damage
         return False
 
-    def _tell(self, faults: Iterable[Fault]) -> None:
+    def _report(self, faults: Iterable[Fault]) -> None:
         """Add what could not be lifted to the errors: each cause once, with the partitions that it holds."""
         held: dict[str, list[str]] = {}
         for f in faults:
@@ -218,9 +200,6 @@ class Commit:
             self._result.errors.append(
                 f"and {len(sentences) - _SHOWN} more of that kind in journal {self._window.journal}"
             )
-
-    def _partition(self, revision: int, partition: int) -> PartitionId:
-        return PartitionId(self._window.topics[revision].name, revision, partition)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,15 +5,13 @@ older than the retention, oldest first, up to the first that stays. By size: whi
 as large as the retention without the oldest one, that one leaves. Records that are not in L1 are Kafka's active segment:
 retention never deletes them, and they do not count. A deletion by hand may go further, up to the next offset.
 
-What makes it safe: where a partition may begin is decided where the entry lands. A log start offset never goes down, what
-is dropped is what lies wholly below it, and unreconciled extents leave only if they do, so M follows at once. Nothing is
-removed from the bucket here: dropped objects stay until vacuum takes them, for readers that found them before. A partition
-whose list of L1 objects has changed by then is read anew.
+What makes it safe: where a partition may begin is decided where the entry lands. Nothing is removed from the bucket here:
+dropped objects stay until vacuum takes them. A partition whose list of L1 objects has changed by then is read anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -33,7 +31,8 @@ from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Retention, Topic
-from l0gc.streamlog.journal.entries import Expired, ExpiredTopic
+from l0gc.streamlog.journal.commits import divided
+from l0gc.streamlog.journal.entries import ENTRY_BYTES, Expired, ExpiredTopic
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
 from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack, places
 from l0gc.streamlog.journal.topic import TopicState
@@ -44,9 +43,6 @@ T = TypeVar("T")
 
 _TRIES: Final = 4
 """How many times a partition is read anew because its L1 objects were merged or spilled."""
-_PARTITIONS_AT_ONCE: Final = 50_000
-"""In one entry: about a MiB."""
-_SHOWN: Final = 3
 
 Listed = Callable[[int, Rows], Rows | None]
 """Reads what index objects of a partition list, given their rows; None if one cannot be read: the partition is left out."""
@@ -85,32 +81,16 @@ class ExpireResult(Outcome):
     @property
     def problem(self) -> PartialFailureError | None:
         """What went wrong, in one sentence."""
-        if not self.errors:
-            return None
-        more = f" and {len(self.errors) - _SHOWN} more" if len(self.errors) > _SHOWN else ""
-        named = "; ".join(self.errors[:_SHOWN])
-        return PartialFailureError(f"not all records could be deleted, the rest is done: {named}{more}")
-
-    def add(self, other: ExpireResult, limit: int) -> None:
-        """Add what was done in another journal; `starts` names at most `limit`."""
-        self.partitions += other.partitions
-        self.records += other.records
-        self.l1_objects += other.l1_objects
-        self.bytes += other.bytes
-        self.lost += other.lost
-        self.starts += other.starts[: max(0, limit - len(self.starts))]
-        self.errors += other.errors
+        return PartialFailureError.of("not all records could be deleted, the rest is done", self.errors)
 
 
 # -- where partitions are to begin ----------------------------------------------------------------------------------------
 
 
 def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, listed: Listed) -> tuple[Rows, Rows]:
-    """The partitions of which retention deletes something, and where they are to begin (pure but for `listed`).
-
-    Args:
-        now_ms: by the store's clock.
-        listed: called only for partitions whose oldest L1 object, which an index object lists, is to leave.
+    """The partitions of which retention deletes something, and where they are to begin (pure but for `listed`, which is
+    called only for partitions whose oldest L1 object, which an index object lists, is to leave). `now_ms` is by the store's
+    clock.
     """
     if (retention.ms == UNLIMITED and retention.bytes == UNLIMITED) or not len(topic.partitions):
         return np.empty(0, NUMBER), np.empty(0, OFFSET)
@@ -208,15 +188,16 @@ def run_expiry(
             by_journal.setdefault(journal, []).append(topic)
 
     def one(journal: int) -> ExpireResult:
-        run = _JournalRun(cluster, journal, {t.revision: t for t in by_journal[journal]}, wanted, shown)
+        run = _JournalRun(cluster, journal, by_journal[journal], wanted, dry_run, shown)
         try:
-            run.run(dry_run)
+            run.run()
         except (CorruptObjectError, ObjectNotFoundError, ProtocolError, StoreError) as e:
             run.result.errors.append(f"journal {journal}: {e}")
         return run.result
 
     for done in cluster.parallel.map(one, sorted(by_journal)):
-        result.add(done, shown)
+        result.add(done, "partitions", "records", "l1_objects", "bytes", "lost", "starts", "errors")
+    del result.starts[shown:]
     return result
 
 
@@ -232,39 +213,30 @@ class _JournalRun:
     """Moves log start offsets in one journal."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        journal: int,
-        topics: Mapping[int, Topic],
-        wanted: NewStarts,
-        shown: int,
+        self, cluster: Cluster, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
     ) -> None:
-        self._cluster, self._journal, self._topics, self._wanted = cluster, journal, topics, wanted
+        self._cluster, self._topics, self._wanted, self._dry_run, self._shown = cluster, topics, wanted, dry_run, shown
         self._handle = cluster.journal(journal)
-        self._shown = shown
         self._unreadable: dict[PartitionId, L0gcError] = {}
         self.result = ExpireResult()
 
-    def run(self, dry_run: bool) -> None:
-        left = 0
+    def run(self) -> None:
         for _ in range(_TRIES):
-            left = 0
+            self.result.lost = 0
             self._unreadable.clear()
-            for revision, topic in self._topics.items():
+            for topic in self._topics:
                 with self._handle.replica.lock:
-                    known = self._handle.catch_up().topics.get(revision)
+                    known = self._handle.catch_up().topics.get(topic.revision)
                     if known is None or known.topic_id != topic.topic_id:
                         continue
                     known = replace(known, log_start=known.log_start.copy(), next_offsets=known.next_offsets.copy())
                 partitions, starts = self._wanted(topic, known, partial(self._read, topic))
-                for at in range(0, len(partitions), _PARTITIONS_AT_ONCE):
-                    some = slice(at, at + _PARTITIONS_AT_ONCE)
-                    left += self._move(topic, known, partitions[some], starts[some], dry_run)
+                if len(partitions):
+                    self.result.lost += self._move(topic, known, partitions, starts)
             # An index object that is gone may have been replaced, and vacuumed, since the state was read.
             gone = any(isinstance(e, ObjectNotFoundError) for e in self._unreadable.values())
-            if dry_run or not (left or gone):
+            if self._dry_run or not (self.result.lost or gone):
                 break
-        self.result.lost += 0 if dry_run else left
         self.result.errors += [
             left_out(p, e) for p, e in sorted(self._unreadable.items(), key=lambda item: item[0].path)
         ]
@@ -280,26 +252,24 @@ class _JournalRun:
             self._unreadable[p] = e
             return None
 
-    def _move(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool) -> int:
+    def _move(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows) -> int:
         """Let these partitions begin at `starts`; returns how many were refused because they have changed by then."""
-        change, dropped = self._cut(topic, known, partitions, starts, dry_run)
+        change, dropped = self._cut(topic, known, partitions, starts)
         readable = ~np.isin(partitions, [p.partition for p in self._unreadable if p.revision == topic.revision])
         partitions, starts = partitions[readable], starts[readable]
         if not len(partitions):
             return 0
         before = known.log_start[np.searchsorted(known.partitions, partitions)].copy()
-        counted = (known.l1, known.index, dropped)
+        columns = pack(partitions.astype(NUMBER)), pack(starts.astype(OFFSET)), *map(pack, (*change, dropped))
+        expired = Expired([ExpiredTopic(topic.revision, topic.topic_id, *columns)])
         refused: dict[tuple[int, int], str] = {}
-        if not dry_run:
-            columns = pack(partitions.astype(NUMBER)), pack(starts.astype(OFFSET)), *map(pack, (*change, dropped))
-            refused = self._handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *columns)]))
+        for entry in () if self._dry_run else divided(expired, ENTRY_BYTES):
+            refused |= self._handle.expire(entry)
         moved = ~np.isin(partitions, [p for _, p in refused])
-        self._count(topic, partitions[moved], before[moved], starts[moved], counted)
+        self._count(topic, partitions[moved], before[moved], starts[moved], (known.l1, known.index, dropped))
         return len(refused)
 
-    def _cut(
-        self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows, dry_run: bool
-    ) -> tuple[IndexChange, Rows]:
+    def _cut(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows) -> tuple[IndexChange, Rows]:
         """What happens to the index objects that the starts cut, and what L1 objects they no longer list."""
         at, there = places(partitions, known.index["partition"])
         start = starts[at]
@@ -310,7 +280,7 @@ class _JournalRun:
         def one(row: Rows) -> tuple[IndexChange, Rows] | None:
             p, index = topic.id(int(row["partition"])), np.array([row])
             begin = int(starts[np.searchsorted(partitions, row["partition"])])
-            return self._attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=dry_run))
+            return self._attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=self._dry_run))
 
         done = [found for found in self._cluster.parallel.map(one, list(rows)) if found is not None]
         return joined([c for c, _ in done]), np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])

@@ -1,10 +1,8 @@
 """Where a partition's L1 objects are listed: the newest in the journal's state, older ones in index objects.
 
-So a journal's checkpoint hardly grows with a partition's history: the state has a row for each index object, which lists
-some thousands of L1 objects. An index object is immutable, has a random name, and is durable before the entry that names
-it (hazard 9 holds for it as for an L1 object). To change what one lists is to write another one, which takes its place by
-an entry that says so. Nothing here ever deletes one: a state that another process has read may still lead to it (hazard
-26), so it stays among the dropped objects for a while, which is for vacuum to judge.
+So a checkpoint hardly grows with a partition's history. An index object is immutable, has a random name, and is durable
+before the entry that names it. To change what one lists is to write another one, which takes its place by an entry. Nothing
+here ever deletes one: a state that another process has read may still lead to it (hazard 26).
 """
 
 from __future__ import annotations
@@ -17,14 +15,13 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from l0gc.decoding import msgpack_decoder
 from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.keys import PartitionId, level_one, level_one_index
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack, unpack
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.journal import rows as packed
-from l0gc.streamlog.journal.commits import check_l1_rows
+from l0gc.streamlog.journal.commits import check_rows
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, IndexChange, index_rows
 from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
@@ -60,7 +57,7 @@ class _Index(msgspec.Struct, array_like=True, frozen=True):
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgpack_decoder(_Index)
+_DECODER: Final = msgspec.msgpack.Decoder(_Index)
 
 
 def joined(changes: Iterable[IndexChange]) -> IndexChange:
@@ -102,11 +99,7 @@ def _older(store: ObjectStore, p: PartitionId, index: Rows, start: int) -> Itera
 
 
 def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) -> Rows:
-    """The rows of `L1_ROW` that index objects of a partition list, in order of offset; see `files_of`.
-
-    Args:
-        index: rows of `INDEX_ROW` in order of offset.
-    """
+    """The rows of `L1_ROW` that index objects, given in order of offset, list of a partition; see `files_of`."""
     found = [_read(store, p, row) for row in index[index["last"] >= start]]
     return np.concatenate(found) if found else NO_L1_ROWS
 
@@ -121,7 +114,7 @@ def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
     index = unpack(key, store.get(key).body, _DECODER, _LIMIT)
     try:
         rows = packed.unpack(index.rows, L1_ROW)
-        check_l1_rows(rows)
+        check_rows(rows)
     except UsageError as e:
         raise CorruptObjectError(f"{key} is not an index object: {e}") from e
     wrong = (
@@ -143,12 +136,8 @@ def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
 
 
 def write_index(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime) -> Rows:
-    """List L1 objects of a partition in as many index objects as it takes; returns these, durable.
-
-    Args:
-        rows: rows of `L1_ROW`, in order of offset and without a gap.
-        epoch: that of the run.
-    """
+    """List L1 objects of a partition, in order of offset and without a gap, in as many index objects as it takes; these are
+    durable."""
     written = [_write(store, p, rows[at : at + INDEX_ROWS], epoch, runtime) for at in range(0, len(rows), INDEX_ROWS)]
     return np.concatenate(written) if written else NO_INDEX_ROWS
 
@@ -164,13 +153,8 @@ def _write(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: 
 
 
 def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Runtime) -> IndexChange:
-    """Move a partition's older rows into index objects if the state would have too many.
-
-    Args:
-        rows: the partition's rows in the state and those that are to be committed, in order of offset.
-        index: its index objects, as rows of `INDEX_ROW`.
-        epoch: that of the run.
-    """
+    """Move a partition's older rows into index objects if the state would have too many. `rows` are those in the state and
+    those that are to be committed, in order of offset; `index` has its index objects."""
     if len(rows) <= STATE_ROWS:
         return IndexChange()
     moved, newest = rows[:-KEPT_ROWS], index[len(index) - 1 :]
@@ -215,18 +199,8 @@ def replace_in_index(
 def cut_index(
     store: ObjectStore, p: PartitionId, index: Rows, start: int, epoch: int, runtime: Runtime, *, dry_run: bool = False
 ) -> tuple[IndexChange, Rows]:
-    """Take what lies wholly below `start` out of the index object that the start cuts, if there is anything.
-
-    Args:
-        index: the partition's index objects, as rows of `INDEX_ROW`.
-        epoch: that of the run.
-        dry_run: write nothing.
-
-    Returns:
-        The change, and the rows of `L1_ROW` that are no longer listed.
-
-    Raises:
-        CorruptObjectError, ObjectNotFoundError: see `files_of`.
+    """Take what lies wholly below `start` out of the index object of a partition that the start cuts, if there is anything.
+    Returns the change, and the rows of `L1_ROW` that are no longer listed; a dry run writes nothing. Raises as `files_of`.
     """
     cut = index[(index["base"] < start) & (index["last"] >= start)]
     rows = read_index(store, p, cut)

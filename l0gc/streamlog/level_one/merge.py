@@ -2,38 +2,42 @@
 
 What makes it safe: nothing is deleted here. A merged object is durable, and checked against what it replaces
 (`rewrite.py`), before an entry names it in their place; that entry lands only if the journal names every one of them where
-it lands (hazard 24). So a reader sees the old objects or the new one, two merges of the same objects end with one of them,
-and a run that is killed leaves at most objects that no journal names, which are vacuum's. Replaced objects stay in the
+it lands (hazard 24). A run that is killed leaves at most objects that no journal names. Replaced objects stay in the
 bucket, for readers that have replayed the journal before, until vacuum takes them.
 
-Workers read journals, plan and rewrite: Spark's executors, or threads of this process, by the same functions. A worker
-does its share of a journal in rounds. Each is stamped with the cluster epoch anew, before its first object is written, and
-committed before the next one, so that a long run never falls below the L1 fence. Only sums of a run are kept here.
+A worker does its share of a journal in rounds, each stamped with the cluster epoch anew, so that a long run never falls
+below the L1 fence. The journal leaves out what has changed by the offset where the entry lands. Its state is read once more
+before anything is appended, so that a merge which has lost writes no index object in vain, and an object that is gone
+because of that does not count as damage.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from l0gc.errors import CorruptObjectError
-from l0gc.formatting import count
+import numpy as np
+
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartialFailureError, ProtocolError
+from l0gc.formatting import Outcome, count
 from l0gc.keys import PartitionId
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.journal.commits import divided, places_of
+from l0gc.streamlog.journal.entries import ENTRY_BYTES, Merged, MergedTopic
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.l1 import NO_L1_ROWS
-from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.merge_commit import DAMAGE, MergeResult, MergeRound, in_journal, in_partition, topics_of
+from l0gc.streamlog.journal.l1 import NO_L1_ROWS, Change
+from l0gc.streamlog.journal.rows import Rows, pack
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, is_due, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
 from l0gc.streamlog.level_one.reconcile import few_at_once, judged, windows_of
-from l0gc.streamlog.level_one.rewrite import rewrite
+from l0gc.streamlog.level_one.rewrite import Rewritten, rewrite
 from l0gc.watermark.publication import refuse_if_set_back
 
 ROUND_BYTES: Final = 1 << 30
@@ -46,6 +50,52 @@ LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
 
 DEFAULT_RULE: Final = MergeRule()
+_DAMAGE: Final = (CorruptObjectError, ObjectNotFoundError)
+"""What is wrong with one partition, or one journal, while the rest goes on."""
+_Merged = Sequence[tuple[Merge, Rows]]
+"""Merges of a partition, each with the row of its object."""
+_IN_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
+_COUNTED: Final = (*_IN_MERGED, "lost", "errors")
+"""The fields that add up over journals and workers."""
+
+
+@dataclass(slots=True)
+class MergeResult(Outcome):
+    """What a run did, or with `dry_run` would do.
+
+    Attributes:
+        objects_before: L1 objects that were replaced.
+        objects_after: those that took their places.
+        records: how many are in these.
+        bytes: the bytes written; a dry run says at most how many.
+        bytes_read: the bytes of the objects that were replaced.
+        partitions: those in which something was merged.
+        lost: merges that were given up because another run had changed the partition's objects; what they wrote is left
+            to vacuum.
+        errors: what could not be merged, and why.
+        engine: LOCAL or SPARK.
+    """
+
+    objects_before: int = 0
+    objects_after: int = 0
+    records: int = 0
+    bytes: int = 0
+    bytes_read: int = 0
+    partitions: int = 0
+    lost: int = 0
+    errors: list[str] = field(default_factory=list)
+    engine: str = LOCAL
+    dry_run: bool = False
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        fields = Outcome.to_json(self)
+        return {"merged": {name: fields.pop(name) for name in _IN_MERGED}, **fields}
+
+    @property
+    def problem(self) -> PartialFailureError | None:
+        """What went wrong, in one sentence."""
+        return PartialFailureError.of("not everything could be merged", self.errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +121,18 @@ class MergePlan:
     total: MergeResult = field(default_factory=MergeResult)
 
 
-def merge_due(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> bool:
-    """Whether there is anything to merge, or a journal that cannot be read. Raises `TopicNotFoundError`.
+def merge_due(cluster: Cluster, rule: MergeRule = DEFAULT_RULE) -> bool:
+    """Whether there is anything to merge, or a journal that cannot be read.
 
     The journals are read here, a few at a time, and forgotten; nothing else is.
     """
-    shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
+    shares = _whole_journals(cluster.controller.snapshot(), None, rule)
 
     def look(share: Share) -> bool:
         window = share.window
         try:
             return any(
-                is_due(t, share.rules[t.revision]) for t in topics_of(cluster.passing_journal(window.journal), window)
+                is_due(t, share.rules[t.revision]) for t in _topics_of(cluster.passing_journal(window.journal), window)
             )
         except CorruptObjectError:
             return True
@@ -112,17 +162,13 @@ def plan_merge(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEF
     plan = MergePlan(list(zip(shares, found, strict=True)))
     plan.total.errors += unread.values()
     for result in found:
-        plan.total.add(result)
+        plan.total.add(result, *_COUNTED)
     plan.total.seconds = cluster.runtime.clock.monotonic() - began
     return plan
 
 
 def run_merge(cluster: Cluster, plan: MergePlan, workers: Workers[Cluster]) -> MergeResult:
-    """Merge what was planned, and is still there.
-
-    Raises:
-        StoreError: the store does not answer, or does not let us. What was merged before stays merged.
-    """
+    """Merge what was planned, and is still there. Raises `StoreError`; what was merged before stays merged."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine)
     slots = min(workers.slots, LOCAL_SLOTS) if workers.engine == LOCAL else workers.slots
@@ -131,7 +177,7 @@ def run_merge(cluster: Cluster, plan: MergePlan, workers: Workers[Cluster]) -> M
         text = f"{count(result.objects_before, 'L1 object')} merged into {result.objects_after:,}"
         workers.say(text, done=result.bytes_read, total=plan.total.bytes_read, objects=result.objects_before)
         for done in workers.map(_merge_share, shares[at : at + slots]):
-            result.add(done)
+            result.add(done, *_COUNTED)
     result.errors = list(dict.fromkeys(result.errors))  # what is damaged was found when it was planned, too
     result.seconds = plan.total.seconds + cluster.runtime.clock.monotonic() - began
     return result
@@ -148,62 +194,146 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 
 
 def _plan_share(cluster: Cluster, share: Share) -> MergeResult:
-    """What there is to merge in a share; what is wrong there is among the errors."""
-    result = MergeResult()
-    partitions: set[tuple[int, int]] = set()
-    try:
-        handle = cluster.passing_journal(share.window.journal)
-        for m in _merges(cluster.store, handle, share, result.errors):
-            result.count(m, m.bytes)
-            partitions.add((m.revision, m.partition))
-    except DAMAGE as e:
-        result.errors.append(in_journal(share.window, e))
-    result.partitions = len(partitions)
-    return result
+    """What there is to merge in a share."""
+    return _ShareMerge(cluster, share).run(dry_run=True)
 
 
 def _merge_share(cluster: Cluster, share: Share) -> MergeResult:
-    """Merge a share, round by round."""
-    handle = cluster.passing_journal(share.window.journal)
-    result = MergeResult()
-    topics = {revision: wanted.name for revision, wanted in share.window.topics.items()}
-    merged: set[tuple[int, int]] = set()
-    try:
-        for merges in _rounds(_merges(cluster.store, handle, share, result.errors)):
-            epoch = cluster.controller.snapshot().epoch
-            written = rewrite(cluster.store, merges, topics, epoch, cluster.runtime, cluster.parallel)
-            MergeRound(cluster, handle, share.window, epoch, result, merged).commit(written)
-    except DAMAGE as e:
-        result.errors.append(in_journal(share.window, e))
-    result.partitions = len(merged)
-    return result
+    """Merge a share."""
+    return _ShareMerge(cluster, share).run(dry_run=False)
 
 
-def _merges(store: ObjectStore, handle: JournalHandle, share: Share, errors: list[str]) -> Iterator[Merge]:
-    """What there is to merge of a share now; an index object that cannot be read is among the errors."""
-    for topic in topics_of(handle, share.window):
-        name, revision = share.window.topics[topic.revision].name, topic.revision
+class _ShareMerge:
+    """The merges of one share; what goes wrong there is among the result's errors."""
 
-        def read(partition: int, index: Rows, name: str = name, revision: int = revision) -> Rows:
-            p = PartitionId(name, revision, partition)
+    def __init__(self, cluster: Cluster, share: Share) -> None:
+        self._cluster, self._share, self._window = cluster, share, share.window
+        self._handle = cluster.passing_journal(share.window.journal)
+        self._result = MergeResult()
+        self._partitions: set[tuple[int, int]] = set()
+
+    def run(self, *, dry_run: bool) -> MergeResult:
+        """Count what there is to merge, or merge it, round by round."""
+        try:
+            if dry_run:
+                for m in self._merges():
+                    self._count(m, m.bytes)
+            else:
+                self._merge_all()
+        except _DAMAGE as e:
+            self._report(e)
+        self._result.partitions = len(self._partitions)
+        return self._result
+
+    def _merge_all(self) -> None:
+        c = self._cluster
+        found = self._merges()
+        for merges in grouped(found, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
+            epoch = c.controller.snapshot().epoch
+            written = rewrite(c.store, merges, self._window.topics, epoch, c.runtime, c.parallel)
+            self._commit(epoch, written)
+
+    def _count(self, m: Merge, written: int) -> None:
+        """Count a merge, whose object has so many bytes."""
+        self._partitions.add((m.revision, m.partition))
+        self._result.objects_before += len(m.sources)
+        self._result.objects_after += 1
+        self._result.records += m.records
+        self._result.bytes += written
+        self._result.bytes_read += m.bytes
+
+    def _report(self, error: Exception, p: PartitionId | None = None) -> None:
+        """Name what is wrong with a partition, or with the journal."""
+        what = f"journal {self._window.journal}: {error}"
+        self._result.errors.append(what if p is None else f"partition {p}: {error}; its L1 objects stay as they are")
+
+    def _merges(self) -> Iterator[Merge]:
+        """What there is to merge now."""
+        for topic in _topics_of(self._handle, self._window):
+            revision = topic.revision
+            mine, read = functools.partial(self._share.has, revision), functools.partial(self._listed, revision)
+            yield from merges_of(topic, self._share.rules[revision], mine, read)
+
+    def _listed(self, revision: int, partition: int, index: Rows) -> Rows:
+        """What index objects of a partition list; nothing if one cannot be read."""
+        p = self._window.topics[revision].id(partition)
+        try:
+            return read_index(self._cluster.store, p, index)
+        except _DAMAGE as e:
+            self._report(e, p)
+            return NO_L1_ROWS
+
+    # -- the commit of a round ----------------------------------------------------------------------------------------
+
+    def _commit(self, epoch: int, written: Sequence[Rewritten]) -> None:
+        """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
+        known = {t.revision: t for t in _topics_of(self._handle, self._window)}
+        merges: dict[tuple[int, int], _Merged] = {}
+        changes: dict[int, list[Change]] = {}
+        for p, merged, change in self._parts(epoch, known, written):
+            merges[p.revision, p.partition] = merged
+            changes.setdefault(p.revision, []).append(change)
+        topics = []
+        for revision, of_topic in changes.items():
+            files, replaced, *indexes = (pack(np.concatenate(rows)) for rows in zip(*of_topic, strict=True))
+            topics.append(MergedTopic(revision, replaced, files, *indexes))
+        for entry in divided(Merged(epoch, topics), ENTRY_BYTES):
+            self._append(entry, merges)
+
+    def _parts(
+        self, epoch: int, known: Mapping[int, TopicState], written: Sequence[Rewritten]
+    ) -> Iterator[tuple[PartitionId, _Merged, Change]]:
+        """What there is to commit, partition by partition."""
+        by_partition: dict[tuple[int, int], list[Rewritten]] = {}
+        for r in written:
+            by_partition.setdefault((r.merge.revision, r.merge.partition), []).append(r)
+        for (revision, partition), found in sorted(by_partition.items()):
+            p = self._window.topics[revision].id(partition)
             try:
-                return read_index(store, p, index)
-            except DAMAGE as e:
-                errors.append(in_partition(p, e))
-                return NO_L1_ROWS
+                left = [r for r in found if self._is_named(p, known.get(revision), r.merge)]
+                self._result.lost += len(found) - len(left)
+                for r in left:
+                    if r.error is not None:
+                        self._report(r.error, p)
+                done = [(r.merge, r.row) for r in left if r.row is not None]
+                if done:
+                    yield p, done, self._change(p, known[revision], epoch, done)
+            except _DAMAGE as e:
+                self._report(e, p)
 
-        yield from merges_of(topic, share.rules[revision], functools.partial(share.has, revision), read)
+    def _change(self, p: PartitionId, topic: TopicState, epoch: int, done: _Merged) -> Change:
+        replaced = np.concatenate([merge.sources for merge, _ in done])
+        files = np.concatenate([row for _, row in done])
+        c = self._cluster
+        indexes = replace_in_index(c.store, p, topic, replaced, files, epoch, c.runtime)
+        return Change(files, replaced, *indexes)
+
+    def _is_named(self, p: PartitionId, topic: TopicState | None, m: Merge) -> bool:
+        """Whether the journal still names the objects of a merge."""
+        if topic is None:
+            return False
+        index = topic.index_of(p.partition)
+        listed = (index["last"] >= m.sources["base"][0]) & (index["base"] <= m.sources["last"][-1])
+        named = [topic.l1_of(p.partition)["name"], read_index(self._cluster.store, p, index[listed])["name"]]
+        return bool(np.isin(m.sources["name"], np.concatenate(named)).all())
+
+    def _append(self, entry: Merged, merges: Mapping[tuple[int, int], _Merged]) -> None:
+        try:
+            refused = self._handle.commit_merged(entry)
+        except ProtocolError as e:  # fenced off by a vacuum, say; whether it landed, the next run will see
+            self._report(e)
+            return
+        for at in places_of(entry):
+            if at in refused:
+                self._result.lost += len(merges[at])
+                continue
+            for m, row in merges[at]:
+                self._count(m, int(row["bytes"][0]))
 
 
-def _rounds(merges: Iterable[Merge]) -> Iterator[list[Merge]]:
-    """The merges, as many together as are committed at once."""
-    together: list[Merge] = []
-    size = objects = 0
-    for m in merges:
-        if together and (size + m.bytes > ROUND_BYTES or objects + len(m.sources) > ROUND_OBJECTS):
-            yield together
-            together, size, objects = [], 0, 0
-        together.append(m)
-        size, objects = size + m.bytes, objects + len(m.sources)
-    if together:
-        yield together
+def _topics_of(handle: JournalHandle, window: Window) -> list[TopicState]:
+    """The topics of a window as the journal has them now; they do not change while they are read."""
+    with handle.replica.lock:
+        state = handle.catch_up()
+        found = ((state.topics.get(revision), wanted) for revision, wanted in sorted(window.topics.items()))
+        return [replace(t) for t, wanted in found if t is not None and t.topic_id == wanted.topic_id]

@@ -1,18 +1,14 @@
 """Which L1 objects a merge makes into one (pure).
 
-A run is of consecutive objects of one partition, each below half of the target size. A run that a larger object ends grows
-no more, and is merged once. The run at a partition's end grows with each reconcile; to merge all of it each time would
-rewrite every record every time. So it is merged by size: it may have as many objects as the logarithm, to the base `fan_in`,
-of how many times it is as large as its smallest object, and at least three. When it has more, the oldest object that is
-at most twice as large as all after it is merged with those. So sizes fall from old to new, a record is rewritten about
-once each time that what its object holds has doubled, and never for the sake of a single new object.
+A run is of consecutive objects of one partition, each below half of the target size. One that a larger object ends grows no
+more, and is merged once. The run at a partition's end grows with each reconcile, and is merged by size: it may have as many
+objects as the logarithm, to the base `fan_in`, of how many times it is as large as its smallest object, and at least three.
+When it has more, the oldest object that is at most twice as large as all after it is merged with those. So a record is
+rewritten about once each time that what its object holds has doubled.
 
-Retention deletes whole objects, so a merge must not put what is to go soon into one object with what stays for long. Of a
-topic with a retention by time, only objects of one stretch of time are merged, a quarter of the retention long; with one by
-size, the target is at most a quarter of it. So a partition keeps at most about a quarter more than it has to.
-
-A merged object is not larger than the target, and takes the place of two objects or more: what stands alone stays as it is.
-Two neighbours below half of the target always fit, so each run is merged to its end, however long.
+Retention deletes whole objects, so what is to go soon must not share one with what stays for long. Of a topic with a
+retention by time, only objects of one stretch of time are merged, a quarter of the retention long; with one by size, the
+target is at most a quarter of it.
 """
 
 from __future__ import annotations
@@ -103,11 +99,8 @@ ReadIndex = Callable[[int, Rows], Rows]
 
 
 def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[int, int]]:
-    """Which of a partition's consecutive objects, of these sizes, become one: from the first of each span to before its end.
-
-    Args:
-        grows: whether a reconcile adds to them at the end.
-    """
+    """Which of a partition's consecutive objects, of these sizes, become one: from the first of each span to before its
+    end. `grows`: whether a reconcile adds to them at the end."""
     found: list[tuple[int, int]] = []
     first = 0
     for end in [i for i, size in enumerate(sizes) if size >= rule.enough_bytes] + [len(sizes)]:
@@ -155,12 +148,8 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator
 
 
 def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows], read: ReadIndex) -> Iterator[Merge]:
-    """What is to be merged in a topic, by partition and offset.
-
-    Args:
-        wanted: of some partitions, which are to be planned.
-        read: reads index objects; only those are read that must list something to merge.
-    """
+    """What is to be merged in those partitions of a topic that are `wanted`, by partition and offset. `read` is called for
+    index objects that must list something to merge."""
     partitions = candidates(topic, rule)
     for partition in partitions[wanted(partitions)].tolist():
         for index, grows in _crowded_stretches(topic.index_of(partition), rule):

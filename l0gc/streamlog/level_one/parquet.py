@@ -1,18 +1,24 @@
-"""L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and their reading.
+"""L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and how it is read.
 
-Everything that is read must match the journal: the object's own key, which it holds, the columns, the offsets from the first
-to the last, and a checksum for each page. Anything that differs is corrupt, and named.
+Only row groups that hold what is wanted are fetched, ahead of their decoding.
+An object's footer is read first. It says where each row group lies, and between which timestamps its records are, so what
+a filter excludes is never fetched. Everything that is read must match the journal: the object's own key, which it holds, the
+columns, the offsets from the first to the last, and a checksum for each page. Anything that differs is corrupt, and named.
 """
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import fetch
@@ -32,14 +38,78 @@ KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
-_ROWS: Final = 4096
+WHOLE_BYTES: Final = 64 << 10
+"""An object up to this size is fetched at once: its footer alone would cost a request as well."""
+CHUNK_BYTES: Final = 8 << 20
+"""About so much of neighbouring row groups is fetched with one request."""
+_LEAST_TAIL: Final = 8 << 10
+_TAIL_SHARE: Final = 8192
+"""A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
+_MAGIC: Final = 8
+"""Bytes after a footer: its length, and Parquet's name."""
+_BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Timestamps from `first` to `last`, both included, in milliseconds since 1970."""
+
+    first: int = -(2**62)
+    last: int = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFile:
+    """An L1 object, and the offsets from `start` on, up to but without `end`, that are wanted of it."""
+
+    key: str
+    file: L1File
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: its number, the offset of its first record, and its records."""
+
+    number: int
+    base: int
+    records: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.records
+
+
+@dataclass(slots=True)
+class Opened:
+    """An L1 object whose footer was read; `body` is all of it if that was fetched with it."""
+
+    wanted: WantedFile
+    metadata: Any
+    body: bytes | None
+    groups: list[RowGroup] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class L1Chunk:
+    """Neighbouring row groups of an object, and the bytes of it that were fetched for them, by where they begin."""
+
+    opened: Opened
+    groups: list[RowGroup]
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes its row groups take."""
+        return sum(self.opened.metadata.row_group(g.number).total_byte_size for g in self.groups)
 
 
 class RangedFile(io.RawIOBase):
-    """A file of a known size whose `read` gets ranges of it from somewhere; it has a place, and can be moved there."""
+    """A file of a known size; `fetch` gives so many of its bytes from an offset on."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._at = size, 0
+    def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
+        self._size, self._fetch, self._at = size, fetch, 0
 
     def readable(self) -> bool:
         return True
@@ -54,66 +124,172 @@ class RangedFile(io.RawIOBase):
         self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
         return self._at
 
-
-class StoredFile(RangedFile):
-    """An object as a file that is read by ranges."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        super().__init__(size)
-        self._store, self._key = store, key
-
     def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        if end <= self._at:
+        start, end = self._at, self._size if size < 0 else min(self._size, self._at + size)
+        if end <= start:
             return b""
-        body = fetch(self._store, self._key, [(self._at, end - self._at)])[0]
         self._at = end
-        return body
+        return self._fetch(start, end - start)
 
 
-def check_l1(parquet: pq.ParquetFile, key: str) -> None:
+def _within(pieces: Sequence[tuple[int, bytes]], start: int, size: int) -> bytes:
+    """Bytes of an object of which only some pieces are here; nothing else of it is asked for."""
+    for at, body in pieces:
+        if at <= start and start + size <= at + len(body):
+            return body[start - at : start - at + size]
+    raise OSError(f"bytes {start} to {start + size} belong to no row group that its footer names")
+
+
+def open_l1(
+    store: ObjectStore, wanted: WantedFile, times: Times | None = None, whole_bytes: int = WHOLE_BYTES
+) -> Opened:
+    """Read an object's footer, on any thread; not where the journal says that all its records are older than `times`.
+
+    Args:
+        whole_bytes: an object up to this size is fetched with it.
+
+    Raises:
+        CorruptObjectError: it is not an L1 object, or another one.
+        ObjectNotFoundError: it is gone.
+    """
+    key, size = wanted.key, wanted.file.bytes
+    if times is not None and wanted.file.max_timestamp < times.first:
+        return Opened(wanted, None, None)
+    tail_bytes = size if size <= whole_bytes else min(size, max(_LEAST_TAIL, size // _TAIL_SHARE))
+    tail = fetch(store, key, [(size - tail_bytes, tail_bytes)])[0]
+    footer = int.from_bytes(tail[-_MAGIC : -_MAGIC + 4], "little") + _MAGIC
+    if footer > size:
+        raise CorruptObjectError(f"{key} ends in no footer of Parquet; restore that object from a version")
+    if footer > len(tail):
+        tail = fetch(store, key, [(size - footer, footer - len(tail))])[0] + tail
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        _check_l1(metadata, key)
+    except _BROKEN as e:
+        raise _broken(key, e) from e
+    opened = Opened(wanted, metadata, tail if len(tail) == size else None)
+    at = wanted.file.base_offset
+    for number in range(metadata.num_row_groups):
+        opened.groups.append(RowGroup(number, at, metadata.row_group(number).num_rows))
+        at = opened.groups[-1].end
+    if at != wanted.file.last_offset + 1:
+        raise CorruptObjectError(f"{key} ends at record {at - 1}, not {wanted.file.last_offset}")
+    return opened
+
+
+def _check_l1(metadata: Any, key: str) -> None:
     """Raises `CorruptObjectError` unless a file has the columns of an L1 object, and says that it is the one at `key`."""
-    found = parquet.schema_arrow  # read from a part of the file that no page checksum covers
-    if found != L1_SCHEMA and any(
+    found = metadata.schema.to_arrow_schema()  # read from a part of the file that no page checksum covers
+    wrong = found != L1_SCHEMA and any(
         found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in L1_SCHEMA
-    ):
+    )
+    for number in range(metadata.num_row_groups):  # each names its columns again, by which they are found
+        wrong |= not {c.path_in_schema for c in _columns(metadata, number)}.issuperset(L1_SCHEMA.names)
+    if wrong:
         raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
-    if (parquet.metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
+    if (metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
         raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")
 
 
+def _broken(key: str, e: Exception) -> CorruptObjectError:
+    return CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version")
+
+
+def wanted_groups(opened: Opened, times: Times | None) -> list[RowGroup]:
+    """The row groups that may hold something wanted."""
+    w = opened.wanted
+    return [
+        g
+        for g in opened.groups
+        if g.end > w.start and g.base < w.end and (times is None or _overlaps(opened.metadata, g.number, times))
+    ]
+
+
+def _overlaps(metadata: Any, number: int, times: Times) -> bool:
+    column = next(c for c in _columns(metadata, number) if c.path_in_schema == "timestamp")
+    found = column.statistics
+    if found is None or not found.has_min_max:
+        return True
+    # As they are stored, in milliseconds: pyarrow needs pandas to make times of them, a third of a second for each worker.
+    return bool(found.max_raw >= times.first and found.min_raw <= times.last)
+
+
+def _columns(metadata: Any, number: int) -> list[Any]:
+    group = metadata.row_group(number)
+    return [group.column(i) for i in range(group.num_columns)]
+
+
+def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
+    """The row groups, as many together as are fetched at once."""
+    chunk = L1Chunk(opened, [])
+    size = 0
+    for g in groups:
+        weight = opened.metadata.row_group(g.number).total_byte_size
+        if chunk.groups and (size + weight > CHUNK_BYTES or chunk.groups[-1].end != g.base):
+            yield chunk
+            chunk, size = L1Chunk(opened, []), 0
+        chunk.groups.append(g)
+        size += weight
+    if chunk.groups:
+        yield chunk
+
+
+def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
+    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    opened = chunk.opened
+    if opened.body is not None:
+        chunk.pieces = [(0, opened.body)]
+        return chunk
+    ranges: list[tuple[int, int]] = []
+    for g in chunk.groups:
+        for c in _columns(opened.metadata, g.number):
+            if c.path_in_schema not in names:
+                continue
+            start = c.data_page_offset if c.dictionary_page_offset is None else c.dictionary_page_offset
+            start = min(start, c.data_page_offset)
+            if ranges and sum(ranges[-1]) == start:
+                ranges[-1] = ranges[-1][0], ranges[-1][1] + c.total_compressed_size
+            else:
+                ranges.append((start, c.total_compressed_size))
+    key, end = opened.wanted.key, opened.wanted.file.bytes
+    if any(start < 0 or length < 1 or start + length > end for start, length in ranges):
+        raise CorruptObjectError(
+            f"{key} has a footer that names bytes outside of it; restore that object from a version"
+        )
+    bodies = fetch(store, key, ranges)
+    chunk.pieces = [(start, body) for (start, _), body in zip(ranges, bodies, strict=True)]
+    return chunk
+
+
 def read_l1(
-    store: ObjectStore | bytes, key: str, file: L1File, start: int = 0, wanted: Sequence[str] = RECORD
+    store: ObjectStore, opened: Opened, names: Sequence[str], times: Times | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of an L1 object as (offset of the first, batch), in order.
+    """The records of an object that may be wanted, chunk after chunk. See `fetch_chunk` and `decode`."""
+    for chunk in chunks(opened, wanted_groups(opened, times)):
+        yield from decode(fetch_chunk(store, chunk, names), names)
 
-    Args:
-        store: where it is, or its content.
-        start: what lies wholly before this offset need not be read.
-        wanted: the batches' columns.
 
-    Raises:
-        CorruptObjectError: the object does not hold the records that the journal says.
-        ObjectNotFoundError: it is gone.
-    """
-    at = file.base_offset
+def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. Raises
+    `CorruptObjectError`: they are not those that the journal says."""
+    key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
-        stored = pa.BufferReader(store) if isinstance(store, bytes) else StoredFile(store, key, file.bytes)
-        parquet = pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True)
-        check_l1(parquet, key)
-        group = 0
-        while group + 1 < parquet.num_row_groups and at + (rows := parquet.metadata.row_group(group).num_rows) <= start:
-            group, at = group + 1, at + rows
-        groups = list(range(group, parquet.num_row_groups))
-        names = list(dict.fromkeys(["offset", *wanted]))
-        # One thread: small files are many, and read at once.
-        for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=names, use_threads=False):
-            offset = batch.column("offset")
-            if batch.num_rows and (offset[0].as_py(), offset[-1].as_py()) != (at, at + batch.num_rows - 1):
-                raise CorruptObjectError(f"{key} does not hold the records {file.base_offset} to {file.last_offset}")
-            yield at, batch.select(wanted)
-            at += batch.num_rows
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as e:
-        raise CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version") from e
-    if at != file.last_offset + 1:
-        raise CorruptObjectError(f"{key} ends at record {at - 1}, not {file.last_offset}")
+        file = RangedFile(f.bytes, functools.partial(_within, chunk.pieces))
+        parquet = pq.ParquetFile(
+            file, metadata=chunk.opened.metadata, pre_buffer=False, page_checksum_verification=True
+        )
+        table = parquet.read_row_groups([g.number for g in chunk.groups], columns=list(names), use_threads=False)
+        batches = table.to_batches()
+    except _BROKEN as e:
+        raise _broken(key, e) from e
+    at = chunk.groups[0].base
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
+        if not np.array_equal(offsets, np.arange(at, at + batch.num_rows)):
+            raise CorruptObjectError(f"{key} does not hold the records {f.base_offset} to {f.last_offset}")
+        yield at, batch
+        at += batch.num_rows
+    if at != chunk.groups[-1].end:
+        raise CorruptObjectError(f"{key} ends at record {at - 1} of {chunk.groups[-1].end - 1}")

@@ -1,13 +1,10 @@
 """What a reconciler takes in a round, and what it may commit (pure).
 
-A run lifts what was there when it began. It does so in rounds, each of the oldest objects up to a number of bytes, and each
-committed before the next one begins, so that a run which is killed keeps what it lifted. A round takes whole log entries
-of a journal: those after the last round's cut, up to its own. What a round had to leave (a damaged block, a partition at
-which another reconciler was first) the next one passes over, by nothing but the journal's state: a partition that still
-has something at or below the last cut waits for another run.
-
-A commit names, for each partition, the records from the last reconciled one on without a gap, in L1 objects that are
-durable. Whether the partition still is where the commit begins is decided where it lands (hazard 9).
+A run lifts what was there when it began, in rounds, each committed before the next one begins, so that a run which is
+killed keeps what it lifted. A round takes whole log entries of a journal: those after the last round's cut, up to its own.
+It passes over a partition that still has something at or below the last cut (a damaged block, or another reconciler was
+first), by nothing but the journal's state. Whether a partition is where a commit begins is decided where that lands (hazard
+9).
 """
 
 from __future__ import annotations
@@ -20,10 +17,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from l0gc.streamlog.journal.commits import ranges_of
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, MAX_OFFSET, RANGE, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import EXTENT, MAX_OFFSET, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
 
@@ -35,19 +33,10 @@ SMALL_TASK_BYTES: Final = 1 << 20
 """Below this a task costs more than it saves."""
 MAX_WRITERS: Final = 200
 """At most so many tasks write: each reader sends something to each of them."""
-STEPS: Final = 16
+_CUTS: Final = 16
 """At how many places a round may be cut within one journal."""
-_INDEX_BYTES: Final = 2 * INDEX_ROW.itemsize
-"""What a change of a partition's index objects weighs in a commit."""
 _SPREAD: Final = 0x9E3779B1
 """Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
-
-
-class Wanted(NamedTuple):
-    """A topic that is to be reconciled."""
-
-    name: str
-    topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,7 @@ class Window:
     """The part of a journal that a round may take from: entries above `after`, up to `upto`, of these topics by revision."""
 
     journal: int
-    topics: Mapping[int, Wanted]
+    topics: Mapping[int, Topic]
     after: int = -1
     upto: int = MAX_OFFSET
 
@@ -107,18 +96,15 @@ class Round:
         """Which reader gets the object of a take that has `before` bytes in front of it."""
         return min(self.readers - 1, (take.begins + before) * self.readers // max(1, self.bytes))
 
-    def topics(self) -> dict[int, str]:
-        """The names of the topics, by revision."""
-        return {revision: t.name for take in self.takes for revision, t in take.window.topics.items()}
+    def topics(self) -> dict[int, Topic]:
+        """The topics, by revision."""
+        return {revision: t for take in self.takes for revision, t in take.window.topics.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRead:
-    """The blocks of an L0 object that are to be read, and whose records lie where in them.
-
-    Attributes:
-        extents: rows of `EXTENT`; `block` is a number in `blocks`.
-    """
+    """The blocks of an L0 object that are to be read, and whose records lie where in them: `block` of `extents` is a number
+    in `blocks`."""
 
     journal: int
     revision: int
@@ -180,7 +166,7 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
 
 
 def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Step], bool]:
-    """The oldest objects of a window, up to about `budget` bytes, in about `STEPS` steps; and whether there are more."""
+    """The oldest objects of a window, up to about `budget` bytes, in about `_CUTS` steps; and whether there are more."""
     steps: list[Step] = []
     total = 0
     objects = unreconciled(state, window)
@@ -189,7 +175,7 @@ def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Ste
             return steps, True
         step = Step(cut, *_weight(o for _, o in entry))
         total += step.bytes
-        if steps and steps[-1].bytes + step.bytes <= budget // STEPS:
+        if steps and steps[-1].bytes + step.bytes <= budget // _CUTS:
             step = _together(steps.pop(), step)
         steps.append(step)
     return steps, False
@@ -279,39 +265,14 @@ def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
 def commit_entries(
     epoch: int, cut: int, files: Mapping[int, Rows], indexes: Mapping[int, IndexChange], limit: int
 ) -> Iterator[Reconciled]:
-    """The commit of a journal's L1 objects, by revision, as entries of at most about `limit` bytes.
-
-    Args:
-        cut: the log offset up to which the round took from the journal.
-        files: rows of `L1_ROW`, by partition and offset, without a gap within a partition.
-        indexes: what happens to index objects with them.
+    """The commit of a journal's L1 objects up to the log offset `cut`, as entries of about `limit` bytes; see `divided`.
+    `files`, by revision, are rows of `L1_ROW` without a gap within a partition; `indexes` is what happens to index objects.
     """
-    topics: list[ReconciledTopic] = []
-    room = limit
-    for revision, rows in sorted(files.items()):
-        change = indexes.get(revision, IndexChange())
-        firsts = np.flatnonzero(np.r_[True, rows["partition"][1:] != rows["partition"][:-1]])
-        ends = np.r_[firsts[1:], len(rows)]
-        weights = RANGE.itemsize + L1_ROW.itemsize * (ends - firsts)
-        weights = weights + _INDEX_BYTES * np.isin(rows["partition"][firsts], change.indexes["partition"])
-        at = 0
-        while at < len(firsts):
-            fit = int(np.searchsorted(np.cumsum(weights[at:]), room, "right"))
-            if not fit and topics:
-                yield Reconciled(epoch, cut, topics)
-                topics, room = [], limit
-                continue
-            end = at + max(1, fit)
-            part = rows[firsts[at] : ends[end - 1]]
-            of_part = (pack(some[np.isin(some["partition"], part["partition"])]) for some in change)
-            topics.append(ReconciledTopic(revision, pack(ranges_of(part)), pack(part), *of_part))
-            room -= int(weights[at:end].sum())
-            at = end
-            if at < len(firsts):
-                yield Reconciled(epoch, cut, topics)
-                topics, room = [], limit
-    if topics:
-        yield Reconciled(epoch, cut, topics)
+    topics = [
+        ReconciledTopic(revision, *map(pack, (ranges_of(rows), rows, *indexes.get(revision, IndexChange()))))
+        for revision, rows in sorted(files.items())
+    ]
+    return divided(Reconciled(epoch, cut, topics), limit)
 
 
 def still_there(state: JournalState, fault: Fault) -> Fault | None:
@@ -322,14 +283,10 @@ def still_there(state: JournalState, fault: Fault) -> Fault | None:
     open_ = is_unreconciled(topic, fault.partitions, fault.bases)
     if not open_.any():
         return None
-    return Fault(fault.journal, fault.revision, fault.message, fault.partitions[open_], fault.bases[open_])
+    return replace(fault, partitions=fault.partitions[open_], bases=fault.bases[open_])
 
 
 def is_unreconciled(topic: TopicState, partitions: Rows, bases: Rows) -> Rows:
     """For each (partition, offset) whether that record is not in L1."""
-    at = np.searchsorted(topic.partitions, partitions)
-    at[at == len(topic.partitions)] = 0
-    known = topic.partitions[at] == partitions if len(topic.partitions) else np.zeros(len(partitions), bool)
-    last = topic.reconciled[at] if len(topic.partitions) else np.full(len(partitions), -1)
-    unreconciled: Rows = known & (last < bases)
+    unreconciled: Rows = topic.values(topic.reconciled, partitions, MAX_OFFSET) < bases
     return unreconciled

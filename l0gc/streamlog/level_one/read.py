@@ -1,24 +1,23 @@
 """L0 objects to records in columns: what a reconciler's readers do.
 
-Every block is checked against the journal's CRC32C before a record of it is believed. Records of a block that is damaged or
-missing become a `Fault` with its name, and everything else goes on: one partition's records in a journal do not depend on
-another's. Whole blocks are turned into columns at once, so an extent costs a row of numbers and no Python object.
+Every block is checked against the journal's CRC32C. Records of one that is damaged or missing become a `Fault` with its
+name, and everything else goes on. Whole blocks are turned into columns at once, so an extent costs no Python object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from l0gc.columns import numbers
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, select
+from l0gc.storage.parallel import Parallel, grouped
+from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
 
@@ -43,41 +42,25 @@ StillNeeded = Callable[[int, int, Rows], Rows]
 Row: TypeAlias = pa.RecordBatch | Fault
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(NamedTuple):
     """The records of a block that are wanted, and their extents."""
 
-    journal: int
-    revision: int
-    epoch: int
+    read: ObjectRead
     extents: Rows
     records: pa.RecordBatch
-
-
-@dataclass(slots=True)
-class _Body:
-    """What was fetched of an object: the body of each block, or why it could not be read."""
-
-    read: ObjectRead
-    blocks: list[bytes] = field(default_factory=list)
-    error: CorruptObjectError | ObjectNotFoundError | None = None
 
 
 def read_rows(
     store: ObjectStore, reads: Iterable[ObjectRead], writers: int, still_needed: StillNeeded, parallel: Parallel
 ) -> Iterator[tuple[int, Row]]:
-    """The records of L0 objects, as (number of the writer that gets them, batch of `ROWS` or fault).
-
-    Each batch is in order of revision, partition and offset; one behind another may be of any.
-
-    Raises:
-        StoreError: the store does not answer, or does not let us.
-    """
+    """The records of L0 objects, as (number of the writer that gets them, batch of `ROWS` or fault). Each batch is in order
+    of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
     held: list[_Block] = []
     size = 0
-    for group in _groups(reads):
-        for body in parallel.map(lambda read: _fetched(store, read), group):
-            for found in _blocks(body, still_needed):
+    for group in grouped(reads, (lambda read: read.bytes, FETCH_BYTES)):
+        bodies = parallel.map(lambda read: _fetched(store, read), group)
+        for read, of_object in zip(group, bodies, strict=True):
+            for found in _blocks(read, of_object, still_needed):
                 if isinstance(found, Fault):
                     yield from _split_fault(found, writers)
                     continue
@@ -90,39 +73,23 @@ def read_rows(
         yield from _in_order(held, writers)
 
 
-def _groups(reads: Iterable[ObjectRead]) -> Iterator[list[ObjectRead]]:
-    group: list[ObjectRead] = []
-    size = 0
-    for read in reads:
-        if group and size + read.bytes > FETCH_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(read)
-        size += read.bytes
-    if group:
-        yield group
-
-
-def _fetched(store: ObjectStore, read: ObjectRead) -> _Body:
+def _fetched(store: ObjectStore, read: ObjectRead) -> list[bytes] | str:
+    """The body of each block, or why the object cannot be read."""
     try:
-        return _Body(read, store.get_ranges(read.key, [(b.start, b.length) for b in read.blocks]))
+        return fetch(store, read.key, [(b.start, b.length) for b in read.blocks])
     except ObjectNotFoundError as e:
-        return _Body(read, error=e)
-    except StoreError:
-        end = read.blocks[-1].start + read.blocks[-1].length
-        if (size := store.head(read.key).size) >= end:
-            raise
-        return _Body(read, error=CorruptObjectError(f"{read.key} has {size} bytes, and the journal names {end}"))
+        return f"{e}; restore that object from a version"
+    except CorruptObjectError as e:
+        return str(e)
 
 
-def _blocks(body: _Body, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
-    read = body.read
-    if body.error is not None:
+def _blocks(read: ObjectRead, bodies: list[bytes] | str, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
+    if isinstance(bodies, str):
         left = read.extents[still_needed(read.journal, read.revision, read.extents)]
         if len(left):
-            yield _fault(read, left, f"{body.error}; restore that object from a version")
+            yield _fault(read, left, bodies)
         return
-    for number, (block, content) in enumerate(zip(read.blocks, body.blocks, strict=True)):
+    for number, (block, content) in enumerate(zip(read.blocks, bodies, strict=True)):
         extents = read.extents[read.extents["block"] == number]
         try:
             records = decode_block(content, read.key, block)
@@ -136,7 +103,7 @@ def _blocks(body: _Body, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
             yield _fault(read, extents[beyond], f"{message}; restore that object from a version")
             extents = extents[~beyond]
         if len(extents):
-            yield _Block(read.journal, read.revision, read.epoch, extents, select(records, extents))
+            yield _Block(read, extents, select(records, extents))
 
 
 def _fault(read: ObjectRead, extents: Rows, message: str) -> Fault:
@@ -155,9 +122,9 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     extents = np.concatenate([b.extents for b in blocks])
     per_block = [len(b.extents) for b in blocks]
     columns = {
-        name: np.repeat([getattr(b, name) for b in blocks], per_block) for name in ("journal", "revision", "epoch")
+        name: np.repeat([getattr(b.read, name) for b in blocks], per_block) for name in ("journal", "revision", "epoch")
     }
-    writer = np.concatenate([writers_of(b.revision, b.extents["partition"], writers) for b in blocks])
+    writer = np.concatenate([writers_of(b.read.revision, b.extents["partition"], writers) for b in blocks])
     order = np.lexsort((extents["base"], extents["partition"], columns["revision"], writer))
     counts = extents["records"].astype(np.int64)
     begins = np.cumsum(counts) - counts

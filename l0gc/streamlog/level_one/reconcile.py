@@ -1,13 +1,8 @@
 """A reconcile run: round after round, until all is in L1 that was there when it began.
 
-Workers plan a round and lift it, in this process or on Spark's executors. `reconcile` keeps a few numbers for each journal,
-and one for each partition that was lifted, so that each counts once: neither a plan nor an extent nor an L1 object's name
-passes through. Each round is stamped with the cluster epoch anew, before its first L1 object is written, and committed
-before the next one.
-
-A round is a flow of four stages (`Lift`): a task for each journal replays it and hands out what is to be read; readers fetch
-and check it; writers bring each partition's records together and write L1; a task for each journal commits. In this process
-the stages are chained, and a round is never in memory as a whole.
+Workers plan a round and lift it; only numbers for each journal, and for each partition that was lifted, come back. Each
+round is stamped with the cluster epoch anew, before its first L1 object is written, and committed before the next one. It
+is a flow of four stages (`Lift`), which are chained in this process, so a round is never in memory as a whole.
 
 A task may run twice, or a run may die: L1 objects have random names and count only when a journal names them, the same
 records sent twice are written once, and a commit that landed before is recognised (`commit.py`).
@@ -27,7 +22,7 @@ from l0gc.errors import CorruptObjectError, PartialFailureError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.level_one.commit import Commit, Committed
@@ -37,7 +32,6 @@ from l0gc.streamlog.level_one.plan import (
     JournalPlan,
     ObjectRead,
     Round,
-    Wanted,
     Window,
     choose,
     is_unreconciled,
@@ -59,12 +53,8 @@ _LOOK_AT: Final = 8
 
 @dataclass(slots=True)
 class ReconcileResult(Outcome):
-    """What a run did.
-
-    `partitions` counts each partition once. `lost` counts those at which another reconciler was first, or whose topic was
-    deleted, once for each round; see `Committed`.
-    `errors` says what could not be lifted, and why.
-    """
+    """What a run did. `partitions` counts each partition once. `lost` counts those at which another reconciler was first,
+    or whose topic was deleted, once for each round; see `Committed`. `errors` says what could not be lifted, and why."""
 
     records: int = 0
     l1_objects: int = 0
@@ -79,14 +69,6 @@ class ReconcileResult(Outcome):
     def problem(self) -> PartialFailureError | None:
         """What went wrong, in one sentence."""
         return PartialFailureError.of("not everything could be lifted", self.errors)
-
-    def add(self, c: Committed) -> None:
-        """Count what a round did in one journal."""
-        self.records += c.records
-        self.l1_objects += c.l1_objects
-        self.bytes += c.bytes
-        self.lost += c.lost
-        self.errors += c.errors
 
 
 def reconcile(
@@ -125,7 +107,7 @@ def reconcile(
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions)
         for committed in workers.flow(range(len(r.takes)), *Lift(r).stages(workers.slots)):
-            result.add(committed)
+            result.add(committed, "records", "l1_objects", "bytes", "lost", "errors")
             for revision, of_topic in committed.partitions.items():
                 lifted[revision] = np.union1d(lifted.get(revision, of_topic), of_topic)
         result.rounds += 1
@@ -140,11 +122,10 @@ def reconcile(
 
 def windows_of(state: ControllerState, topic: str | None) -> list[Window]:
     """What a run may take: all of one topic, or of all of them. Raises `TopicNotFoundError`."""
-    topics = list(state.topics.values()) if topic is None else [state.topic(topic)]
-    wanted: dict[int, dict[int, Wanted]] = {}
-    for t in topics:
+    wanted: dict[int, dict[int, Topic]] = {}
+    for t in state.topics.values() if topic is None else [state.topic(topic)]:
         for journal in t.journals:
-            wanted.setdefault(journal, {})[t.revision] = Wanted(t.name, t.topic_id)
+            wanted.setdefault(journal, {})[t.revision] = t
     return [Window(journal, of_journal) for journal, of_journal in sorted(wanted.items())]
 
 
@@ -169,7 +150,7 @@ def _of_live_topics(window: Window, state: ControllerState) -> Window:
 
 def has_work(cluster: Cluster, topic: str | None = None) -> bool:
     """Whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
-    return any(_waiting(cluster, topic, 1))
+    return waiting_bytes(cluster, topic, 1) > 0
 
 
 def waiting_bytes(cluster: Cluster, topic: str | None, enough: int) -> int:
@@ -181,23 +162,17 @@ def waiting_bytes(cluster: Cluster, topic: str | None, enough: int) -> int:
         TopicNotFoundError: there is no such topic.
         EpochRegressionError: nothing may be lifted, see `reconcile`.
     """
-    total = 0
-    for size in _waiting(cluster, topic, enough):
+
+    def look(window: Window) -> int:
+        plan = plan_journal(cluster.passing_journal(window.journal), window, enough)
+        return sum(max(1, step.bytes) for step in plan.steps) + len(plan.errors)
+
+    total = len(refuse_if_set_back(cluster, keep=False).unread)
+    for size in few_at_once(cluster, look, windows_of(cluster.controller.snapshot(), topic)):
         total += size
         if total > enough:
             break
     return total
-
-
-def _waiting(cluster: Cluster, topic: str | None, budget: int) -> Iterator[int]:
-    yield len(refuse_if_set_back(cluster, keep=False).unread)
-    windows = windows_of(cluster.controller.snapshot(), topic)
-
-    def look(window: Window) -> int:
-        plan = plan_journal(cluster.passing_journal(window.journal), window, budget)
-        return sum(max(1, step.bytes) for step in plan.steps) + len(plan.errors)
-
-    yield from few_at_once(cluster, look, windows)
 
 
 def few_at_once(cluster: Cluster, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
@@ -251,11 +226,8 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Packable:
-    """Rows that a reader sends to a writer: packed if they leave the process, and only then.
-
-    Thousands of records are one value to Spark then, which neither looks into it nor sorts it, and of a slice no more is
-    sent than that slice.
-    """
+    """Rows that a reader sends to a writer: packed if they leave the process, and only then. So thousands of records are
+    one value to Spark, and of a slice no more is sent than that slice."""
 
     batch: pa.RecordBatch
 
@@ -337,6 +309,4 @@ def commit_round(cluster: Cluster, r: Round, written: WrittenL1) -> Iterator[Com
         files = {revision: rows for (of, revision), rows in written.files.items() if of == journal}
         faults = [f for f in written.faults if f.journal == journal]
         if files or faults:
-            handle = cluster.journal(journal)
-            commit = Commit(cluster.store, handle, cluster.runtime, cluster.parallel, take.window, r.epoch)
-            yield commit.run(files, faults)
+            yield Commit(cluster, take.window, r.epoch).run(files, faults)

@@ -1,11 +1,8 @@
 """Several L1 objects to one: what a merge does with the records.
 
-A merge is the one step after which the only copy of a record is one that l0gc itself has copied from another. So nothing is
-taken on trust: while the sources are read, which are checked as for any reader, a hash of each column is made over all rows;
-the new object is read back from the store, checked likewise, and has to give the same. Only then may it be committed.
-
-Memory: sources are read a batch of rows at a time, small ones fetched some together; a row group is written when it is full,
-and an object of more than one waits on local disk for its upload.
+After a merge, the only copy of a record is one that l0gc has copied. So nothing is taken on trust: while the sources are
+read, a hash of each column is made over all rows; the new object is read back from the store and has to give the same,
+before it may be committed. A row group is written when it is full, and an object of more than one waits on local disk.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,20 +24,21 @@ from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.ingest.extents import fetch
+from l0gc.storage.parallel import Parallel, grouped
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import Merge
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, read_l1
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.write import L1Writer, Uploads
 
 WHOLE_BYTES: Final = 4 << 20
 """An object up to this size is fetched by one request."""
 FETCH_BYTES: Final = 16 << 20
 FETCHED: Final = 256
-"""So much of small objects, and so many of them, are fetched at once."""
+"""So much of objects, and so many of them, are opened at once."""
+_ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +48,6 @@ class Rewritten:
     merge: Merge
     row: Rows | None = None
     error: L0gcError | None = None
-
-
-class _Source(NamedTuple):
-    """An object to read, and its content, or where that is, or why it is missing."""
-
-    number: int
-    file: L1File
-    key: str
-    content: ObjectStore | bytes | L0gcError
 
 
 class Hashes:
@@ -97,90 +86,80 @@ def _bytes_of(column: pa.Array) -> tuple[Rows, memoryview]:
 def rewrite(
     store: ObjectStore,
     merges: Sequence[Merge],
-    topics: Mapping[int, str],
+    topics: Mapping[int, Topic],
     epoch: int,
     runtime: Runtime,
     parallel: Parallel,
 ) -> list[Rewritten]:
-    """Make one object of the sources of each merge.
-
-    Args:
-        topics: the topics' names, by revision.
-        epoch: what the objects are stamped with.
-
-    Raises:
-        StoreError: the store does not answer, or does not let us.
-    """
+    """Make one object, stamped with `epoch`, of the sources of each merge. Raises `StoreError`."""
     with tempfile.TemporaryDirectory(prefix="l0gc-merge-") as name:
         uploads = Uploads(store, parallel)
         done: list[tuple[Rewritten, dict[str, bytes]]] = []
-        sources = _sources(store, merges, topics, parallel)
-        for number, of_merge in groupby(sources, key=lambda s: s.number):
+        for number, of_merge in groupby(_sources(store, merges, topics, parallel), key=lambda s: s[0]):
             merge = merges[number]
-            p = PartitionId(topics[merge.revision], merge.revision, merge.partition)
+            p = topics[merge.revision].id(merge.partition)
             base = int(merge.sources["base"][0])
             writer = L1Writer(p, epoch, base, runtime, Path(name), uploads, math.inf)
-            done.append(_copied(merge, of_merge, writer))
+            done.append(_copied(store, merge, (opened for _, opened in of_merge), writer))
         uploads.flush()
     return parallel.map(lambda d: _checked(store, topics, *d), done)
 
 
 def _sources(
-    store: ObjectStore, merges: Sequence[Merge], topics: Mapping[int, str], parallel: Parallel
-) -> Iterator[_Source]:
-    """The sources of all merges in their order; small ones are fetched together, also those of different merges."""
-    waiting: list[_Source] = []
-    size = 0
-    for number, merge in enumerate(merges):
-        p = PartitionId(topics[merge.revision], merge.revision, merge.partition)
-        for row in merge.sources:
-            file = l1_file(row)
-            if len(waiting) >= FETCHED or size + file.bytes > FETCH_BYTES:
-                yield from parallel.map(_fetched, waiting)
-                waiting, size = [], 0
-            waiting.append(_Source(number, file, l1_key(p, file), store))
-            size += file.bytes
-    yield from parallel.map(_fetched, waiting)
+    store: ObjectStore, merges: Sequence[Merge], topics: Mapping[int, Topic], parallel: Parallel
+) -> Iterator[tuple[int, Opened | L0gcError]]:
+    """The sources of all merges in their order, each with the number of its merge, or why it is missing.
+
+    They are opened together, also those of different merges; small ones are fetched by that.
+    """
+
+    def opened(source: tuple[int, WantedFile]) -> tuple[int, Opened | L0gcError]:
+        number, wanted = source
+        try:
+            return number, open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
+        except (ObjectNotFoundError, CorruptObjectError) as e:
+            return number, e
+
+    sources = (
+        (number, _whole(topics[m.revision].id(m.partition), l1_file(row)))
+        for number, m in enumerate(merges)
+        for row in m.sources
+    )
+    for some in grouped(sources, (lambda source: source[1].file.bytes, FETCH_BYTES), (lambda source: 1, FETCHED)):
+        yield from parallel.map(opened, some)
 
 
-def _fetched(source: _Source) -> _Source:
-    """The same with its content, if it is small."""
-    if source.file.bytes > WHOLE_BYTES:
-        return source
-    assert not isinstance(source.content, bytes | L0gcError)
-    try:
-        return source._replace(content=fetch(source.content, source.key, [(0, source.file.bytes)])[0])
-    except (ObjectNotFoundError, CorruptObjectError) as e:
-        return source._replace(content=e)
+def _whole(p: PartitionId, file: L1File) -> WantedFile:
+    return WantedFile(l1_key(p, file), file, file.base_offset, file.last_offset + 1)
 
 
-def _copied(merge: Merge, sources: Iterable[_Source], writer: L1Writer) -> tuple[Rewritten, dict[str, bytes]]:
+def _copied(
+    store: ObjectStore, merge: Merge, sources: Iterable[Opened | L0gcError], writer: L1Writer
+) -> tuple[Rewritten, dict[str, bytes]]:
     """Write the sources' records as one object; and the hashes of what was read."""
     hashes = Hashes()
     for source in sources:
         try:
-            if isinstance(source.content, L0gcError):
-                raise source.content
-            for _, batch in read_l1(source.content, source.key, source.file, wanted=L1_SCHEMA.names):
-                if batch.num_rows:
-                    hashes.add(batch)
-                    writer.write(batch, batch.nbytes / batch.num_rows)
+            if isinstance(source, L0gcError):
+                raise source
+            for _, batch in read_l1(store, source, L1_SCHEMA.names):
+                hashes.add(batch)
+                for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
+                    writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)
         except (ObjectNotFoundError, CorruptObjectError) as e:
             return Rewritten(merge, error=e), {}
     return Rewritten(merge, np.array(writer.finish(), L1_ROW)), hashes.digest()
 
 
-def _checked(store: ObjectStore, topics: Mapping[int, str], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:
+def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:
     """The same, if the store gives back what was read from the sources."""
     if done.row is None:
         return done
     merge, file = done.merge, l1_file(done.row[0])
-    key = l1_key(PartitionId(topics[merge.revision], merge.revision, merge.partition), file)
+    wanted = _whole(topics[merge.revision].id(merge.partition), file)
     found = Hashes()
     try:
-        whole = file.bytes <= WHOLE_BYTES
-        content = fetch(store, key, [(0, file.bytes)])[0] if whole else store
-        for _, batch in read_l1(content, key, file, wanted=L1_SCHEMA.names):
+        for _, batch in read_l1(store, open_l1(store, wanted, whole_bytes=WHOLE_BYTES), L1_SCHEMA.names):
             found.add(batch)
     except (ObjectNotFoundError, CorruptObjectError) as e:
         return Rewritten(merge, error=e)
@@ -190,8 +169,6 @@ def _checked(store: ObjectStore, topics: Mapping[int, str], done: Rewritten, exp
         and found.digest() == expected
     )
     if not same:
-        wrong = (
-            f"{key} does not hold the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
-        )
-        return Rewritten(merge, error=CorruptObjectError(wrong))
+        what = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
+        return Rewritten(merge, error=CorruptObjectError(f"{wanted.key} does not hold {what}"))
     return done

@@ -1,10 +1,9 @@
 """Records in columns to L1 objects: what a reconciler's writers do.
 
-A writer gets all that the round took of its partitions, in pieces and in any order, perhaps twice where Spark did a task
-again. It brings them in order by partition and offset and writes what continues; at the first record that is missing, or
-is known to be damaged, a partition ends for this round. An object is made on local disk, or in memory if it is small,
-checked to hold consecutive offsets, uploaded as a whole, and named only then: what a writer returns is durable and
-complete (hazard 9).
+A writer gets all that the round took of its partitions, in any order, perhaps twice where Spark did a task again. It writes
+what continues; at the first record that is missing, or is known to be damaged, a partition ends for this round. An object
+is checked to hold consecutive offsets, uploaded as a whole, and named only then: what a writer returns is durable (hazard
+9).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from l0gc.keys import PartitionId, level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from l0gc.streamlog.level_one.plan import Fault
@@ -74,23 +74,14 @@ class WrittenL1:
 
 def write_l1(
     store: ObjectStore,
-    topics: Mapping[int, str],
+    topics: Mapping[int, Topic],
     epoch: int,
     arriving: Iterable[Row],
     runtime: Runtime,
     parallel: Parallel,
     held_bytes: int = HELD_BYTES,
 ) -> WrittenL1:
-    """Write records as L1 objects.
-
-    Args:
-        topics: the topics' names, by revision.
-        epoch: the round's, which the objects are stamped with.
-        arriving: what `read_rows` gave for this writer, of all readers.
-
-    Raises:
-        StoreError: an object could not be written.
-    """
+    """Write the records that `read_rows` gave for this writer, of all readers, as L1 objects. Raises `StoreError`."""
     with tempfile.TemporaryDirectory(prefix="l0gc-l1-") as name, ExitStack() as stack:
         directory = Path(name)
         held = stack.enter_context(_Held(directory, held_bytes))
@@ -106,7 +97,7 @@ def write_l1(
         limits = _limits(faults)
         for group in _partitions(pieces):
             journal, revision, partition, base = (int(v) for v in group[0].tolist()[:4])
-            p = PartitionId(topics[revision], revision, partition)
+            p = topics[revision].id(partition)
             writer = L1Writer(p, epoch, base, runtime, directory, uploads, FILE_BYTES)
             gap = _write_partition(writer, held, group, limits.get((revision, partition)))
             if gap is not None:
@@ -238,13 +229,7 @@ class Uploads:
 
 
 class L1Writer:
-    """Writes the records of one partition, in order, as one or more L1 objects.
-
-    Args:
-        epoch: that of the run.
-        base: the offset of the first record.
-        file_bytes: as `FILE_BYTES`.
-    """
+    """Writes the records of one partition, from offset `base` on, in order, as one or more L1 objects; see `FILE_BYTES`."""
 
     def __init__(
         self,
@@ -281,11 +266,8 @@ class L1Writer:
             self._close()
 
     def finish(self) -> list[tuple[object, ...]]:
-        """Close what is open; the objects as rows of `L1_ROW`, which are durable after the flush of the uploads.
-
-        Raises:
-            CorruptObjectError: the records are not consecutive.
-        """
+        """Close what is open; the objects as rows of `L1_ROW`, which are durable after the flush of the uploads. Raises
+        `CorruptObjectError`: the records are not consecutive."""
         self._flush()
         self._close()
         return self._files

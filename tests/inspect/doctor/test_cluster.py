@@ -8,10 +8,9 @@ from l0gc.inspect.doctor.cluster import cluster as checks_of
 from l0gc.keys import FORMAT, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.journal import of_topic
-from tests.support.memory_store import memory_cluster
-from tests.support.verify import another_process, handle_of, loaded_cluster, store_of, topic_of
+from tests.support.memory_store import another_process, external_cluster, memory_cluster, publish_m, store_of
+from tests.support.verify import handle_of, loaded_cluster, topic_of
 
 
 def checks(cluster: Cluster) -> dict[str, Check]:
@@ -24,11 +23,6 @@ def checks(cluster: Cluster) -> dict[str, Check]:
 
 def failures(cluster: Cluster) -> list[str]:
     return [name for name, c in checks(cluster).items() if c.status == FAILURE]
-
-
-def published(cluster: Cluster, watermark: int, epoch: int) -> None:
-    cluster_id = cluster.controller.snapshot().cluster_id
-    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, watermark, epoch, 0))
 
 
 def test_a_bucket_without_a_cluster_is_a_warning_with_the_way_out() -> None:
@@ -101,7 +95,7 @@ def test_an_m_above_the_cluster_epoch_is_a_failure() -> None:
     """Hazard 10; so is one that was published with an epoch which the cluster has not reached."""
     for watermark in (7, 0):
         cluster = memory_cluster()
-        published(cluster, watermark, 9)
+        publish_m(cluster, watermark, 9)
         found = checks(cluster)["watermark"]
         assert (found.status, found.text) == (
             FAILURE,
@@ -110,10 +104,9 @@ def test_an_m_above_the_cluster_epoch_is_a_failure() -> None:
 
 
 def test_of_an_external_log_the_epoch_is_the_one_that_was_published() -> None:
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=True)
+    cluster = external_cluster()
     assert [c.status for c in checks(cluster).values()] == [OK] * 3
-    published(cluster, 40, 50)
+    publish_m(cluster, 40, 50)
     found = checks(cluster)
     assert "an external log, 4 shards" in found["cluster"].text
     assert (found["watermark"].status, found["watermark"].text) == (OK, "M = 40")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import boto3
 import pytest
 from moto import mock_aws
-from moto.server import ThreadedMotoServer
 
 from l0gc.errors import AccessDeniedError
 from l0gc.inspect.doctor import store as doctor
 from l0gc.inspect.doctor.checkup import FAILURE, OK, WARNING, Check
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
-from l0gc.storage.bucket import BucketSettings, LifecycleRule
+from l0gc.storage.bucket import LifecycleRule, lifecycle
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.objectstore import Written
+from l0gc.storage.objectstore import DeleteFailure, Written
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.format import remember_etags, write_format
 from tests.support.memory_store import FakeClock, MemoryStore
@@ -72,6 +71,17 @@ def test_a_store_that_may_not_be_written_to_is_not_called_fit_nor_unfit() -> Non
     (check,) = doctor.promises(ReadOnly(), Runtime())
     assert (check.name, check.status) == ("store", WARNING)
     assert "not tried" in check.text
+
+
+class MayNotDelete(MemoryStore):
+    def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        return [DeleteFailure(k, "AccessDenied", "not allowed") for k in keys]
+
+
+def test_a_missing_permission_to_delete_is_a_warning_that_names_it() -> None:
+    (check,) = doctor.promises(MayNotDelete(), Runtime())
+    assert (check.name, check.status) == ("store", WARNING)
+    assert "allow s3:DeleteObject" in check.text
 
 
 def test_a_fit_store_passes_and_nothing_is_left() -> None:
@@ -179,7 +189,7 @@ def test_the_settings_of_a_bucket_are_reported(moto: S3Store) -> None:
     assert (checks["object lock"].status, checks["object lock"].text) == (WARNING, "GOVERNANCE, 3 days")
     assert checks["lifecycle"].status == FAILURE
     assert "rule old on the whole bucket" in checks["lifecycle"].text
-    assert [r.name for r in BucketSettings(moto).lifecycle()] == ["old"]
+    assert [r.name for r in lifecycle(moto)] == ["old"]
 
 
 @pytest.mark.parametrize("may_ask", [True, False])
@@ -206,17 +216,6 @@ def test_a_refused_permission_names_the_folder_and_the_commands(moto: S3Store, m
     check = by_name(doctor.permissions(moto, Runtime()))["write"]
     assert check.status == WARNING
     assert check.text == "refused at level_one/data/* (reconcile); level_one/index/* (reconcile)"
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("versioned", [True, False])

@@ -48,7 +48,7 @@ def check_within(c: Chart) -> None:
 @given(scan_rows(), st.one_of(st.integers(-1, 600), st.integers(-1, 2**62)))
 def test_the_chart_of_epochs_stays_within_its_edges(rows: list[ScanRow], m: int) -> None:
     bars = epoch_bars(rows, m)
-    c = epochs_chart(bars, m, lambda b: "", str)
+    c = epochs_chart(bars, m, lambda b: "")
     check_within(c)
     assert len(c.bars) == len(bars)
     assert len(c.x_ticks) <= 7
@@ -62,7 +62,7 @@ def test_the_chart_of_epochs_stays_within_its_edges(rows: list[ScanRow], m: int)
 @given(st.lists(numbers, min_size=1, max_size=120))
 def test_taller_bars_are_of_more_objects(amounts: list[int]) -> None:
     bars = [DeletedBar(n * DAY_MS, amount, 0, 1, True) for n, amount in enumerate(amounts)]
-    c = deleted_chart(bars, lambda b: "", str)
+    c = deleted_chart(bars, lambda b: "")
     check_within(c)
     heights = sorted(zip(amounts, (b.height for b in c.bars), strict=True))
     assert all(low[1] <= high[1] for low, high in pairwise(heights))
@@ -72,7 +72,7 @@ def test_taller_bars_are_of_more_objects(amounts: list[int]) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 30, 120])
 def test_bars_of_deletions_spread_over_the_whole_width_and_the_newest_has_its_label(n: int) -> None:
-    c = deleted_chart([DeletedBar(i * DAY_MS, 5, 0, 1, True) for i in range(n)], lambda b: "", str)
+    c = deleted_chart([DeletedBar(i * DAY_MS, 5, 0, 1, True) for i in range(n)], lambda b: "")
     left, right = c.bars[0].x, 100 - c.bars[-1].x - c.bars[-1].width
     assert left == pytest.approx(right, abs=0.01)
     assert max(b.width for b in c.bars) < 10
@@ -82,14 +82,14 @@ def test_bars_of_deletions_spread_over_the_whole_width_and_the_newest_has_its_la
 
 def test_a_sweep_has_a_mark_on_the_line_of_its_own() -> None:
     points = [TrendPoint(0, 9, 90), TrendPoint(10, 2, 20, 7, 70)]
-    c = trend_chart("a", points, lambda p: p.objects, lambda p: f"{p.deleted_objects} deleted", str)
+    c = trend_chart("a", points, lambda p: p.objects, lambda p: f"{p.deleted_objects} deleted")
     assert [(p.kind, p.title) for p in c.points] == [("dot", "0 deleted"), ("swept", "7 deleted")]
 
 
 @given(st.lists(st.tuples(moments, numbers), min_size=1, max_size=50), st.booleans())
 def test_a_trend_goes_from_left_to_right_within_its_edges(values: list[tuple[int, int]], binary: bool) -> None:
     points = [TrendPoint(ms, n, n) for ms, n in sorted(values)]
-    c = trend_chart("a", points, lambda p: p.bytes, lambda p: "", str, binary=binary)
+    c = trend_chart("a", points, lambda p: p.bytes, lambda p: "", binary=binary)
     check_within(c)
     assert [p.x for p in c.points] == sorted(p.x for p in c.points)
     assert 1 <= len(c.x_ticks) <= 6
@@ -114,9 +114,9 @@ def test_a_step_is_round_and_the_smallest_that_is_enough(span: int, binary: bool
 
 
 def test_ticks_begin_at_zero_and_cover_the_highest_value() -> None:
-    _, ticks = height_scale([7, 93], str)
+    _, ticks = height_scale([7, 93])
     assert [(t.label, t.at) for t in ticks] == [("0", 100), ("20", 80), ("40", 60), ("60", 40), ("80", 20), ("100", 0)]
-    assert [t.label for t in height_scale([0], str)[1]] == ["0", "1"]
+    assert [t.label for t in height_scale([0])[1]] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_ticks_begin_at_zero_and_cover_the_highest_value() -> None:
 )
 def test_m_stands_after_its_epoch_or_at_the_edge_with_an_arrow(m: int, label: str, at: float) -> None:
     bars = [EpochBar(e, e, 1, 1, e <= m, 0) for e in range(10, 20)]
-    line = epochs_chart(bars, m, lambda b: "", str).line
+    line = epochs_chart(bars, m, lambda b: "").line
     assert line is not None
     assert (line.label, line.at) == (label, at)
 

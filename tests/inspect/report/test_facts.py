@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.pause import set_pause
-from l0gc.collect.record import VACUUM, summary_key, write_summary
+from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
-from l0gc.inspect.report.facts import ReportFacts, findings_of, garbage_of, gather, lag_of
+from l0gc.inspect.report.facts import (
+    SHOWN_BEHIND,
+    SHOWN_TOPICS,
+    ReportFacts,
+    garbage_of,
+    gather,
+    lag_of,
+    lags,
+    read_findings,
+)
 from l0gc.inspect.report.page import render
 from l0gc.inspect.report.series import saved, sweeps_since
-from l0gc.inspect.report.topics import SHOWN_BEHIND, SHOWN_TOPICS, lags
 from l0gc.inspect.status import status
-from l0gc.inspect.verify.findings import L1_MISSING, Suspect, finding_of
+from l0gc.inspect.verify.findings import Kind, Suspect, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
 from tests.inspect.report.support import run_entry, summary, totals, unit
-from tests.support.memory_store import memory_cluster
-from tests.support.verify import lift, put, store_of
+from tests.support.memory_store import external_cluster, memory_cluster, publish_m, store_of, topic_in_memory
+from tests.support.verify import lift, put
 
 NOW = 1_700_000_000_000
 
@@ -35,12 +45,6 @@ def gathered(cluster: Cluster) -> ReportFacts:
     assert store_of(cluster).objects == before
     assert "</html>" in render(facts)
     return facts
-
-
-def publish_m(cluster: Cluster, m: int) -> str:
-    state = cluster.controller.snapshot()
-    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, m, state.epoch, NOW - 60_000))
-    return state.cluster_id
 
 
 def scan(cluster: Cluster, taken_ms: int, rows: list[ScanRow], **changes: object) -> str:
@@ -62,13 +66,12 @@ def test_without_a_cluster_there_is_no_report() -> None:
 
 
 def test_lag_and_what_holds_m_come_from_the_journals() -> None:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 3)
+    cluster = topic_in_memory(3)
     put(cluster, {0: 1, 1: 1})
     for _ in range(4):
         cluster.controller.advance()
         housekeep(cluster)
-    publish_m(cluster, 0)
+    publish_m(cluster, 0, at_ms=NOW - 60_000)
     facts = gathered(cluster)
     assert (facts.cluster_epoch, facts.watermark, facts.computable_watermark, facts.lag_epochs) == (5, 0, 0, 5)
     assert [(p.partition, p.gc_epoch, p.lag_epochs, p.unreconciled_records) for p in facts.behind] == [
@@ -149,7 +152,7 @@ def test_what_a_vacuum_deleted_was_no_garbage_of_l0_and_is_saved_all_the_same() 
 
 def test_scans_and_runs_become_bars_and_a_trend() -> None:
     cluster = memory_cluster()
-    publish_m(cluster, 0)
+    publish_m(cluster, 0, at_ms=NOW - 60_000)
     for n in range(3):
         scan(cluster, NOW - n * 1000, [ScanRow(0, 5, 50, 1), ScanRow(3, 1, 10, 1, "t/0", 1)], eligible_objects=5)
     for n in range(25):
@@ -184,11 +187,10 @@ def test_m_that_was_never_published_leaves_everything_held() -> None:
 
 
 def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> None:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 2)
+    cluster = topic_in_memory(2)
     cluster.controller.create_topic("others", 2)
     housekeep(cluster, barrier=True)
-    publish_m(cluster, 0)
+    publish_m(cluster, 0, at_ms=NOW - 60_000)
     store = store_of(cluster)
     broken = min(k for k in store.objects if k.startswith(journal_log(0)))
     store.objects[broken].body = b"not an entry"
@@ -211,7 +213,7 @@ def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> No
 @pytest.mark.parametrize(("cause", "remedy"), [("foreign_watermark", "remove"), ("damaged_watermark", "restore")])
 def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(cause: str, remedy: str) -> None:
     cluster = memory_cluster()
-    publish_m(cluster, 0)
+    publish_m(cluster, 0, at_ms=NOW - 60_000)
     if cause == "damaged_watermark":
         store_of(cluster).put(PUBLISHED_WATERMARK, b"no watermark")
     else:
@@ -227,7 +229,7 @@ def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(caus
 
 def test_only_scans_that_cannot_be_read_are_as_none() -> None:
     cluster = memory_cluster()
-    store_of(cluster).put(f"{SCANS}{NOW:015}-00000000-0000-4000-8000-000000000000.parquet", b"no scan")
+    store_of(cluster).put(f"{SCANS}{NOW:015}-00000000-0000-4000-8000-000000000000", b"no scan")
     facts = gathered(cluster)
     assert facts.garbage is None
     assert facts.epochs == []
@@ -242,18 +244,11 @@ def test_a_pause_is_shown() -> None:
 
 
 def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> None:
-    cluster = memory_cluster(bootstrap=False)
-    cluster.controller.bootstrap(shards=4, external_log=True)
+    cluster = external_cluster()
     facts = gathered(cluster)
-    assert (facts.external_log, facts.cluster_epoch, facts.lag_epochs, facts.computable_watermark) == (
-        True,
-        -1,
-        None,
-        None,
-    )
-    cluster_id = cluster.controller.snapshot().cluster_id
-    new = PublishedWatermark(cluster_id, 40, 47, NOW - 60_000)
-    publish(cluster.store, cluster.runtime, new)
+    assert (facts.external_log, facts.cluster_epoch) == (True, -1)
+    assert (facts.lag_epochs, facts.computable_watermark) == (None, None)
+    publish_m(cluster, 40, 47, NOW - 60_000)
     scan(cluster, NOW, [ScanRow(40, 5, 50, 1), ScanRow(41, 1, 10, 1, "a/b/<i>/3", 2)])
     facts = gathered(cluster)
     assert (facts.cluster_epoch, facts.watermark, facts.lag_epochs) == (47, 40, 7)
@@ -262,11 +257,21 @@ def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> Non
     assert "Partitions that are behind" not in render(facts)
 
 
-def test_findings_are_what_verify_prints_and_nothing_else() -> None:
-    found = finding_of(Suspect(L1_MISSING, key="k"))
-    printed = {"findings": [msgspec.structs.asdict(found)], "total": 7, "deep": True, "cluster_epoch": 3, "other": 1}
-    read = findings_of(msgspec.json.encode(printed), "f.json")
+def test_findings_are_what_verify_prints_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    found = finding_of(Suspect(Kind.L1_MISSING, key="k"))
+    printed = {
+        "findings": [msgspec.structs.asdict(found)],
+        "total": 7,
+        "deep": True,
+        "cluster_epoch": 3,
+        "watermark": 2,
+        "other": 1,
+    }
+    path.write_bytes(msgspec.json.encode(printed))
+    read = read_findings(path)
     assert (read.findings, read.total, read.deep, read.cluster_epoch) == ([found], 7, True, 3)
     for body in (b"", b"{}", b"[1]", b"\xff", b"[" * 100_000):
+        path.write_bytes(body)
         with pytest.raises(UsageError, match=r"f\.json is not what l0gc verify --json prints"):
-            findings_of(body, "f.json")
+            read_findings(path)

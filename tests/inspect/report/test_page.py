@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import msgspec
@@ -11,19 +12,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
+from l0gc.collect.runs import RunEntry
 from l0gc.inspect.causes import Cause
-from l0gc.inspect.report.facts import Findings, HeldBack, ReportFacts, SweepRow, garbage_of
-from l0gc.inspect.report.page import render, short_number, short_size
+from l0gc.inspect.report.charts import short_number, short_size
+from l0gc.inspect.report.facts import (
+    HEALTHY,
+    NEEDS_YOU,
+    WAITING,
+    PartitionLag,
+    ReportFacts,
+    TopicFacts,
+    Verdict,
+    garbage_of,
+    lags,
+)
+from l0gc.inspect.report.page import render
 from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, forecast, saved, sweeps_since, thinned
-from l0gc.inspect.report.topics import PartitionLag, TopicFacts, lags
-from l0gc.inspect.report.verdict import HEALTHY, NEEDS_YOU, WAITING, Verdict
-from l0gc.inspect.verify.findings import Finding
+from l0gc.inspect.status import Held
+from l0gc.inspect.verify.findings import Finding, VerifyResult
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
+from l0gc.watermark.source import UNRECONCILED
 from tests.inspect.report.support import DAY_MS, run_entry, summary, totals, unit
 
 NOW = 1_795_000_000_000
 VOID = {"meta"}
 HOSTILE = "<script>alert(1)</script>'\"><img src=http://evil.example onerror=x>{{ 7 * 191 }}&amp;"
+
+
+def lag(topic: str, partition: int, gc_epoch: int, epochs: int, records: int, reason: str) -> PartitionLag:
+    return PartitionLag(topic, partition, gc_epoch, UNRECONCILED, reason, records, lag_epochs=epochs)
 
 
 def facts(**changes: object) -> ReportFacts:
@@ -40,17 +57,17 @@ def facts(**changes: object) -> ReportFacts:
         causes=[Cause("unreconciled", "t/0 at 6: 7 records are not in L1 yet", "l0gc reconcile && l0gc compute-watermark")],
         warnings=[Cause("local_clock", "this machine's clock is 99 s behind", "set the clock (NTP)")],
         next="l0gc reconcile && l0gc compute-watermark", paused=Pause("disk audit", "ann@ops1", NOW - DAY_MS),
-        held_back_by=[HeldBack("t", 0, 6, "7 unreconciled records"), HeldBack("t", 1, 6, "7 unreconciled records")],
+        held_back_by=[Held("t", n, 6, UNRECONCILED, "7 unreconciled records") for n in (0, 1)],
         records=41, unreconciled_records=7, held_partitions=12,
         by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6, 3), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6, 3)],
-        behind=[PartitionLag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
+        behind=[lag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
         price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
         trend=scans, sweeps=sweeps_since(runs, NOW - 5 * DAY_MS), saved=saved(runs, 0.023),
         forecast=forecast(scans, runs, 5 << 30, 0.023),
-        runs=[SweepRow(r.run_id, r.started_ms, r.summary) for r in (*runs, run_entry(NOW, None))], runs_total=9,
+        runs=[*runs, run_entry(NOW, None)], runs_total=9,
         deleted=deleted_bars(runs),
-        findings=Findings(
-            [Finding("l1_missing", "loss", 0, "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3, True, 8
+        findings=VerifyResult(
+            8, 6, True, [Finding("l1_missing", "loss", 0, "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3
         ),
         errors=["journal 1 cannot be read: entry 3 is damaged"], notes=["3 scans cannot be read"],
     )  # fmt: skip
@@ -171,7 +188,7 @@ def test_the_verdict_comes_first_in_a_colour_that_agrees_with_it() -> None:
 
 
 def test_partitions_with_a_normal_lag_are_folded_away() -> None:
-    late, fine = PartitionLag("t", 0, 4, 5, 7, "late"), PartitionLag("t", 1, 7, 2, 0, "fine")
+    late, fine = lag("t", 0, 4, 5, 7, "late"), lag("t", 1, 7, 2, 0, "fine")
     page = render(facts(behind=[late, fine], others_behind=30, others_lag=1))
     folded = page.index("<summary>31 partitions with a normal lag</summary>")
     assert page.index(">late<") < folded < page.index(">fine<")
@@ -195,6 +212,9 @@ def hostile(x: object) -> object:
         return [hostile(i) for i in x]
     if isinstance(x, msgspec.Struct):
         return msgspec.structs.replace(x, **{n: hostile(v) for n, v in msgspec.structs.asdict(x).items()})
+    if isinstance(x, RunEntry):
+        ended = x.summary and msgspec.structs.replace(x.summary, run_id=HOSTILE, engine=HOSTILE, outcome=HOSTILE)
+        return replace(x, run_id=HOSTILE, summary=ended)
     return x
 
 
@@ -212,8 +232,8 @@ def test_no_text_from_the_bucket_is_taken_for_html() -> None:
 @given(st.text(max_size=40))
 @settings(max_examples=25)
 def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> None:
-    lag = PartitionLag(text, 0, 1, 1, 0, text)
-    check_alone(render(facts(paused=Pause(text, text, 0), behind=[lag], url=text, notes=[text])))
+    behind = [lag(text, 0, 1, 1, 0, text)]
+    check_alone(render(facts(paused=Pause(text, text, 0), behind=behind, url=text, notes=[text])))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +242,7 @@ def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> N
         {"garbage": None, "epochs": [], "trend": [], "runs": [], "deleted": [], "findings": None, "paused": None},
         {"behind": [], "by_topic": [], "held_back_by": [], "watermark": -1, "published_ms": None, "lag_epochs": None},
         {"external_log": True, "cluster_epoch": -1, "computable_watermark": None, "held_back_by": []},
-        {"findings": Findings([], 0, False, 1), "errors": [f"e{n}" for n in range(100)]},
+        {"findings": VerifyResult(1, 0, False), "errors": [f"e{n}" for n in range(100)]},
         {"epochs": []},
     ],
     ids=["nothing is known", "no M", "external log", "no findings", "no objects"],
@@ -244,7 +264,7 @@ def test_a_large_cluster_makes_a_small_page() -> None:
             by_topic=[TopicFacts(name, 10**6, 10**4, 1, 10**15, 10**12, 10**9, 1, 200_000)] * 50,
             epochs=epoch_bars(rows, 50_000),
             trend=thinned(scans),
-            runs=[SweepRow("r" * 25, NOW, summary(NOW, 1))] * 20,
+            runs=[RunEntry("r" * 25, NOW, 1, summary(NOW, 1))] * 20,
             deleted=deleted_bars(runs),
             errors=["e" * 2000] * 10_000,
         )

@@ -15,6 +15,7 @@ from l0gc.inspect.report.series import (
     deleted_bars,
     epoch_bars,
     forecast,
+    rows_left,
     saved,
     sweeps_since,
     thinned,
@@ -142,6 +143,24 @@ def test_what_was_saved_is_all_that_the_runs_deleted() -> None:
     assert found is not None
     assert (found.since_ms, found.runs, found.objects) == (3_000, 2, (1 << 30) + 1)
     assert found.dollars_month == pytest.approx(20.0)
+
+
+def test_what_overlapping_runs_deleted_is_an_upper_bound() -> None:
+    one, other = run_entry(1_000, 5), run_entry(1_000, 4)
+    for runs, at_most in (([one], False), ([one, other], True)):
+        found = saved(runs, 1.0)
+        assert found is not None
+        assert found.at_most == at_most
+
+
+@given(scan_rows(), st.integers(-1, 600))
+def test_what_was_deleted_since_the_scan_is_in_no_bar(rows: list[ScanRow], m: int) -> None:
+    held = [r for r in rows if r.epoch is not None and r.epoch > m]
+    assert rows_left(rows, m, 0.0) == held
+    assert rows_left(rows, m, 1.0) == rows
+    half = rows_left(rows, m, 0.5)
+    assert [r for r in half if r in held] == held
+    assert sum(r.objects for r in half) <= sum(r.objects for r in rows)
 
 
 def test_of_very_many_sweeps_the_newest_are_marked() -> None:

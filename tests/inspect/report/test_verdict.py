@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 import pytest
 
 from l0gc.inspect import causes as codes
 from l0gc.inspect.causes import Cause
-from l0gc.inspect.report.verdict import HEALTHY, LATE_MS, NEEDS_YOU, WAITING, Verdict, commands_of, verdict
+from l0gc.inspect.report.facts import HEALTHY, LATE_MS, NEEDS_YOU, WAITING, Verdict, garbage_of, gather, verdict
+from l0gc.inspect.report.page import commands_of
+from l0gc.inspect.verify.findings import VerifyResult
+from l0gc.watermark.scans import ScanSnapshot
+from tests.inspect.report.support import run_entry, totals
+from tests.support.memory_store import memory_cluster
 
 HOUR = 3_600_000
-FINE: dict[str, Any] = {
-    "watermark": 5, "lag_ms": HOUR, "left": (0, 0), "held_objects": 0, "since_sweep_ms": HOUR,
-}  # fmt: skip
+KNOWN = msgspec.structs.replace(gather(memory_cluster(), "s3://b/"), watermark=5, lag_ms=HOUR)
+GARBAGE = garbage_of(ScanSnapshot(totals(0), []), 0, [], 1.0)
 
 
-def of(*causes: str, warnings: tuple[str, ...] = (), findings: int = 0, **changes: object) -> Verdict:
+def of(
+    *causes: str,
+    warnings: tuple[str, ...] = (),
+    findings: int = 0,
+    left: tuple[int, int] | None = (0, 0),
+    held_objects: int = 0,
+    since_sweep_ms: int | None = HOUR,
+    **changes: object,
+) -> Verdict:
     found = [Cause(c, f"what is with {c}", "l0gc gc") for c in causes]
     warned = [Cause(c, f"what is with {c}", "x") for c in warnings]
-    return verdict(found, warned, findings, **(FINE | changes))
+    known = {
+        "garbage": left
+        and msgspec.structs.replace(GARBAGE, left_objects=left[0], left_bytes=left[1], held_objects=held_objects),
+        "runs": [] if since_sweep_ms is None else [run_entry(KNOWN.as_of_ms - since_sweep_ms, 1)],
+        "findings": VerifyResult(1, 0, False, total=findings),
+    }
+    return verdict(msgspec.structs.replace(KNOWN, causes=found, warnings=warned, **known, **changes))
 
 
 WAITS = {codes.UNRECONCILED_DATA, codes.IDLE_WINDOW, codes.NOT_COMPUTED, codes.PAUSED}

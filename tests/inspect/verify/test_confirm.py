@@ -8,56 +8,37 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, basis_of
 from l0gc.inspect.verify.confirm import confirm
-from l0gc.inspect.verify.findings import Suspect
-from l0gc.inspect.verify.reading import pack_object
-from l0gc.inspect.verify.rules import of_object
+from l0gc.inspect.verify.findings import Kind, Suspect
+from l0gc.inspect.verify.rules import Basis, of_object
 from l0gc.keys import CONTROLLER_LOG, journal_log, level_one
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal import checkpoint
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import index_key
-from tests.support.memory_store import Call
-from tests.support.verify import (
-    another_process,
-    events_of,
-    handle_of,
-    l1_of,
-    lift,
-    loaded_cluster,
-    object_of,
-    put,
-    state_of,
-    store_of,
-    topic_of,
-)
+from tests.support.memory_store import Call, another_process, store_of
+from tests.support.verify import events_of, handle_of, l1_of, lift, loaded_cluster, object_of, put, state_of, topic_of
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 JOURNAL = journal_log(0)
 
 
 def basis(cluster: Cluster, watermark: int = -1) -> Basis:
-    return basis_of(cluster.controller.snapshot(), watermark, cluster.store.now_ms())
+    return Basis(cluster.controller.snapshot(), watermark, cluster.store.now_ms())
 
 
 def found(cluster: Cluster, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:
     """What is left of the suspects, as kind and detail. The second reading is another process's."""
-    confirmed = confirm(cluster.store, another_process(cluster).runtime, seen or basis(cluster), suspects)
+    confirmed = confirm(another_process(cluster), seen or basis(cluster), suspects)
     return [(s.kind, s.detail) for s in confirmed]
 
 
-def of_l0(cluster: Cluster, kind: str) -> Suspect:
+def of_l0(cluster: Cluster, kind: Kind) -> Suspect:
     o = object_of(cluster)
-    return replace_ref(of_object(kind, 0, topic_of(cluster), o), pack_object(o))
+    return structs.replace(of_object(kind, 0, topic_of(cluster), o), needed=o)
 
 
-def replace_ref(s: Suspect, ref: bytes) -> Suspect:
-    return Suspect(s.kind, s.journal, s.topic, s.revision, s.partition, s.key, s.offset, s.expected, s.detail, ref)
-
-
-def of_l1(cluster: Cluster, kind: str) -> Suspect:
+def of_l1(cluster: Cluster, kind: Kind) -> Suspect:
     key, f = l1_of(cluster)
     return Suspect(kind, 0, "events", topic_of(cluster).revision, 0, key, f.base_offset, f.bytes)
 
@@ -68,26 +49,27 @@ def cut(cluster: Cluster, key: str) -> None:
 
 def flip(cluster: Cluster, key: str) -> None:
     body = store_of(cluster).objects[key].body
-    cluster.store.put(key, body[:300] + bytes([body[300] ^ 1]) + body[301:])
+    at = len(body) // 2
+    cluster.store.put(key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
 
 
 def remove(cluster: Cluster, key: str) -> None:
     cluster.store.delete([key])
 
 
-DAMAGE: list[tuple[str, Callable[[Cluster, str], Suspect], Callable[[Cluster, str], None]]] = [
-    (kinds.L0_MISSING, of_l0, remove),
-    (kinds.L0_SHORT, of_l0, cut),
-    (kinds.L0_CORRUPT, of_l0, flip),
-    (kinds.L1_MISSING, of_l1, remove),
-    (kinds.L1_SIZE, of_l1, cut),
-    (kinds.L1_CORRUPT, of_l1, flip),
+DAMAGE: list[tuple[Kind, Callable[[Cluster, Kind], Suspect], Callable[[Cluster, str], None]]] = [
+    (Kind.L0_MISSING, of_l0, remove),
+    (Kind.L0_SHORT, of_l0, cut),
+    (Kind.L0_CORRUPT, of_l0, flip),
+    (Kind.L1_MISSING, of_l1, remove),
+    (Kind.L1_SIZE, of_l1, cut),
+    (Kind.L1_CORRUPT, of_l1, flip),
 ]
 
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_is(
-    kind: str, suspected: Callable[[Cluster, str], Suspect], damage: Callable[[Cluster, str], None]
+    kind: Kind, suspected: Callable[[Cluster, Kind], Suspect], damage: Callable[[Cluster, str], None]
 ) -> None:
     cluster = loaded_cluster()
     s = suspected(cluster, kind)
@@ -100,7 +82,7 @@ def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_i
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
-    kind: str, suspected: Callable[[Cluster, str], Suspect], damage: Callable[[Cluster, str], None]
+    kind: Kind, suspected: Callable[[Cluster, Kind], Suspect], damage: Callable[[Cluster, str], None]
 ) -> None:
     cluster = loaded_cluster()
     s, seen = suspected(cluster, kind), basis(cluster)
@@ -111,7 +93,7 @@ def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
 
 def test_what_was_reconciled_and_swept_meanwhile_is_no_finding() -> None:
     cluster = loaded_cluster()
-    suspects = [of_l0(cluster, k) for k in (kinds.L0_MISSING, kinds.L0_SHORT)]
+    suspects = [of_l0(cluster, k) for k in (Kind.L0_MISSING, Kind.L0_SHORT)]
     lift(another_process(cluster))
     remove(cluster, suspects[0].key)
     assert found(cluster, *suspects) == []
@@ -134,7 +116,7 @@ def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_find
     happened = 0
     for moment in range(40):
         cluster = loaded_cluster()
-        s, seen, other = of_l0(cluster, kinds.L0_MISSING), basis(cluster), another_process(cluster)
+        s, seen, other = of_l0(cluster, Kind.L0_MISSING), basis(cluster), another_process(cluster)
         left = [moment]
 
         def at_the_moment(
@@ -153,10 +135,10 @@ def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_find
 
 def test_a_missing_object_is_reported_with_what_is_lost() -> None:
     cluster = loaded_cluster()
-    s = of_l0(cluster, kinds.L0_MISSING)
+    s = of_l0(cluster, Kind.L0_MISSING)
     remove(cluster, s.key)
     assert found(cluster, s) == [
-        (kinds.L0_MISSING, "the object is missing; 16 unreconciled records of 2 partitions"),
+        (Kind.L0_MISSING, "the object is missing; 16 unreconciled records of 2 partitions"),
     ]
 
 
@@ -167,18 +149,18 @@ def orphan(cluster: Cluster, base: int = 10, last: int = 19) -> Suspect:
     p = topic_of(cluster).id(0)
     key = level_one(p, 1, base, last, UUID)
     cluster.store.put(key, b"x")
-    return Suspect(kinds.L1_ORPHAN, 0, p.topic, p.revision, p.partition, key)
+    return Suspect(Kind.L1_ORPHAN, 0, p.topic, p.revision, p.partition, key)
 
 
 def test_an_l1_object_that_no_journal_names_is_a_finding() -> None:
     cluster = loaded_cluster()
-    assert [kind for kind, _ in found(cluster, orphan(cluster))] == [kinds.L1_ORPHAN]
+    assert [kind for kind, _ in found(cluster, orphan(cluster))] == [Kind.L1_ORPHAN]
 
 
 def test_an_l1_object_that_was_committed_or_removed_meanwhile_is_no_orphan() -> None:
     cluster = loaded_cluster()
     lift(another_process(cluster))
-    committed = of_l1(cluster, kinds.L1_ORPHAN)
+    committed = of_l1(cluster, Kind.L1_ORPHAN)
     removed = orphan(cluster, 20, 21)
     remove(cluster, removed.key)
     assert found(cluster, committed, removed) == []
@@ -186,12 +168,12 @@ def test_an_l1_object_that_was_committed_or_removed_meanwhile_is_no_orphan() -> 
 
 def test_while_a_journal_cannot_be_read_that_is_the_finding_and_nothing_is_an_orphan() -> None:
     cluster = loaded_cluster()
-    unreadable = Suspect(kinds.LOG_UNREADABLE, 0, key=JOURNAL)
-    suspects = [orphan(cluster), of_l0(cluster, kinds.L0_MISSING), unreadable]
-    assert [kind for kind, _ in found(cluster, *suspects)] == [kinds.L1_ORPHAN]
+    unreadable = Suspect(Kind.LOG_UNREADABLE, 0, key=JOURNAL)
+    suspects = [orphan(cluster), of_l0(cluster, Kind.L0_MISSING), unreadable]
+    assert [kind for kind, _ in found(cluster, *suspects)] == [Kind.L1_ORPHAN]
     cluster.store.put(f"{JOURNAL}log/{1:020}", b"{")
     ((kind, detail),) = found(cluster, *suspects)
-    assert kind == kinds.LOG_UNREADABLE
+    assert kind == Kind.LOG_UNREADABLE
     assert f"{1:020}" in detail
 
 
@@ -199,8 +181,8 @@ def test_while_a_journal_may_have_lost_entries_nothing_is_an_orphan() -> None:
     cluster = loaded_cluster()
     at = handle_of(cluster).replica.write_checkpoint()
     remove(cluster, f"{JOURNAL}log/{at:020}")
-    gap = Suspect(kinds.LOG_GAP, 0, key=JOURNAL)
-    assert [kind for kind, _ in found(cluster, orphan(cluster), gap)] == [kinds.LOG_GAP]
+    gap = Suspect(Kind.LOG_GAP, 0, key=JOURNAL)
+    assert [kind for kind, _ in found(cluster, orphan(cluster), gap)] == [Kind.LOG_GAP]
 
 
 def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
@@ -208,10 +190,10 @@ def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
     put(cluster, {0: 70})
     lift(cluster, per_file=1)
     p, index = topic_of(cluster).id(0), events_of(cluster).index_of(0)[0]
-    s = Suspect(kinds.INDEX_UNREADABLE, 0, p.topic, p.revision, 0, index_key(p, index))
+    s = Suspect(Kind.INDEX_UNREADABLE, 0, p.topic, p.revision, 0, index_key(p, index))
     assert found(cluster, s) == []
     remove(cluster, s.key)
-    assert [kind for kind, _ in found(cluster, s, of_l1(cluster, kinds.L1_MISSING))] == [kinds.INDEX_UNREADABLE]
+    assert [kind for kind, _ in found(cluster, s, of_l1(cluster, Kind.L1_MISSING))] == [Kind.INDEX_UNREADABLE]
     another_process(cluster).controller.delete_topic("events")
     assert found(cluster, s) == []
 
@@ -219,8 +201,8 @@ def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
 # -- the journal by itself -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kinds.LIVE_BELOW_WATERMARK, kinds.WATERMARK_AHEAD, kinds.TOPIC_MISPLACED])
-def test_what_was_wrong_when_it_was_read_stays_a_finding_while_its_topic_exists(kind: str) -> None:
+@pytest.mark.parametrize("kind", [Kind.LIVE_BELOW_WATERMARK, Kind.WATERMARK_AHEAD, Kind.TOPIC_MISPLACED])
+def test_what_was_wrong_when_it_was_read_stays_a_finding_while_its_topic_exists(kind: Kind) -> None:
     cluster = loaded_cluster()
     suspects = [of_l0(cluster, kind)]
     lift(another_process(cluster))
@@ -241,8 +223,8 @@ def test_a_state_is_judged_again_by_the_journal_as_it_is_then(monkeypatch: pytes
     cluster = loaded_cluster()
     p = topic_of(cluster).id(0)
     where = (0, p.topic, p.revision)
-    broken = Suspect(kinds.STATE_BROKEN, *where, key=JOURNAL, detail="then")
-    ranges = Suspect(kinds.L1_RANGE, *where, 0, f"level_one/data/{p.path}/", 0, detail="then")
+    broken = Suspect(Kind.STATE_BROKEN, *where, key=JOURNAL, detail="then")
+    ranges = Suspect(Kind.L1_RANGE, *where, 0, f"level_one/data/{p.path}/", 0, detail="then")
     assert found(cluster, broken, ranges) == []
 
     def change(state: JournalState) -> None:
@@ -252,30 +234,30 @@ def test_a_state_is_judged_again_by_the_journal_as_it_is_then(monkeypatch: pytes
 
     broken_checkpoint(cluster, change)
     assert {kind: "then" in detail for kind, detail in found(cluster, broken, ranges)} == {
-        kinds.STATE_BROKEN: False,
-        kinds.L1_RANGE: False,
+        Kind.STATE_BROKEN: False,
+        Kind.L1_RANGE: False,
     }
 
 
 def test_a_checkpoint_that_differs_from_its_entries_is_read_again() -> None:
     cluster = loaded_cluster()
-    s = Suspect(kinds.CHECKPOINT_DIFFERS, 0, key=JOURNAL)
+    s = Suspect(Kind.CHECKPOINT_DIFFERS, 0, key=JOURNAL)
     assert found(cluster, s) == []
 
     def change(state: JournalState) -> None:
         state.topics[1].log_start[0] = 3
 
     broken_checkpoint(cluster, change)
-    assert [kind for kind, _ in found(cluster, s)] == [kinds.CHECKPOINT_DIFFERS]
+    assert [kind for kind, _ in found(cluster, s)] == [Kind.CHECKPOINT_DIFFERS]
 
 
 def test_a_gap_in_the_controller_log_is_read_again() -> None:
     cluster = loaded_cluster()
-    s = Suspect(kinds.LOG_GAP, key=CONTROLLER_LOG)
+    s = Suspect(Kind.LOG_GAP, key=CONTROLLER_LOG)
     assert found(cluster, s) == []
     at = cluster.controller.replica.write_checkpoint()
     remove(cluster, f"{CONTROLLER_LOG}log/{at:020}")
-    assert [kind for kind, _ in found(cluster, s)] == [kinds.LOG_GAP]
+    assert [kind for kind, _ in found(cluster, s)] == [Kind.LOG_GAP]
 
 
 # -- epochs ----------------------------------------------------------------------------------------------------------------
@@ -284,7 +266,7 @@ def test_a_gap_in_the_controller_log_is_read_again() -> None:
 def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding() -> None:
     cluster = loaded_cluster()
     seen = basis(cluster)
-    ahead = Suspect(kinds.EPOCH_AHEAD, key="level_zero/data/…", expected=seen.cluster_epoch + 1)
+    ahead = Suspect(Kind.EPOCH_AHEAD, key="level_zero/data/…", expected=seen.state.epoch + 1)
     assert len(found(cluster, ahead, seen=seen)) == 1
     another_process(cluster).controller.advance()
     assert found(cluster, ahead, seen=seen) == []
@@ -295,15 +277,15 @@ def test_the_window_of_an_upload_that_began_after_the_snapshot_is_no_finding() -
     seen, other = basis(cluster), another_process(cluster)
     epoch = other.controller.advance()
     handle_of(other).advance(epoch)
-    s = Suspect(kinds.EPOCH_AHEAD, 0, key=JOURNAL, expected=epoch)
+    s = Suspect(Kind.EPOCH_AHEAD, 0, key=JOURNAL, expected=epoch)
     assert found(cluster, s, seen=seen) == []
 
 
 def test_a_deleted_topic_that_a_journal_has_not_closed_is_no_finding_once_it_has() -> None:
     cluster = loaded_cluster()
     topic = cluster.controller.delete_topic("events")
-    late = structs.replace(basis(cluster), to_be_closed=[topic.revision])
-    s = Suspect(kinds.TOPIC_UNCLOSED, 0, "events", topic.revision, key=JOURNAL)
-    assert [kind for kind, _ in found(cluster, s, seen=late)] == [kinds.TOPIC_UNCLOSED]
+    late = replace(basis(cluster), to_be_closed=[topic])
+    s = Suspect(Kind.TOPIC_UNCLOSED, 0, "events", topic.revision, key=JOURNAL)
+    assert [kind for kind, _ in found(cluster, s, seen=late)] == [Kind.TOPIC_UNCLOSED]
     cluster.journal(0).close(topic.revision, topic.topic_id)
     assert found(cluster, s, seen=late) == []

@@ -10,17 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.errors import CorruptObjectError, StoreError
-from l0gc.inspect.verify import findings as kinds
+from l0gc.inspect.verify.findings import Kind
 from l0gc.inspect.verify.reading import (
     block_faults,
     controller_faults,
     indexed_rows,
     l1_fault,
-    pack_object,
     read_journal,
     size_of,
     unknown_journals,
-    unpack_object,
 )
 from l0gc.inspect.verify.rules import JournalCopy
 from l0gc.keys import CONTROLLER_LOG, journal_log
@@ -31,10 +29,9 @@ from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, index_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.memory_store import Call, MemoryStore, another_process, store_of
 from tests.support.verify import (
     RECORDS,
-    another_process,
     events_of,
     handle_of,
     l1_of,
@@ -43,7 +40,6 @@ from tests.support.verify import (
     object_of,
     put,
     state_of,
-    store_of,
     topic_of,
 )
 
@@ -51,7 +47,7 @@ from tests.support.verify import (
 
 
 def copy_of(cluster: Cluster, *, deep: bool = False) -> JournalCopy:
-    return read_journal(cluster.store, cluster.runtime, 0, deep=deep)
+    return read_journal(cluster, 0, deep=deep)
 
 
 def log_of(cluster: Cluster) -> SharedLog:
@@ -72,7 +68,7 @@ def test_a_journal_is_read_as_its_log_has_it() -> None:
 
 def test_a_journal_that_nobody_has_used_is_empty_and_well() -> None:
     cluster = loaded_cluster()
-    copy = read_journal(cluster.store, cluster.runtime, 5)
+    copy = read_journal(cluster, 5)
     assert (copy.offset, copy.faults, copy.state.topics) == (-1, [], {})
 
 
@@ -113,8 +109,8 @@ def rewrite(cluster: Cluster, number: int, change: Callable[[JournalState], obje
     offset = log.list_folder().checkpoints[number]
     key = log.checkpoint_key(offset)
     log_now: Replica[JournalState] = Replica(log, machine, cluster.runtime)
-    kept = log_now.log._get_checkpoint(offset)
-    state = machine.decode(kept.state, key)
+    kept = log_now.log.get_checkpoint(offset)
+    state = machine.decode(kept.payload, key)
     change(state)
     cluster.store.delete([key])
     log.write_checkpoint(offset, machine.encode(state), kept.time_ms)
@@ -129,24 +125,24 @@ def test_a_checkpoint_that_says_something_else_than_its_entries_is_found() -> No
         rewrite(cluster, number, more_reconciled)
         if number == 0:  # the newest follows from the one before, where that one is what it was made from
             rewrite(cluster, -1, more_reconciled)
-        assert faults_of(cluster, deep=deep) == ([kinds.CHECKPOINT_DIFFERS] if found else [])
+        assert faults_of(cluster, deep=deep) == ([Kind.CHECKPOINT_DIFFERS] if found else [])
 
 
 def test_a_checkpoint_with_another_time_than_its_entries_is_found() -> None:
     cluster = grown()
     log, replica = log_of(cluster), handle_of(cluster).replica
     offset = log.list_folder().checkpoints[-1]
-    state = log._get_checkpoint(offset).state
+    state = log.get_checkpoint(offset).payload
     cluster.store.delete([log.checkpoint_key(offset)])
     log.write_checkpoint(offset, state, replica.time_ms + 1)
-    assert faults_of(cluster) == [kinds.CHECKPOINT_DIFFERS]
+    assert faults_of(cluster) == [Kind.CHECKPOINT_DIFFERS]
 
 
 def test_an_entry_that_a_checkpoint_covers_and_that_cannot_be_read_is_found() -> None:
     cluster = grown()
     log = log_of(cluster)
     cluster.store.put(log.entry_key(log.list_folder().checkpoints[-1] - 1), b"{")
-    assert faults_of(cluster) == [kinds.CHECKPOINT_DIFFERS]
+    assert faults_of(cluster) == [Kind.CHECKPOINT_DIFFERS]
 
 
 def test_a_log_that_ends_before_its_checkpoint_has_a_gap() -> None:
@@ -155,7 +151,7 @@ def test_a_log_that_ends_before_its_checkpoint_has_a_gap() -> None:
     assert faults_of(cluster) == []
     cluster.store.delete([log_of(cluster).entry_key(at)])
     ((kind, text),) = copy_of(cluster).faults
-    assert kind == kinds.LOG_GAP
+    assert kind == Kind.LOG_GAP
     assert f"entry {at} is missing, between the boundary 0 and the newest checkpoint {at}" in text
 
 
@@ -167,7 +163,7 @@ def test_what_a_truncation_has_deleted_is_no_gap_and_what_it_cannot_have_deleted
     cluster.store.delete([log.entry_key(o) for o in range(newest - 2)])
     assert faults_of(cluster) == []
     cluster.store.delete([log.entry_key(newest - 1)])
-    assert faults_of(cluster) == [kinds.LOG_GAP]
+    assert faults_of(cluster) == [Kind.LOG_GAP]
 
 
 def test_a_truncation_while_the_log_is_read_is_no_gap() -> None:
@@ -197,18 +193,18 @@ def test_a_boundary_above_the_newest_checkpoint_or_unreadable_is_found() -> None
     cluster = grown()
     log = log_of(cluster)
     log.boundary.lift(log.list_folder().checkpoints[-1] + 1)
-    assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
+    assert faults_of(cluster) == [Kind.BOUNDARY_BROKEN]
     cluster.store.put(log.boundary.key, b"{")
-    assert faults_of(cluster) == [kinds.BOUNDARY_BROKEN]
+    assert faults_of(cluster) == [Kind.BOUNDARY_BROKEN]
 
 
 def test_the_controller_log_is_checked_alike() -> None:
     cluster = loaded_cluster()
-    assert controller_faults(cluster.store, cluster.runtime) == []
+    assert controller_faults(cluster) == []
     replica = cluster.controller.replica
     at = replica.write_checkpoint()
     cluster.store.delete([f"{CONTROLLER_LOG}log/{at:020}"])
-    assert [kind for kind, _ in controller_faults(cluster.store, cluster.runtime)] == [kinds.LOG_GAP]
+    assert [kind for kind, _ in controller_faults(cluster)] == [Kind.LOG_GAP]
 
 
 def test_a_journal_that_the_cluster_does_not_have_is_found_with_one_request() -> None:
@@ -230,13 +226,6 @@ def test_an_object_is_found_by_its_own_key_also_where_the_listing_lacks_it() -> 
     store.order = lambda keys: []  # type: ignore[method-assign]
     assert size_of(store, "a/bc") == 5
     assert size_of(store, "a/b") is None
-
-
-def test_what_a_journal_needs_of_an_object_travels_whole() -> None:
-    o = object_of(loaded_cluster())
-    again = unpack_object(o.key, pack_object(o))
-    assert (again.key, again.epoch, again.log_offset, again.start) == (o.key, o.epoch, o.log_offset, o.start)
-    assert [again.extent(row) for row in again.extents] == [o.extent(row) for row in o.extents]
 
 
 def test_older_rows_are_read_and_an_index_object_that_is_gone_or_damaged_is_reported() -> None:

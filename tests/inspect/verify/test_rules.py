@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 
-from l0gc.inspect.verify import findings as kinds
-from l0gc.inspect.verify.basis import Basis, KnownTopics, basis_of
-from l0gc.inspect.verify.findings import Suspect
-from l0gc.inspect.verify.rules import JournalCopy, check_journal, described, needed_end, needs, orphan_text, placed
+from l0gc.inspect.verify.findings import Kind, Suspect
+from l0gc.inspect.verify.rules import (
+    Basis,
+    JournalCopy,
+    check_journal,
+    described,
+    needed_end,
+    needs,
+    orphan_text,
+    placed,
+)
 from l0gc.keys import PartitionId
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
 from l0gc.streamlog.journal.entries import Advance, Closed, ClosedTopic
@@ -44,11 +50,12 @@ def basis(watermark: int = 4, epoch: int = 9, *topics: Topic) -> Basis:
     state = ControllerState("ours", LAYOUT.shards, epoch=epoch, journals=2)
     state.topics = {t.name: t for t in topics or (EVENTS,)}
     state.deleted = [DeletedTopic(GONE, 8)]
-    return basis_of(state, watermark, 1000)
+    return Basis(state, watermark, 1000)
 
 
 def check(state: JournalState, against: Basis | None = None, *, journal: int = 0, **faults: str) -> list[Suspect]:
-    return check_journal(JournalCopy(journal, state, 9, list(faults.items())), against or basis())
+    of_log = [(Kind[kind.upper()], text) for kind, text in faults.items()]
+    return check_journal(JournalCopy(journal, state, 9, of_log), against or basis())
 
 
 def found(state: JournalState, against: Basis | None = None) -> list[tuple[str, int, int]]:
@@ -62,15 +69,15 @@ def test_a_healthy_journal_gives_nothing() -> None:
 
 def test_what_is_wrong_with_the_log_itself_is_named_by_its_folder() -> None:
     (s,) = check(healthy(), log_gap="entry 3 is missing")
-    assert (s.kind, s.journal, s.key, s.detail) == (kinds.LOG_GAP, 0, "l0gc/journal/0000/", "entry 3 is missing")
+    assert (s.kind, s.journal, s.key, s.detail) == (Kind.LOG_GAP, 0, "l0gc/journal/0000/", "entry 3 is missing")
 
 
 # -- M -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_live_object_at_or_below_m_is_found_once_whatever_the_number_of_its_extents() -> None:
-    assert found(healthy(), basis(5)) == [(kinds.LIVE_BELOW_WATERMARK, 0, 10)]
-    assert found(healthy(), basis(6)) == [(kinds.LIVE_BELOW_WATERMARK, 0, 10), (kinds.LIVE_BELOW_WATERMARK, 0, 15)]
+    assert found(healthy(), basis(5)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10)]
+    assert found(healthy(), basis(6)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10), (Kind.LIVE_BELOW_WATERMARK, 0, 15)]
     assert "10 unreconciled records of 2 partitions, at epoch 5" in check(healthy(), basis(5))[0].detail
 
 
@@ -79,27 +86,27 @@ def test_an_m_above_what_the_journal_allows_is_found_also_where_nothing_is_live(
     j.apply(Advance(5))
     j.apply(Advance(6))
     assert found(j.state, basis(4)) == []
-    assert found(j.state, basis(5)) == [(kinds.WATERMARK_AHEAD, 0, -1)]
-    assert found(JournalState(), basis(3)) == [(kinds.WATERMARK_AHEAD, 0, -1)]
+    assert found(j.state, basis(5)) == [(Kind.WATERMARK_AHEAD, 0, -1)]
+    assert found(JournalState(), basis(3)) == [(Kind.WATERMARK_AHEAD, 0, -1)]
 
 
 def test_a_key_of_another_epoch_or_of_another_shape_is_found() -> None:
     state = healthy()
     objects = events(state).objects
     events(state).objects = [replace(objects[0], key=key_of(6)), replace(objects[1], key="level_zero/data/foreign")]
-    assert found(state) == [(kinds.L0_WRONG_EPOCH, 0, 10), (kinds.L0_WRONG_EPOCH, 0, 15)]
+    assert found(state) == [(Kind.L0_WRONG_EPOCH, 0, 10), (Kind.L0_WRONG_EPOCH, 0, 15)]
 
 
 def test_a_key_below_m_is_live_below_m_whatever_epoch_the_journal_says() -> None:
     state = healthy()
     objects = events(state).objects
     events(state).objects = [replace(objects[0], key=key_of(3)), objects[1]]
-    assert found(state) == [(kinds.L0_WRONG_EPOCH, 0, 10), (kinds.LIVE_BELOW_WATERMARK, 0, 10)]
+    assert found(state) == [(Kind.L0_WRONG_EPOCH, 0, 10), (Kind.LIVE_BELOW_WATERMARK, 0, 10)]
 
 
 def test_a_window_above_the_cluster_epoch_is_found() -> None:
     (s,) = check(healthy(), basis(4, 5))
-    assert (s.kind, s.expected) == (kinds.EPOCH_AHEAD, 6)
+    assert (s.kind, s.expected) == (Kind.EPOCH_AHEAD, 6)
 
 
 # -- topics --------------------------------------------------------------------------------------------------------------
@@ -107,14 +114,14 @@ def test_a_window_above_the_cluster_epoch_is_found() -> None:
 
 def test_a_topic_that_is_placed_elsewhere_is_found() -> None:
     (s,) = check(healthy(), basis(-1, 9, Topic("events", REVISION, 4, (1,), TOPIC_ID)))
-    assert (s.kind, s.topic, s.partition) == (kinds.TOPIC_MISPLACED, "events", -1)
+    assert (s.kind, s.topic, s.partition) == (Kind.TOPIC_MISPLACED, "events", -1)
     assert "placed in journal 1" in s.detail
 
 
 def test_a_partition_outside_of_the_journals_run_is_found() -> None:
     (s,) = check(healthy(), basis(-1, 9, Topic("events", REVISION, 4, (0, 1), TOPIC_ID)))
     assert (s.kind, s.detail) == (
-        kinds.TOPIC_MISPLACED,
+        Kind.TOPIC_MISPLACED,
         "it holds partition 2 of topic 'events', and the controller has placed partitions 0 to 1 there",
     )
 
@@ -123,13 +130,13 @@ def test_a_topic_that_the_controller_never_created_is_found() -> None:
     """The controller log was restored from a backup, and may have given the revision to another topic since."""
     for topic in (Topic("events", REVISION, 4, (0,), "another"), Topic("events", 2, 4, (0,), TOPIC_ID)):
         (s,) = check(healthy(), basis(-1, 9, topic))
-        assert (s.kind, s.revision, s.topic) == (kinds.TOPIC_UNKNOWN, REVISION, "")
+        assert (s.kind, s.revision, s.topic) == (Kind.TOPIC_UNKNOWN, REVISION, "")
 
 
 def test_a_topic_that_is_newer_than_the_snapshot_is_not_judged() -> None:
     j = Journal()
     j.land(extents_of(12, revision=10))
-    assert {k for k, _, _ in found(j.state, basis(-1))} == {kinds.EPOCH_AHEAD}  # which the second reading decides on
+    assert {k for k, _, _ in found(j.state, basis(-1))} == {Kind.EPOCH_AHEAD}  # which the second reading decides on
 
 
 def test_a_deleted_topic_is_not_judged_whatever_the_journal_still_holds_of_it() -> None:
@@ -141,10 +148,10 @@ def test_a_deleted_topic_is_not_judged_whatever_the_journal_still_holds_of_it() 
 
 
 def test_a_topic_that_was_deleted_long_ago_is_closed_in_each_of_its_journals() -> None:
-    late = structs.replace(basis(-1), to_be_closed=[GONE.revision])
+    late = replace(basis(-1), to_be_closed=[GONE])
     j = Journal()
     (s,) = check(j.state, late, journal=GONE.journals[0])
-    assert (s.kind, s.topic, s.revision) == (kinds.TOPIC_UNCLOSED, GONE.name, GONE.revision)
+    assert (s.kind, s.topic, s.revision) == (Kind.TOPIC_UNCLOSED, GONE.name, GONE.revision)
     assert check(j.state, late, journal=1 - GONE.journals[0]) == []
     j.apply(Closed([ClosedTopic(GONE.revision)]))
     assert check(j.state, late, journal=GONE.journals[0]) == []
@@ -154,12 +161,12 @@ def test_a_live_topic_that_has_ended_in_its_journal_is_found() -> None:
     state = healthy()
     del state.topics[REVISION]
     state.closed_revisions = np.array([REVISION])
-    assert found(state, basis(8)) == [(kinds.STATE_BROKEN, -1, -1)]
+    assert found(state, basis(8)) == [(Kind.STATE_BROKEN, -1, -1)]
 
 
 def test_only_what_belongs_in_the_journal_has_to_be_in_the_bucket() -> None:
     def named(topic: Topic) -> list[str]:
-        return [p.topic.name for p in placed(JournalCopy(0, healthy(), 9, []), KnownTopics(basis(4, 9, topic)))]
+        return [p.topic.name for p in placed(JournalCopy(0, healthy(), 9, []), basis(4, 9, topic))]
 
     assert named(EVENTS) == ["events"]
     assert named(Topic("events", REVISION, 4, (1,), TOPIC_ID)) == []
@@ -174,7 +181,7 @@ def test_an_object_that_cannot_have_landed_there_is_found(changes: dict[str, Any
     state = healthy()
     objects = events(state).objects
     objects[0] = replace(objects[0], **changes)
-    assert found(state) == [(kinds.STATE_BROKEN, -1, -1)]
+    assert found(state) == [(Kind.STATE_BROKEN, -1, -1)]
 
 
 # -- L1 ------------------------------------------------------------------------------------------------------------------
@@ -200,13 +207,13 @@ def test_a_gap_and_an_overlap_in_l1_are_found_where_they_are(files: Rows, offset
     state = healthy()
     events(state).l1 = np.concatenate([files, l1((2, 0, 9))])
     (s,) = check(state)
-    assert (s.kind, s.partition, s.offset, s.key) == (kinds.L1_RANGE, 0, offset, "level_one/data/events-3/00000/")
+    assert (s.kind, s.partition, s.offset, s.key) == (Kind.L1_RANGE, 0, offset, "level_one/data/events-3/00000/")
 
 
 def test_l1_objects_of_a_partition_without_offsets_are_found() -> None:
     state = healthy()
     events(state).l1 = np.concatenate([events(state).l1, l1((3, 0, 9))])
-    assert found(state) == [(kinds.L1_RANGE, 3, 0)]
+    assert found(state) == [(Kind.L1_RANGE, 3, 0)]
 
 
 def test_the_rows_of_a_partition_continue_those_of_its_index_object() -> None:
@@ -215,7 +222,7 @@ def test_the_rows_of_a_partition_continue_those_of_its_index_object() -> None:
     events(state).l1 = l1((0, 7, 9), (2, 0, 9))
     assert found(state) == []
     events(state).l1 = l1((0, 8, 9), (2, 0, 9))
-    assert found(state) == [(kinds.L1_RANGE, 0, 7)]
+    assert found(state) == [(Kind.L1_RANGE, 0, 7)]
 
 
 def test_l1_begins_at_or_below_the_log_start_offset() -> None:
@@ -224,7 +231,7 @@ def test_l1_begins_at_or_below_the_log_start_offset() -> None:
     events(state).log_start[0] = 3
     assert found(state) == []
     events(state).log_start[0] = 2
-    assert found(state) == [(kinds.L1_RANGE, 0, 0)]
+    assert found(state) == [(Kind.L1_RANGE, 0, 0)]
 
 
 # -- what is said of an object --------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from l0gc.inspect.verify.run import verify
 from l0gc.keys import L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
 from l0gc.storage.workers import SPARK, LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.memory_store import Call, memory_cluster
-from tests.support.verify import handle_of, l1_of, lift, object_of, put, store_of, topic_of
+from tests.support.memory_store import Call, memory_cluster, publish_m, store_of
+from tests.support.verify import handle_of, l1_of, lift, object_of, put, topic_of
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 SECOND = "second"
@@ -139,7 +138,7 @@ def test_the_listings_are_read_after_every_journal_and_m_before() -> None:
     """A reference read after the listing may be of an object that was written since: it would seem to be missing."""
     cluster = two_topics()
     epoch = cluster.controller.epoch()
-    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster.identity().cluster_id, 0, epoch, 0))
+    publish_m(cluster, 0, epoch)
     calls: list[str] = []
 
     def record(call: Call) -> None:

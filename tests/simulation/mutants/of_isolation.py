@@ -12,7 +12,10 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, DroppedBatch
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
-from tests.simulation.mutants.tools import Mutant, method
+from tests.simulation.mutants.tools import method, mutant
+
+_GARBAGE = "tests/streamlog/test_garbage.py"
+_EXPIRE = "tests/streamlog/level_one/test_expire.py"
 
 _EPOCHS = 1000
 _deleted_of = ControllerState.deleted_of
@@ -20,7 +23,14 @@ _dropped = JournalGarbage.dropped
 _scanned = JournalGarbage.scanned
 
 
-def _deletion_forgotten() -> AbstractContextManager[Any]:
+@mutant(
+    6,
+    "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
+    "a topic that was deleted 1,000 epochs ago is closed in no journal any more",
+    "tests/streamlog/controller/test_state.py::test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten",
+    "tests/streamlog/test_housekeep.py::test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed",
+)
+def deletion_forgotten() -> AbstractContextManager[Any]:
     """Housekeeping closes what was deleted not long ago."""
 
     def deleted_of(self: ControllerState) -> dict[int, list[Topic]]:
@@ -30,7 +40,13 @@ def _deletion_forgotten() -> AbstractContextManager[Any]:
     return method(ControllerState, "deleted_of", deleted_of)
 
 
-def _held_ends_journal() -> AbstractContextManager[Any]:
+@mutant(
+    40,
+    "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
+    "an object that cannot be deleted keeps all that its journal dropped after it",
+    "tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",
+)
+def held_ends_journal() -> AbstractContextManager[Any]:
     """The batches of a unit go in their order, up to one of which something is left."""
 
     def run(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
@@ -44,7 +60,13 @@ def _held_ends_journal() -> AbstractContextManager[Any]:
     return method(DroppedRemoval, "run", run)
 
 
-def _damaged_ends_journal() -> AbstractContextManager[Any]:
+@mutant(
+    40,
+    "l0gc/streamlog/garbage.py::JournalGarbage.dropped",
+    "a dropped index object that cannot be read ends the vacuum of its journal",
+    f"{_GARBAGE}::test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else",
+)
+def damaged_ends_journal() -> AbstractContextManager[Any]:
     """A journal with a dropped index object that cannot be read counts as one that cannot be read."""
 
     def dropped(self: JournalGarbage, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
@@ -56,67 +78,27 @@ def _damaged_ends_journal() -> AbstractContextManager[Any]:
     return method(JournalGarbage, "dropped", dropped)
 
 
-def _index_ends_expiry() -> AbstractContextManager[Any]:
+@mutant(
+    40,
+    "l0gc/streamlog/level_one/expire.py::run_expiry",
+    "an index object that cannot be read ends the expiry of its journal",
+    f"{_EXPIRE}::test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone",
+    f"{_EXPIRE}::test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_partition_alone",
+    simulated=False,
+)
+def index_ends_expiry() -> AbstractContextManager[Any]:
     return mock.patch.object(l0gc.streamlog.level_one.expire, "UNREADABLE", ())
 
 
-def _left_is_purged() -> AbstractContextManager[Any]:
+@mutant(
+    26,
+    "l0gc/streamlog/garbage.py::JournalGarbage.scanned",
+    "what could not be deleted of a topic that the controller never knew is purged",
+    f"{_GARBAGE}::test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is_not_purged",
+    simulated=False,
+)
+def left_is_purged() -> AbstractContextManager[Any]:
     def scanned(self: JournalGarbage, fence: int, left: Collection[str] | None) -> None:
         _scanned(self, fence, [])
 
     return method(JournalGarbage, "scanned", scanned)
-
-
-_GARBAGE = "tests/streamlog/test_garbage.py"
-_EXPIRE = "tests/streamlog/level_one/test_expire.py"
-
-MUTANTS = [
-    Mutant(
-        6,
-        "deletion-forgotten",
-        "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
-        "a topic that was deleted 1,000 epochs ago is closed in no journal any more",
-        _deletion_forgotten,
-        (
-            "tests/streamlog/controller/test_state.py::test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten",
-            "tests/streamlog/test_housekeep.py::test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed",
-        ),
-    ),
-    Mutant(
-        26,
-        "left-is-purged",
-        "l0gc/streamlog/garbage.py::JournalGarbage.scanned",
-        "what could not be deleted of a topic that the controller never knew is purged",
-        _left_is_purged,
-        (f"{_GARBAGE}::test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is_not_purged",),
-        simulated=False,
-    ),
-    Mutant(
-        40,
-        "held-ends-journal",
-        "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
-        "an object that cannot be deleted keeps all that its journal dropped after it",
-        _held_ends_journal,
-        ("tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",),
-    ),
-    Mutant(
-        40,
-        "damaged-ends-journal",
-        "l0gc/streamlog/garbage.py::JournalGarbage.dropped",
-        "a dropped index object that cannot be read ends the vacuum of its journal",
-        _damaged_ends_journal,
-        (f"{_GARBAGE}::test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else",),
-    ),
-    Mutant(
-        40,
-        "index-ends-expiry",
-        "l0gc/streamlog/level_one/expire.py::run_expiry",
-        "an index object that cannot be read ends the expiry of its journal",
-        _index_ends_expiry,
-        (
-            f"{_EXPIRE}::test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone",
-            f"{_EXPIRE}::test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_partition_alone",
-        ),
-        simulated=False,
-    ),
-]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -18,7 +18,7 @@ import l0gc.streamlog.journal.topic
 from l0gc.errors import InvalidProducerEpochError, ProtocolError, StaleClusterEpochError, UsageError
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.state import RUN_LIMIT_MS
-from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
     JournalEntry,
@@ -34,8 +34,14 @@ from l0gc.streamlog.journal.producers import Overlay
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.journal.window import EpochWindow
-from tests.simulation.mutants.tools import Mutant, everywhere, method
+from tests.simulation.mutants.tools import everywhere, method, mutant, together
+
+_HANDLE = "tests/streamlog/journal/test_handle.py"
+_INTERRUPTED = "tests/streamlog/journal/test_interrupted.py"
+_FENCE = "tests/streamlog/journal/test_fence.py"
+_TEST_STATE = "tests/streamlog/journal/test_state.py"
+_TEST_PRODUCERS = "tests/streamlog/journal/test_producers.py"
+_RESUME = "tests/streamlog/ingest/test_resume.py"
 
 _STATE = "l0gc.streamlog.journal.state"
 _ADMISSION = "l0gc.streamlog.journal.admission"
@@ -45,14 +51,26 @@ _admit_object = Admission.admit
 _bounds = JournalState.bounds
 
 
-def _bound_follows_max() -> AbstractContextManager[Any]:
+@mutant(
+    1,
+    "l0gc/streamlog/journal/state.py::JournalState.bounds",
+    "the bound is the newest epoch",
+    f"{_TEST_STATE}::test_the_bound_follows_the_previous_epoch_and_not_the_newest",
+)
+def bound_follows_max() -> AbstractContextManager[Any]:
     def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
         return _bounds(replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
 
     return method(JournalState, "bounds", bounds)
 
 
-def _bound_forgets_data() -> AbstractContextManager[Any]:
+@mutant(
+    1,
+    "l0gc/streamlog/journal/topic.py::TopicState.lowest_epochs",
+    "unreconciled epochs do not hold the bound",
+    f"{_TEST_STATE}::test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_log",
+)
+def bound_forgets_data() -> AbstractContextManager[Any]:
     return method(TopicState, "lowest_epochs", lambda self, first, count, ceiling: np.full(count, ceiling, np.int64))
 
 
@@ -72,19 +90,43 @@ def _admitting(stale_after_all: Callable[[Admission, ObjectExtents], bool]) -> A
     return method(Admission, "admit", admit)
 
 
-def _fence_alone() -> AbstractContextManager[Any]:
+@mutant(
+    2,
+    "l0gc/streamlog/journal/admission.py::Admission.admit",
+    "the window is not checked at the landing",
+    f"{_HANDLE}::test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile",
+)
+def fence_alone() -> AbstractContextManager[Any]:
     return _admitting(lambda self, o: True)
 
 
-def _revision_not_checked() -> AbstractContextManager[Any]:
+@mutant(
+    21,
+    "l0gc/streamlog/journal/admission.py::Admission.admit",
+    "a topic takes what is older than itself",
+    f"{_TEST_STATE}::test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower",
+)
+def revision_not_checked() -> AbstractContextManager[Any]:
     return _admitting(lambda self, o: o.epoch >= self._window.oldest)
 
 
-def _seen_window_kept() -> AbstractContextManager[Any]:
+@mutant(
+    3,
+    "l0gc/streamlog/journal/fence.py::EpochFence.forget",
+    "a lost append leaves the seen window as it is",
+    f"{_HANDLE}::test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out",
+)
+def seen_window_kept() -> AbstractContextManager[Any]:
     return method(EpochFence, "forget", lambda self: None)
 
 
-def _answer_keeps_seen_window() -> AbstractContextManager[Any]:
+@mutant(
+    3,
+    "l0gc/streamlog/journal/handle.py::JournalHandle.append",
+    "a repeated object, answered, leaves the seen window",
+    f"{_HANDLE}::test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out",
+)
+def answer_keeps_window() -> AbstractContextManager[Any]:
     answered: list[bool] = []
     forget = EpochFence.forget
 
@@ -99,30 +141,50 @@ def _answer_keeps_seen_window() -> AbstractContextManager[Any]:
             return
         forget(self)
 
-    @contextmanager
-    def off() -> Iterator[None]:
-        with method(Admission, "admit", admit), method(EpochFence, "forget", forget_otherwise):
-            yield
-
-    return off()
+    return together(method(Admission, "admit", admit), method(EpochFence, "forget", forget_otherwise))
 
 
-def _seen_window_rules() -> AbstractContextManager[Any]:
+@mutant(
+    4,
+    "l0gc/streamlog/journal/fence.py::EpochFence.window",
+    "the log's window counts only where none was seen",
+    f"{_FENCE}::test_a_seen_window_ends_when_another_writer_moves_the_log_past_it",
+    f"{_FENCE}::test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out",
+)
+def seen_window_rules() -> AbstractContextManager[Any]:
     def window(self: EpochFence) -> EpochWindow:
         return self._applied() if self._seen is None else self._seen
 
     return method(EpochFence, "_window", window)
 
 
-def _any_range_reconciled() -> AbstractContextManager[Any]:
+@mutant(
+    9,
+    "l0gc/streamlog/journal/state.py::refusals",
+    "a range need not continue the last one",
+    f"{_TEST_STATE}::test_a_partition_that_moved_on_is_refused_and_the_others_land",
+)
+def any_range() -> AbstractContextManager[Any]:
     return everywhere(_STATE, "refusals", lambda state, t, log_offset: {})
 
 
-def _poison_taken() -> AbstractContextManager[Any]:
+@mutant(
+    14,
+    "l0gc/streamlog/journal/admission.py::check_not_poisoned",
+    "any epoch may be offered",
+    f"{_HANDLE}::test_an_epoch_above_the_clusters_moves_no_window",
+)
+def poison_taken() -> AbstractContextManager[Any]:
     return everywhere(_ADMISSION, "check_not_poisoned", lambda journal, epoch, cluster_epoch: None)
 
 
-def _anything_is_an_object() -> AbstractContextManager[Any]:
+@mutant(
+    14,
+    "l0gc/streamlog/journal/topic.py::check_object",
+    "what `apply` refuses is appended",
+    f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",
+)
+def refused_too_late() -> AbstractContextManager[Any]:
     """What `apply` refuses is not refused before."""
     check = l0gc.streamlog.journal.topic.check_object
     applying: list[bool] = []
@@ -143,15 +205,10 @@ def _anything_is_an_object() -> AbstractContextManager[Any]:
         finally:
             applying.pop()
 
-    @contextmanager
-    def off() -> Iterator[None]:
-        with (
-            everywhere("l0gc.streamlog.journal.topic", "check_object", checked),
-            method(JournalMachine, "apply", applied),
-        ):
-            yield
-
-    return off()
+    return together(
+        everywhere("l0gc.streamlog.journal.topic", "check_object", checked),
+        method(JournalMachine, "apply", applied),
+    )
 
 
 # -- producers -----------------------------------------------------------------------------------------------------------
@@ -159,27 +216,59 @@ def _anything_is_an_object() -> AbstractContextManager[Any]:
 Producers = Mapping[int, ProducerState]
 
 
-def _controller_not_asked() -> AbstractContextManager[Any]:
+@mutant(
+    17,
+    "l0gc/streamlog/journal/producers.py::needs_controller_check",
+    "an unknown producer may begin",
+    f"{_HANDLE}::test_a_zombie_that_the_journal_never_knew_cannot_begin",
+)
+def controller_not_asked() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "needs_controller_check", lambda producers, batch: False)
 
 
-def _positions_ignored() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/journal/producers.py::admit",
+    "how far an input got is not looked at",
+    f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",
+    simulated=False,
+)
+def positions_ignored() -> AbstractContextManager[Any]:
     def admit(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
         return _admit(producers, msgspec.structs.replace(batch, inputs=[]))
 
     return everywhere(_PRODUCERS, "admit", admit)
 
 
-def _inputs_forgotten() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/controller/state.py::PRODUCER_EXPIRY_MS",
+    "a journal forgets how far an input got before the controller forgets the producer's name",
+    f"{_TEST_PRODUCERS}::test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name",
+)
+def inputs_forgotten() -> AbstractContextManager[Any]:
     """A journal forgets a producer and its inputs as soon as a run may not begin any more."""
     return mock.patch.object(l0gc.streamlog.journal.state, "PRODUCER_EXPIRY_MS", RUN_LIMIT_MS)
 
 
-def _older_run_taken() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/journal/producers.py::admit",
+    "every object of every run may land",
+    f"{_TEST_PRODUCERS}::test_an_older_epoch_is_refused_at_any_sequence",
+)
+def any_run() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "admit", lambda producers, batch: None)
 
 
-def _run_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/journal/producers.py::admit",
+    "a run that a restored controller gave the same epoch goes on with another's",
+    f"{_TEST_PRODUCERS}::test_the_same_epoch_of_another_run_is_refused",
+    simulated=False,
+)
+def run_not_compared() -> AbstractContextManager[Any]:
     def admit(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
         known = producers.get(batch.producer_id)
         return _admit(producers, batch if known is None else msgspec.structs.replace(batch, run=known.run))
@@ -187,7 +276,13 @@ def _run_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "admit", admit)
 
 
-def _all_against_the_state_before() -> AbstractContextManager[Any]:
+@mutant(
+    22,
+    "l0gc/streamlog/journal/producers.py::Overlay",
+    "the objects of an entry are admitted against the state before it",
+    f"{_TEST_PRODUCERS}::test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet",
+)
+def state_before() -> AbstractContextManager[Any]:
     """Each object of an entry is admitted against the state before the entry; a gap to that is no gap."""
 
     def admit(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
@@ -204,7 +299,13 @@ def _all_against_the_state_before() -> AbstractContextManager[Any]:
     return method(Overlay, "admit", admit)
 
 
-def _own_order() -> AbstractContextManager[Any]:
+@mutant(
+    23,
+    "l0gc/streamlog/journal/state.py::apply",
+    "readers take the objects of an entry in different orders",
+    "tests/simulation/test_agreement.py::test_every_reader_assigns_the_same_offsets",
+)
+def own_order() -> AbstractContextManager[Any]:
     """Whoever reads an entry at an odd millisecond takes its objects the other way round."""
     apply, decoder = JournalMachine.apply, msgspec.msgpack.Decoder(JournalEntry)
 
@@ -218,7 +319,14 @@ def _own_order() -> AbstractContextManager[Any]:
     return method(JournalMachine, "apply", applied)
 
 
-def _offered_again() -> AbstractContextManager[Any]:
+@mutant(
+    29,
+    "l0gc/streamlog/journal/handle.py::JournalHandle._append_until_done",
+    "what an interrupted thread had offered is offered again, though it may have landed",
+    f"{_INTERRUPTED}::test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_lands_once_at_most",
+    simulated=False,
+)
+def offered_again() -> AbstractContextManager[Any]:
     def until_done(self: JournalHandle, request: Any) -> None:
         try:
             self._queue.append(request)
@@ -232,183 +340,16 @@ def _offered_again() -> AbstractContextManager[Any]:
     return method(JournalHandle, "_append_until_done", until_done)
 
 
-def _held_for_ever() -> AbstractContextManager[Any]:
+@mutant(
+    29,
+    "l0gc/streamlog/journal/fence.py::EpochFence.enter",
+    "a new epoch waits without a bound for those who hold the fence",
+    f"{_INTERRUPTED}::test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once",
+    simulated=False,
+)
+def held_for_ever() -> AbstractContextManager[Any]:
     def is_given_back(hold: threading.Lock) -> bool:
         with hold:
             return True
 
     return everywhere("l0gc.streamlog.journal.fence", "_is_given_back", is_given_back)
-
-
-_HANDLE = "tests/streamlog/journal/test_handle.py"
-_INTERRUPTED = "tests/streamlog/journal/test_interrupted.py"
-_FENCE = "tests/streamlog/journal/test_fence.py"
-_TEST_STATE = "tests/streamlog/journal/test_state.py"
-_TEST_PRODUCERS = "tests/streamlog/journal/test_producers.py"
-_RESUME = "tests/streamlog/ingest/test_resume.py"
-
-
-MUTANTS = [
-    Mutant(
-        1,
-        "bound-follows-max",
-        "l0gc/streamlog/journal/state.py::JournalState.bounds",
-        "the bound is the newest epoch",
-        _bound_follows_max,
-        (f"{_TEST_STATE}::test_the_bound_follows_the_previous_epoch_and_not_the_newest",),
-    ),
-    Mutant(
-        1,
-        "bound-forgets-data",
-        "l0gc/streamlog/journal/topic.py::TopicState.lowest_epochs",
-        "unreconciled epochs do not hold the bound",
-        _bound_forgets_data,
-        (f"{_TEST_STATE}::test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_log",),
-    ),
-    Mutant(
-        2,
-        "fence-alone",
-        "l0gc/streamlog/journal/admission.py::Admission.admit",
-        "the window is not checked at the landing",
-        _fence_alone,
-        (f"{_HANDLE}::test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile",),
-    ),
-    Mutant(
-        3,
-        "seen-window-kept",
-        "l0gc/streamlog/journal/fence.py::EpochFence.forget",
-        "a lost append leaves the seen window as it is",
-        _seen_window_kept,
-        (f"{_HANDLE}::test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out",),
-    ),
-    Mutant(
-        3,
-        "answer-keeps-window",
-        "l0gc/streamlog/journal/handle.py::JournalHandle.append",
-        "a repeated object, answered, leaves the seen window",
-        _answer_keeps_seen_window,
-        (f"{_HANDLE}::test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out",),
-    ),
-    Mutant(
-        4,
-        "seen-window-rules",
-        "l0gc/streamlog/journal/fence.py::EpochFence.window",
-        "the log's window counts only where none was seen",
-        _seen_window_rules,
-        (
-            f"{_FENCE}::test_a_seen_window_ends_when_another_writer_moves_the_log_past_it",
-            f"{_FENCE}::test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out",
-        ),
-    ),
-    Mutant(
-        9,
-        "any-range",
-        "l0gc/streamlog/journal/topic.py::TopicState.refusals",
-        "a range need not continue the last one",
-        _any_range_reconciled,
-        (f"{_TEST_STATE}::test_a_partition_that_moved_on_is_refused_and_the_others_land",),
-    ),
-    Mutant(
-        14,
-        "poison-taken",
-        "l0gc/streamlog/journal/admission.py::check_not_poisoned",
-        "any epoch may be offered",
-        _poison_taken,
-        (f"{_HANDLE}::test_an_epoch_above_the_clusters_moves_no_window",),
-    ),
-    Mutant(
-        14,
-        "refused-too-late",
-        "l0gc/streamlog/journal/topic.py::check_object",
-        "what `apply` refuses is appended",
-        _anything_is_an_object,
-        (f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",),
-    ),
-    Mutant(
-        17,
-        "controller-not-asked",
-        "l0gc/streamlog/journal/producers.py::needs_controller_check",
-        "an unknown producer may begin",
-        _controller_not_asked,
-        (f"{_HANDLE}::test_a_zombie_that_the_journal_never_knew_cannot_begin",),
-    ),
-    Mutant(
-        20,
-        "positions-ignored",
-        "l0gc/streamlog/journal/producers.py::admit",
-        "how far an input got is not looked at",
-        _positions_ignored,
-        (f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",),
-        simulated=False,
-    ),
-    Mutant(
-        20,
-        "inputs-forgotten",
-        "l0gc/streamlog/controller/state.py::PRODUCER_EXPIRY_MS",
-        "a journal forgets how far an input got before the controller forgets the producer's name",
-        _inputs_forgotten,
-        (f"{_TEST_PRODUCERS}::test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name",),
-    ),
-    Mutant(
-        20,
-        "any-run",
-        "l0gc/streamlog/journal/producers.py::admit",
-        "every object of every run may land",
-        _older_run_taken,
-        (f"{_TEST_PRODUCERS}::test_an_older_epoch_is_refused_at_any_sequence",),
-    ),
-    Mutant(
-        20,
-        "run-not-compared",
-        "l0gc/streamlog/journal/producers.py::admit",
-        "a run that a restored controller gave the same epoch goes on with another's",
-        _run_not_compared,
-        (f"{_TEST_PRODUCERS}::test_the_same_epoch_of_another_run_is_refused",),
-        simulated=False,
-    ),
-    Mutant(
-        21,
-        "revision-not-checked",
-        "l0gc/streamlog/journal/admission.py::Admission.admit",
-        "a topic takes what is older than itself",
-        _revision_not_checked,
-        (f"{_TEST_STATE}::test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower",),
-    ),
-    Mutant(
-        22,
-        "state-before",
-        "l0gc/streamlog/journal/producers.py::Overlay",
-        "the objects of an entry are admitted against the state before it",
-        _all_against_the_state_before,
-        (f"{_TEST_PRODUCERS}::test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet",),
-    ),
-    Mutant(
-        23,
-        "own-order",
-        "l0gc/streamlog/journal/state.py::apply",
-        "readers take the objects of an entry in different orders",
-        _own_order,
-        ("tests/simulation/test_agreement.py::test_every_reader_assigns_the_same_offsets",),
-    ),
-    Mutant(
-        29,
-        "offered-again",
-        "l0gc/streamlog/journal/handle.py::JournalHandle._append_until_done",
-        "what an interrupted thread had offered is offered again, though it may have landed",
-        _offered_again,
-        (
-            f"{_INTERRUPTED}::"
-            "test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_lands_once_at_most",
-        ),
-        simulated=False,
-    ),
-    Mutant(
-        29,
-        "held-for-ever",
-        "l0gc/streamlog/journal/fence.py::EpochFence.enter",
-        "a new epoch waits without a bound for those who hold the fence",
-        _held_for_ever,
-        (f"{_INTERRUPTED}::test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once",),
-        simulated=False,
-    ),
-]

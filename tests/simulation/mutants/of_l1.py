@@ -21,7 +21,12 @@ from l0gc.streamlog.journal.rows import Rows, name_bytes, of_partition
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
-from tests.simulation.mutants.tools import Mutant, everywhere, method
+from tests.simulation.mutants.tools import everywhere, method, mutant
+
+_STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
+_VACUUM = "tests/collect/test_vacuum.py"
+_GARBAGE = "tests/streamlog/test_garbage.py"
+_AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
 _STATE = "l0gc.streamlog.journal.state"
 _INDEX = "l0gc.streamlog.level_one.index"
@@ -32,15 +37,31 @@ _BETWEEN_S = 60.0
 _removal = DroppedRemoval.run
 
 
-def _any_merge() -> AbstractContextManager[Any]:
+@mutant(
+    24,
+    "l0gc/streamlog/journal/state.py::merge_refusals",
+    "a merge lands whatever has become of the objects that it replaces",
+    f"{_STATE_L1}::test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land",
+    simulated=False,
+)
+def any_merge() -> AbstractContextManager[Any]:
     return everywhere(_STATE, "merge_refusals", lambda state, t: {})
 
 
-def _commit_below_fence() -> AbstractContextManager[Any]:
+@mutant(
+    25,
+    "l0gc/streamlog/journal/state.py::check_stamps",
+    "what is stamped below the L1 fence is committed",
+    f"{_STATE_L1}::test_what_is_stamped_below_the_fence_is_never_named",
+)
+def commit_below_fence() -> AbstractContextManager[Any]:
     return everywhere(_STATE, "check_stamps", lambda state, e: None)
 
 
-def _looked_before_fence() -> AbstractContextManager[Any]:
+@mutant(
+    25, "l0gc/streamlog/garbage.py::JournalGarbage.fence", "a vacuum knows the journals as they were before the fence"
+)
+def looked_before_fence() -> AbstractContextManager[Any]:
     """What a vacuum knows of the journals is from before the fence."""
 
     def fence(self: JournalGarbage, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
@@ -55,19 +76,34 @@ def _looked_before_fence() -> AbstractContextManager[Any]:
     return method(JournalGarbage, "fence", fence)
 
 
-def _no_grace() -> AbstractContextManager[Any]:
+@mutant(
+    26,
+    "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
+    "what was dropped goes at once",
+    f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",
+)
+def no_grace() -> AbstractContextManager[Any]:
     def run(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
         _removal(self, now_ms, 0, 1 << 50)
 
     return method(DroppedRemoval, "run", run)
 
 
-def _index_not_asked() -> AbstractContextManager[Any]:
+@mutant(
+    26,
+    "l0gc/streamlog/garbage_look.py::JournalLook",
+    "an L1 object that an index object lists counts as an orphan",
+    f"{_GARBAGE}::test_what_index_objects_list_is_needed",
+)
+def index_not_asked() -> AbstractContextManager[Any]:
     """What only index objects list counts as named by nobody."""
     return method(JournalLook, "_listed_by", lambda self, p, index, names: np.zeros(len(names), bool))
 
 
-def _replaced_index_removed() -> AbstractContextManager[Any]:
+@mutant(
+    26, "l0gc/streamlog/level_one/index.py::spill", "an index object is removed when another one is to take its place"
+)
+def replaced_index_removed() -> AbstractContextManager[Any]:
     """Whoever writes an index object anew removes the one whose place it takes."""
 
     def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Any) -> IndexChange:
@@ -79,7 +115,15 @@ def _replaced_index_removed() -> AbstractContextManager[Any]:
     return everywhere(_INDEX, "spill", spill)
 
 
-def _losers_removed() -> AbstractContextManager[Any]:
+@mutant(
+    28,
+    "l0gc/streamlog/level_one/commit.py::Commit",
+    "a commit deletes the objects of partitions that it takes for lost",
+    f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
+    "tests/streamlog/level_one/test_commit.py"
+    "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
+)
+def losers_removed() -> AbstractContextManager[Any]:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
 
     def count(self: Commit, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
@@ -88,85 +132,21 @@ def _losers_removed() -> AbstractContextManager[Any]:
             names = state.names(revision)
         keys: list[str] = []
         for partition in [] if stale else sorted(refused):
-            p, mine = self._partition(revision, partition), [l1_file(row) for row in of_partition(rows, partition)]
+            p, mine = (
+                self._window.topics[revision].id(partition),
+                [l1_file(row) for row in of_partition(rows, partition)],
+            )
             if names.issuperset(name_bytes(f.name) for f in mine):
                 continue
             if state.topic(revision).view(partition).last_reconciled_offset >= mine[-1].last_offset:
                 with suppress(CorruptObjectError, ObjectNotFoundError):
-                    if {f.name for f in mine} <= {f.name for f in files_of(self._store, p, state, mine[0].base_offset)}:
+                    if {f.name for f in mine} <= {
+                        f.name for f in files_of(self._cluster.store, p, state, mine[0].base_offset)
+                    }:
                         continue
             keys += [l1_key(p, f) for f in mine]
         if keys:
-            self._store.delete(keys)
+            self._cluster.store.delete(keys)
         return _count(self, revision, rows, refused, stale=stale)
 
     return method(Commit, "_count", count)
-
-
-_STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
-_VACUUM = "tests/collect/test_vacuum.py"
-_GARBAGE = "tests/streamlog/test_garbage.py"
-_AGAIN = "tests/streamlog/level_one/test_commit_again.py"
-
-
-MUTANTS = [
-    Mutant(
-        24,
-        "any-merge",
-        "l0gc/streamlog/journal/state.py::merge_refusals",
-        "a merge lands whatever has become of the objects that it replaces",
-        _any_merge,
-        (f"{_STATE_L1}::test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land",),
-        simulated=False,
-    ),
-    Mutant(
-        25,
-        "commit-below-fence",
-        "l0gc/streamlog/journal/state.py::check_stamps",
-        "what is stamped below the L1 fence is committed",
-        _commit_below_fence,
-        (f"{_STATE_L1}::test_what_is_stamped_below_the_fence_is_never_named",),
-    ),
-    Mutant(
-        25,
-        "looked-before-fence",
-        "l0gc/streamlog/garbage.py::JournalGarbage.fence",
-        "a vacuum knows the journals as they were before the fence",
-        _looked_before_fence,
-    ),
-    Mutant(
-        26,
-        "no-grace",
-        "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
-        "what was dropped goes at once",
-        _no_grace,
-        (f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",),
-    ),
-    Mutant(
-        26,
-        "index-not-asked",
-        "l0gc/streamlog/garbage_look.py::JournalLook",
-        "an L1 object that an index object lists counts as an orphan",
-        _index_not_asked,
-        (f"{_GARBAGE}::test_what_index_objects_list_is_needed",),
-    ),
-    Mutant(
-        26,
-        "replaced-index-removed",
-        "l0gc/streamlog/level_one/index.py::spill",
-        "an index object is removed when another one is to take its place",
-        _replaced_index_removed,
-    ),
-    Mutant(
-        28,
-        "losers-removed",
-        "l0gc/streamlog/level_one/commit.py::Commit",
-        "a commit deletes the objects of partitions that it takes for lost",
-        _losers_removed,
-        (
-            f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
-            "tests/streamlog/level_one/test_commit.py"
-            "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
-        ),
-    ),
-]

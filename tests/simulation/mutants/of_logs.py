@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -24,13 +25,25 @@ from l0gc.storage.log import Replay, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
-from tests.simulation.mutants.tools import Mutant, method
+from tests.simulation.mutants.tools import method, mutant
+
+_EXPIRE = "tests/streamlog/level_one/test_expire.py"
+_HANDLE = "tests/streamlog/journal/test_handle.py"
+_LOG = "tests/storage/test_log.py"
+_REPLICA = "tests/storage/test_replica.py"
+_REPLICA_INTERRUPTED = "tests/storage/test_replica_interrupted.py"
 
 _append = SharedLog.append
 _propose = Replica.propose
 
 
-def _decided_once() -> AbstractContextManager[Any]:
+@mutant(
+    2,
+    "l0gc/storage/replica.py::Replica.propose",
+    "after a conflict the old decision is appended",
+    f"{_REPLICA}::test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands",
+)
+def decided_once() -> AbstractContextManager[Any]:
     def propose(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
         first: list[bytes | None] = []
 
@@ -52,14 +65,26 @@ def _unbounded(log: SharedLog) -> SharedLog:
     return other
 
 
-def _boundary_not_asked() -> AbstractContextManager[Any]:
+@mutant(
+    7,
+    "l0gc/storage/log.py::SharedLog.append",
+    "a sleeper believes that it won",
+    f"{_LOG}::test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won",
+)
+def boundary_not_asked() -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
         return _append(_unbounded(self), offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
 
     return method(SharedLog, "append", append)
 
 
-def _phantoms_read() -> AbstractContextManager[Any]:
+@mutant(
+    7,
+    "l0gc/storage/log.py::SharedLog.tail",
+    "a sleeper reads on without asking the boundary",
+    f"{_REPLICA}::test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom",
+)
+def phantoms_read() -> AbstractContextManager[Any]:
     original = SharedLog.tail
 
     def tail(self: SharedLog, *args: Any, **options: Any) -> tuple[list[Landed], int]:
@@ -68,7 +93,14 @@ def _phantoms_read() -> AbstractContextManager[Any]:
     return method(SharedLog, "tail", tail)
 
 
-def _phantoms_replayed() -> AbstractContextManager[Any]:
+@mutant(
+    7,
+    "l0gc/storage/log.py::SharedLog.replay",
+    "a replay that took long does not ask the boundary",
+    f"{_LOG}::test_a_replay_does_not_take_a_phantom_for_an_entry",
+    simulated=False,
+)
+def phantoms_replayed() -> AbstractContextManager[Any]:
     original = SharedLog.replay
 
     def replay(self: SharedLog) -> Replay:
@@ -77,15 +109,33 @@ def _phantoms_replayed() -> AbstractContextManager[Any]:
     return method(SharedLog, "replay", replay)
 
 
-def _boundary_not_raised() -> AbstractContextManager[Any]:
+@mutant(
+    7,
+    "l0gc/storage/log.py::SharedLog.truncate",
+    "truncation deletes at once",
+    f"{_LOG}::test_truncation_raises_the_boundary_before_it_deletes",
+)
+def boundary_not_raised() -> AbstractContextManager[Any]:
     return method(Boundary, "lift", lambda self, boundary: self._store.now_ms())
 
 
-def _boundary_raised_for_ever() -> AbstractContextManager[Any]:
+@mutant(
+    39,
+    "l0gc/storage/boundary.py::Boundary.lift",
+    "raising the boundary has no deadline",
+    f"{_LOG}::test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation",
+)
+def raised_for_ever() -> AbstractContextManager[Any]:
     return mock.patch.object(l0gc.storage.boundary, "RAISE_DEADLINE_S", float("inf"))
 
 
-def _landed_taken_for_overtaken() -> AbstractContextManager[Any]:
+@mutant(
+    7,
+    "l0gc/storage/log.py::SharedLog.append",
+    "what landed and was truncated since counts as overtaken",
+    f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser",
+)
+def landed_and_truncated() -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
         try:
             return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
@@ -97,12 +147,20 @@ def _landed_taken_for_overtaken() -> AbstractContextManager[Any]:
     return method(SharedLog, "append", append)
 
 
-def _ids_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    8,
+    "l0gc/storage/log.py::SharedLog.append",
+    "what is at the offset is always another's",
+    f"{_LOG}::test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_repeated",
+    f"{_LOG}::test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed",
+    f"{_HANDLE}::test_an_append_whose_reply_is_lost_lands_once",
+)
+def ids_not_compared() -> AbstractContextManager[Any]:
     original = SharedLog._owner
 
     def owner(self: SharedLog, offset: int) -> Any:
         found = original(self, offset)
-        return None if found is None else found._replace(id="somebody else")
+        return None if found is None else replace(found, id="somebody else")
 
     return method(SharedLog, "_owner", owner)
 
@@ -162,15 +220,34 @@ def _appending_to(kind: type[_Wrapped]) -> AbstractContextManager[Any]:
     return method(SharedLog, "append", append)
 
 
-def _ambiguous_taken_for_landed() -> AbstractContextManager[Any]:
+@mutant(
+    8,
+    "l0gc/storage/log.py::SharedLog.append",
+    "no reply is taken for success",
+    f"{_LOG}::test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset",
+)
+def ambiguous_is_landed() -> AbstractContextManager[Any]:
     return _appending_to(_Hopeful)
 
 
-def _refusal_believed() -> AbstractContextManager[Any]:
+@mutant(
+    8,
+    "l0gc/storage/log.py::SharedLog.append",
+    "a refusal whose cause cannot be looked at is another writer's doing",
+    f"{_LOG}::test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry",
+)
+def refusal_believed() -> AbstractContextManager[Any]:
     return _appending_to(_Sure)
 
 
-def _date_believed() -> AbstractContextManager[Any]:
+@mutant(
+    7,
+    "l0gc/storage/boundary.py::Boundary.is_due",
+    "a `Date` that goes back proves that no time has passed",
+    f"{_LOG}::test_a_date_that_was_ahead_once_makes_the_boundary_due",
+    simulated=False,
+)
+def date_believed() -> AbstractContextManager[Any]:
     """A time that goes back proves that no time has passed."""
 
     def is_due(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
@@ -179,7 +256,13 @@ def _date_believed() -> AbstractContextManager[Any]:
     return method(Boundary, "is_due", is_due)
 
 
-def _state_ahead_of_log() -> AbstractContextManager[Any]:
+@mutant(
+    18,
+    "l0gc/storage/replica.py::Replica.propose",
+    "an append of unknown outcome stays in the state",
+    f"{_REPLICA}::test_the_state_holds_only_what_has_landed",
+)
+def state_ahead_of_log() -> AbstractContextManager[Any]:
     apply = Replica._apply
 
     def propose(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
@@ -199,15 +282,17 @@ def _state_ahead_of_log() -> AbstractContextManager[Any]:
             self._whole = True
             raise
 
-    @contextmanager
-    def off() -> Iterator[None]:
-        with method(Replica, "propose", propose):
-            yield
-
-    return off()
+    return method(Replica, "propose", propose)
 
 
-def _time_forgotten() -> AbstractContextManager[Any]:
+@mutant(
+    18,
+    "l0gc/storage/replica.py::Replica.replay",
+    "a replay does not take the log's time from its checkpoint",
+    f"{_REPLICA}::test_a_replay_restores_the_time_of_the_log_from_its_checkpoint",
+    simulated=False,
+)
+def time_forgotten() -> AbstractContextManager[Any]:
     """A replay takes the log's time from the entries after the checkpoint alone."""
     original = Replica.replay
 
@@ -219,7 +304,13 @@ def _time_forgotten() -> AbstractContextManager[Any]:
     return method(Replica, "replay", replay)
 
 
-def _half_applied() -> AbstractContextManager[Any]:
+@mutant(
+    29,
+    "l0gc/storage/replica.py::Replica._take",
+    "a state that an exception has left half changed is believed",
+    f"{_REPLICA_INTERRUPTED}::test_a_catch_up_that_is_interrupted_leaves_no_half_state",
+)
+def half_applied() -> AbstractContextManager[Any]:
     def take(self: Replica[Any], entries: Sequence[Landed], as_of_ms: int) -> None:
         for entry in entries:
             self._apply(entry)
@@ -229,162 +320,27 @@ def _half_applied() -> AbstractContextManager[Any]:
     return method(Replica, "_take", take)
 
 
-def _jumps_believed() -> AbstractContextManager[Any]:
+@mutant(
+    16,
+    "l0gc/storage/store_time.py::StoreTime.settle",
+    "one reply's `Date` is the time, wherever it jumps",
+    f"{_EXPIRE}::test_one_reply_that_is_weeks_ahead_deletes_nothing",
+    f"{_REPLICA}::test_no_entry_gets_a_time_that_another_reply_does_not_confirm",
+    simulated=False,
+)
+def jumps_believed() -> AbstractContextManager[Any]:
     return method(StoreTime, "settle", lambda self, date_ms: date_ms)
 
 
-def _local_time() -> AbstractContextManager[Any]:
+@mutant(
+    16,
+    "l0gc/storage/replica.py::Replica.propose",
+    "entries, and the records in them, have the time of the process's clock",
+    f"{_EXPIRE}::test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as_others",
+    simulated=False,
+)
+def entries_by_local_clock() -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
         return _append(self, offset, payload, time_ms=self._runtime.clock.now_ms(), as_of_ms=as_of_ms)
 
     return method(SharedLog, "append", append)
-
-
-_EXPIRE = "tests/streamlog/level_one/test_expire.py"
-_HANDLE = "tests/streamlog/journal/test_handle.py"
-_LOG = "tests/storage/test_log.py"
-_REPLICA = "tests/storage/test_replica.py"
-_REPLICA_INTERRUPTED = "tests/storage/test_replica_interrupted.py"
-
-
-MUTANTS = [
-    Mutant(
-        2,
-        "decided-once",
-        "l0gc/storage/replica.py::Replica.propose",
-        "after a conflict the old decision is appended",
-        _decided_once,
-        (f"{_REPLICA}::test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands",),
-    ),
-    Mutant(
-        7,
-        "boundary-not-asked",
-        "l0gc/storage/log.py::SharedLog.append",
-        "a sleeper believes that it won",
-        _boundary_not_asked,
-        (f"{_LOG}::test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won",),
-    ),
-    Mutant(
-        7,
-        "phantoms-read",
-        "l0gc/storage/log.py::SharedLog.tail",
-        "a sleeper reads on without asking the boundary",
-        _phantoms_read,
-        (f"{_REPLICA}::test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom",),
-    ),
-    Mutant(
-        7,
-        "phantoms-replayed",
-        "l0gc/storage/log.py::SharedLog.replay",
-        "a replay that took long does not ask the boundary",
-        _phantoms_replayed,
-        (f"{_LOG}::test_a_replay_does_not_take_a_phantom_for_an_entry",),
-        simulated=False,
-    ),
-    Mutant(
-        7,
-        "boundary-not-raised",
-        "l0gc/storage/log.py::SharedLog.truncate",
-        "truncation deletes at once",
-        _boundary_not_raised,
-        (f"{_LOG}::test_truncation_raises_the_boundary_before_it_deletes",),
-    ),
-    Mutant(
-        39,
-        "raised-for-ever",
-        "l0gc/storage/boundary.py::Boundary.lift",
-        "raising the boundary has no deadline",
-        _boundary_raised_for_ever,
-        (f"{_LOG}::test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation",),
-    ),
-    Mutant(
-        7,
-        "landed-and-truncated",
-        "l0gc/storage/log.py::SharedLog.append",
-        "what landed and was truncated since counts as overtaken",
-        _landed_taken_for_overtaken,
-        (f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser",),
-    ),
-    Mutant(
-        7,
-        "date-believed",
-        "l0gc/storage/boundary.py::Boundary.is_due",
-        "a `Date` that goes back proves that no time has passed",
-        _date_believed,
-        (f"{_LOG}::test_a_date_that_was_ahead_once_makes_the_boundary_due",),
-    ),
-    Mutant(
-        8,
-        "ids-not-compared",
-        "l0gc/storage/log.py::SharedLog.append",
-        "what is at the offset is always another's",
-        _ids_not_compared,
-        (
-            f"{_LOG}::test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_repeated",
-            f"{_LOG}::test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed",
-            f"{_HANDLE}::test_an_append_whose_reply_is_lost_lands_once",
-        ),
-    ),
-    Mutant(
-        8,
-        "ambiguous-is-landed",
-        "l0gc/storage/log.py::SharedLog.append",
-        "no reply is taken for success",
-        _ambiguous_taken_for_landed,
-        (f"{_LOG}::test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset",),
-    ),
-    Mutant(
-        8,
-        "refusal-believed",
-        "l0gc/storage/log.py::SharedLog.append",
-        "a refusal whose cause cannot be looked at is another writer's doing",
-        _refusal_believed,
-        (f"{_LOG}::test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry",),
-    ),
-    Mutant(
-        16,
-        "jumps-believed",
-        "l0gc/storage/store_time.py::StoreTime.settle",
-        "one reply's `Date` is the time, wherever it jumps",
-        _jumps_believed,
-        (
-            f"{_EXPIRE}::test_one_reply_that_is_weeks_ahead_deletes_nothing",
-            f"{_REPLICA}::test_no_entry_gets_a_time_that_another_reply_does_not_confirm",
-        ),
-        simulated=False,
-    ),
-    Mutant(
-        16,
-        "entries-by-local-clock",
-        "l0gc/storage/replica.py::Replica.propose",
-        "entries, and the records in them, have the time of the process's clock",
-        _local_time,
-        (f"{_EXPIRE}::test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as_others",),
-        simulated=False,
-    ),
-    Mutant(
-        18,
-        "state-ahead-of-log",
-        "l0gc/storage/replica.py::Replica.propose",
-        "an append of unknown outcome stays in the state",
-        _state_ahead_of_log,
-        (f"{_REPLICA}::test_the_state_holds_only_what_has_landed",),
-    ),
-    Mutant(
-        29,
-        "half-applied",
-        "l0gc/storage/replica.py::Replica._take",
-        "a state that an exception has left half changed is believed",
-        _half_applied,
-        (f"{_REPLICA_INTERRUPTED}::test_a_catch_up_that_is_interrupted_leaves_no_half_state",),
-    ),
-    Mutant(
-        18,
-        "time-forgotten",
-        "l0gc/storage/replica.py::Replica.replay",
-        "a replay does not take the log's time from its checkpoint",
-        _time_forgotten,
-        (f"{_REPLICA}::test_a_replay_restores_the_time_of_the_log_from_its_checkpoint",),
-        simulated=False,
-    ),
-]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import l0gc.collect.plan
-import l0gc.collect.record_places
+import l0gc.collect.run
 import l0gc.streamlog.ingest.inputs
-import l0gc.streamlog.ingest.job
+import l0gc.streamlog.ingest.uploader
 from l0gc.collect.scan import SkipScan
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, StoreError
@@ -25,7 +25,11 @@ from l0gc.streamlog.journal.l1 import Change
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.level_one import write as level_one_write
 from l0gc.streamlog.offset_reader import OffsetReader
-from tests.simulation.mutants.tools import Mutant, everywhere, method
+from tests.simulation.mutants.tools import everywhere, method, mutant
+
+_PLACES = "tests/collect/test_record_places.py"
+_RESUME = "tests/streamlog/ingest/test_resume.py"
+_SEVERAL = "tests/streamlog/ingest/test_several_journals.py"
 
 _open_inputs = l0gc.streamlog.ingest.inputs.open_inputs
 _land: Callable[..., dict[int, int]] = Uploader._land
@@ -50,7 +54,14 @@ class _Sorting(_Wrapped):
             yield ListedPage([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
 
 
-def _disorder_unseen() -> AbstractContextManager[Any]:
+@mutant(
+    12,
+    "l0gc/collect/scan.py::SkipScan",
+    "a page's order is not looked at",
+    "tests/collect/test_scan.py::test_a_disordered_page_is_noticed",
+    simulated=False,
+)
+def disorder_unseen() -> AbstractContextManager[Any]:
     original = SkipScan.__init__
 
     def init(self: SkipScan, store: Any, *args: Any, **options: Any) -> None:
@@ -59,14 +70,21 @@ def _disorder_unseen() -> AbstractContextManager[Any]:
     return method(SkipScan, "__init__", init)
 
 
-def _jump_to_a_folder() -> AbstractContextManager[Any]:
+@mutant(12, "l0gc/keys.py::KeyLayout.before_shard", "`StartAfter` names a shard's folder")
+def jump_to_a_folder() -> AbstractContextManager[Any]:
     def before_shard(self: KeyLayout, shard: int) -> str:
         return self.shard_prefix(shard) if shard > 0 else ""
 
     return method(KeyLayout, "before_shard", before_shard)
 
 
-def _anything_after_a_key() -> AbstractContextManager[Any]:
+@mutant(
+    13,
+    "l0gc/keys.py::KeyLayout.parse",
+    "a key may have more after its UUID",
+    "tests/test_keys.py::test_a_near_miss_is_no_l0_key",
+)
+def anything_after_a_key() -> AbstractContextManager[Any]:
     original = vars(KeyLayout)["pattern"].func
 
     return method(KeyLayout, "pattern", property(lambda self: original(self)[:-1] + ".*$"))
@@ -80,7 +98,14 @@ class _LocalTime(_Wrapped):
         self.now_ms = now_ms
 
 
-def _age_by_the_local_clock() -> AbstractContextManager[Any]:
+@mutant(
+    16,
+    "l0gc/collect/plan.py::plan_sweep",
+    "`--min-age` uses the process's clock",
+    "tests/collect/test_local.py::test_age_is_judged_by_the_stores_clock",
+    simulated=False,
+)
+def age_by_local_clock() -> AbstractContextManager[Any]:
     original = Sweep.__init__
 
     def init(self: Sweep, cluster: Cluster, *args: Any, **options: Any) -> None:
@@ -105,7 +130,13 @@ class _Careless(_Wrapped):
             self._store.put_bulk(key, body)
 
 
-def _named_before_stored() -> AbstractContextManager[Any]:
+@mutant(
+    9,
+    "l0gc/streamlog/level_one/write.py::write_l1",
+    "an L1 object that failed is committed",
+    "tests/streamlog/level_one/test_write.py::test_an_object_is_named_only_when_it_is_in_the_store",
+)
+def named_before_stored() -> AbstractContextManager[Any]:
     uploads = level_one_write.Uploads
     original = uploads.__init__
 
@@ -115,14 +146,27 @@ def _named_before_stored() -> AbstractContextManager[Any]:
     return method(uploads, "__init__", init)
 
 
-def _files_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    9,
+    "l0gc/streamlog/journal/commits.py::check_commit",
+    "any L1 objects are committed",
+    "tests/streamlog/journal/test_state.py::test_files_that_do_not_fill_their_range_are_refused",
+)
+def files_not_compared() -> AbstractContextManager[Any]:
     def check(e: ReconciledTopic) -> tuple[Rows, Change]:
         return unpack(e.ranges, RANGE), Change(unpack(e.files, L1_ROW))
 
     return everywhere("l0gc.streamlog.journal.topic", "check_commit", check)
 
 
-def _looks_once() -> AbstractContextManager[Any]:
+@mutant(
+    19,
+    "l0gc/streamlog/offset_reader.py::OffsetReader.read",
+    "a reader does not look again",
+    "tests/streamlog/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",
+    simulated=False,
+)
+def looks_once() -> AbstractContextManager[Any]:
     def check_not_lost(self: Any, gone: Any) -> None:
         raise CorruptObjectError(str(gone))
 
@@ -132,7 +176,13 @@ def _looks_once() -> AbstractContextManager[Any]:
 # -- uploads ----------------------------------------------------------------------------------------------------------------
 
 
-def _refused_dropped() -> AbstractContextManager[Any]:
+@mutant(
+    27,
+    "l0gc/streamlog/ingest/uploader.py::Uploader",
+    "a part that one journal refuses is taken for landed",
+    f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",
+)
+def refused_dropped() -> AbstractContextManager[Any]:
     """What one journal refuses as stale is taken for landed."""
 
     def land(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
@@ -144,7 +194,14 @@ def _refused_dropped() -> AbstractContextManager[Any]:
     return method(Uploader, "_land", land)
 
 
-def _refused_twice() -> AbstractContextManager[Any]:
+@mutant(
+    27,
+    "l0gc/streamlog/ingest/uploader.py::Uploader",
+    "the parts that landed are sent again with the one that was refused",
+    f"{_SEVERAL}::test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused",
+    simulated=False,
+)
+def refused_twice() -> AbstractContextManager[Any]:
     """Where one journal refuses a part of an object as stale, all parts of it are sent again."""
 
     def land(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
@@ -157,7 +214,13 @@ def _refused_twice() -> AbstractContextManager[Any]:
     return method(Uploader, "_land", land)
 
 
-def _known_by_name() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/ingest/inputs.py::open_inputs",
+    "an input is known by its file name",
+    f"{_RESUME}::test_other_input_under_the_same_names_is_never_skipped",
+)
+def known_by_name() -> AbstractContextManager[Any]:
     def open_inputs(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
         found = _open_inputs(sources, spread, *more)
         return [dataclasses.replace(i, input_id=f"{i.name}.0") if i.input_id else i for i in found]
@@ -165,14 +228,26 @@ def _known_by_name() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
 
 
-def _known_in_any_topic() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/ingest/uploader.py::open_upload",
+    "an input that landed in one topic of a journal is skipped in another",
+    f"{_RESUME}::test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input",
+)
+def known_in_any_topic() -> AbstractContextManager[Any]:
     def open_inputs(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
         return _open_inputs(sources, spread and spread.split(" ", 1)[1], *more)
 
     return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
 
 
-def _more_read_than_hashed() -> AbstractContextManager[Any]:
+@mutant(
+    20,
+    "l0gc/streamlog/ingest/inputs.py::Input.blocks",
+    "what was added to a file since it was hashed is sent, too",
+    f"{_RESUME}::test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload",
+)
+def more_read_than_hashed() -> AbstractContextManager[Any]:
     original = Input.blocks
 
     def blocks(self: Input) -> Iterator[list[bytes]]:
@@ -181,125 +256,13 @@ def _more_read_than_hashed() -> AbstractContextManager[Any]:
     return method(Input, "blocks", blocks)
 
 
-def _recorded_in_the_bucket() -> AbstractContextManager[Any]:
+@mutant(
+    39,
+    "l0gc/collect/run.py::sink_of",
+    "a run's record goes into the bucket in any case",
+    f"{_PLACES}::test_a_full_store_is_swept_with_its_record_in_a_folder",
+    f"{_PLACES}::test_a_full_store_is_swept_without_a_record_by_name",
+)
+def recorded_in_the_bucket() -> AbstractContextManager[Any]:
     """A run's record goes into the bucket, whatever the options say."""
-    return everywhere("l0gc.collect.record_places", "sink_of", lambda store, options: store)
-
-
-_PLACES = "tests/collect/test_record_places.py"
-_RESUME = "tests/streamlog/ingest/test_resume.py"
-_SEVERAL = "tests/streamlog/ingest/test_several_journals.py"
-
-
-MUTANTS = [
-    Mutant(
-        9,
-        "named-before-stored",
-        "l0gc/streamlog/level_one/write.py::write_l1",
-        "an L1 object that failed is committed",
-        _named_before_stored,
-        ("tests/streamlog/level_one/test_write.py::test_an_object_is_named_only_when_it_is_in_the_store",),
-    ),
-    Mutant(
-        9,
-        "files-not-compared",
-        "l0gc/streamlog/journal/commits.py::check_commit",
-        "any L1 objects are committed",
-        _files_not_compared,
-        ("tests/streamlog/journal/test_state.py::test_files_that_do_not_fill_their_range_are_refused",),
-    ),
-    Mutant(
-        12,
-        "disorder-unseen",
-        "l0gc/collect/scan.py::SkipScan",
-        "a page's order is not looked at",
-        _disorder_unseen,
-        ("tests/collect/test_scan.py::test_a_disordered_page_is_noticed",),
-        simulated=False,
-    ),
-    Mutant(
-        12,
-        "jump-to-a-folder",
-        "l0gc/keys.py::KeyLayout.before_shard",
-        "`StartAfter` names a shard's folder",
-        _jump_to_a_folder,
-    ),
-    Mutant(
-        13,
-        "anything-after-a-key",
-        "l0gc/keys.py::KeyLayout.parse",
-        "a key may have more after its UUID",
-        _anything_after_a_key,
-        ("tests/test_keys.py::test_a_near_miss_is_no_l0_key",),
-    ),
-    Mutant(
-        16,
-        "age-by-local-clock",
-        "l0gc/collect/plan.py::plan_sweep",
-        "`--min-age` uses the process's clock",
-        _age_by_the_local_clock,
-        ("tests/collect/test_local.py::test_age_is_judged_by_the_stores_clock",),
-        simulated=False,
-    ),
-    Mutant(
-        19,
-        "looks-once",
-        "l0gc/streamlog/offset_reader.py::OffsetReader.read",
-        "a reader does not look again",
-        _looks_once,
-        ("tests/streamlog/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",),
-        simulated=False,
-    ),
-    Mutant(
-        20,
-        "known-by-name",
-        "l0gc/streamlog/ingest/inputs.py::open_inputs",
-        "an input is known by its file name",
-        _known_by_name,
-        (f"{_RESUME}::test_other_input_under_the_same_names_is_never_skipped",),
-    ),
-    Mutant(
-        20,
-        "known-in-any-topic",
-        "l0gc/streamlog/ingest/job.py::open_upload",
-        "an input that landed in one topic of a journal is skipped in another",
-        _known_in_any_topic,
-        (f"{_RESUME}::test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input",),
-    ),
-    Mutant(
-        20,
-        "more-read-than-hashed",
-        "l0gc/streamlog/ingest/inputs.py::Input.blocks",
-        "what was added to a file since it was hashed is sent, too",
-        _more_read_than_hashed,
-        (f"{_RESUME}::test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload",),
-    ),
-    Mutant(
-        39,
-        "recorded-in-the-bucket",
-        "l0gc/collect/record_places.py::sink_of",
-        "a run's record goes into the bucket in any case",
-        _recorded_in_the_bucket,
-        (
-            f"{_PLACES}::test_a_full_store_is_swept_with_its_record_in_a_folder",
-            f"{_PLACES}::test_a_full_store_is_swept_without_a_record_by_name",
-        ),
-    ),
-    Mutant(
-        27,
-        "refused-dropped",
-        "l0gc/streamlog/ingest/uploader.py::Uploader",
-        "a part that one journal refuses is taken for landed",
-        _refused_dropped,
-        (f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",),
-    ),
-    Mutant(
-        27,
-        "refused-twice",
-        "l0gc/streamlog/ingest/uploader.py::Uploader",
-        "the parts that landed are sent again with the one that was refused",
-        _refused_twice,
-        (f"{_SEVERAL}::test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused",),
-        simulated=False,
-    ),
-]
+    return everywhere("l0gc.collect.run", "sink_of", lambda store, options: store)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -16,7 +16,11 @@ from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark
 from l0gc.watermark.source import UnitSummary
-from tests.simulation.mutants.tools import Mutant, everywhere, method
+from tests.simulation.mutants.tools import everywhere, method, mutant, together
+
+_TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
+_TEST = "tests/streamlog/test_set_back_journal.py"
+_TEST_PUBLICATION = "tests/watermark/test_publication.py"
 
 _PUBLICATION = "l0gc.watermark.publication"
 _RECONCILE = "l0gc.streamlog.level_one.reconcile"
@@ -27,7 +31,15 @@ _units = Cluster.units
 _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 
 
-def _ends_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    38,
+    "l0gc/watermark/publication.py::check_set_back",
+    "where a journal's log ended before is not looked at",
+    f"{_TEST}::test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well",
+    f"{_TEST}::test_a_journal_whose_log_is_gone_is_refused",
+    simulated=False,
+)
+def ends_not_compared() -> AbstractContextManager[Any]:
     def check(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
         if published is not None:
             published = msgspec.structs.replace(published, ends={})
@@ -36,18 +48,39 @@ def _ends_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "check_set_back", check)
 
 
-def _needs_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    38,
+    "l0gc/watermark/publication.py::check_set_back",
+    "a journal may need what M has released",
+    f"{_TEST}::test_what_is_published_without_ends_is_held_against_what_a_journal_may_need",
+    simulated=False,
+)
+def needs_not_compared() -> AbstractContextManager[Any]:
     def check(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
         _check_set_back(published, msgspec.structs.replace(unit, gc_epochs={}, lowest=[]), by_m=by_m)
 
     return everywhere(_PUBLICATION, "check_set_back", check)
 
 
-def _ends_not_kept() -> AbstractContextManager[Any]:
+@mutant(
+    38,
+    "l0gc/watermark/publication.py::newest_ends",
+    "a publication forgets where a journal ended that it could not read, or read earlier than another",
+    f"{_TEST_PUBLICATION}::test_the_end_of_a_journal_never_goes_down",
+    simulated=False,
+)
+def ends_not_kept() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "newest_ends", lambda *known: dict(known[-1]))
 
 
-def _lower_is_not_due() -> AbstractContextManager[Any]:
+@mutant(
+    38,
+    "l0gc/collect/gc_steps.py::compute_not_due",
+    "gc does not compute an M that would be lower than the published one",
+    "tests/collect/test_gc_steps.py::test_m_is_computed_where_it_would_be_lower_than_published",
+    simulated=False,
+)
+def lower_is_not_due() -> AbstractContextManager[Any]:
     """`gc` takes an M that is lower than the published one for one that cannot move."""
 
     def not_due(published: PublishedWatermark | None, *rest: Any, lowest: int | None, **more: Any) -> str:
@@ -58,13 +91,29 @@ def _lower_is_not_due() -> AbstractContextManager[Any]:
     return everywhere(_STEPS, "compute_not_due", not_due)
 
 
-@contextmanager
-def _set_back_unseen() -> Iterator[None]:
-    with everywhere(_PUBLICATION, "check_set_back", lambda published, unit, by_m=False: None), _lower_is_not_due():
-        yield
+@mutant(
+    38,
+    "l0gc/watermark/publication.py::refuse_if_set_back",
+    "nobody looks whether a journal was set back, and gc does not compute M",
+    f"{_TEST}::test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan",
+    f"{_TEST}::test_a_sweep_by_itself_deletes_nothing_that_was_restored_with_its_journal",
+    "tests/cli/test_refused.py::"
+    "test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_when_the_newest_are_back",
+    set_back=True,
+)
+def set_back_unseen() -> AbstractContextManager[Any]:
+    unchecked = everywhere(_PUBLICATION, "check_set_back", lambda published, unit, by_m=False: None)
+    return together(unchecked, lower_is_not_due.off())
 
 
-def _lost_are_orphans() -> AbstractContextManager[Any]:
+@mutant(
+    38,
+    "l0gc/streamlog/garbage_look.py::JournalLook.facts",
+    "what only the lost part of an accepted log had named is an orphan",
+    f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
+    simulated=False,
+)
+def lost_are_orphans() -> AbstractContextManager[Any]:
     """What only the lost part of a log had named is an orphan."""
 
     def keep(self: JournalLook, journal: int, state: JournalState) -> None:
@@ -74,7 +123,14 @@ def _lost_are_orphans() -> AbstractContextManager[Any]:
     return method(JournalLook, "_keep", keep)
 
 
-def _swept_before_lifted() -> AbstractContextManager[Any]:
+@mutant(
+    38,
+    "l0gc/watermark/publication.py::check_set_back",
+    "sweeps go on while an accepted journal needs what M has released",
+    f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
+    simulated=False,
+)
+def swept_before_lifted() -> AbstractContextManager[Any]:
     """What was accepted stops nobody, whatever it needs."""
 
     def check(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
@@ -83,8 +139,14 @@ def _swept_before_lifted() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "check_set_back", check)
 
 
-@contextmanager
-def _unread_goes_on() -> Iterator[None]:
+@mutant(
+    38,
+    "l0gc/streamlog/level_one/reconcile.py::judged",
+    "a journal that could not be read when it was to be judged takes part later",
+    f"{_TEST}::test_what_nobody_could_judge_is_left_out_though_it_can_be_read_later",
+    simulated=False,
+)
+def unread_goes_on() -> AbstractContextManager[Any]:
     """A journal that could not be read at first takes part as soon as it can be."""
 
     def units(self: Cluster, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
@@ -93,93 +155,5 @@ def _unread_goes_on() -> Iterator[None]:
             handle.unread = ""
         return found
 
-    with method(Cluster, "units", units), everywhere(_RECONCILE, "judged", lambda windows, unread: list(windows)):
-        yield
-
-
-_TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
-_TEST = "tests/streamlog/test_set_back_journal.py"
-_TEST_PUBLICATION = "tests/watermark/test_publication.py"
-
-MUTANTS = [
-    Mutant(
-        38,
-        "ends-not-compared",
-        "l0gc/watermark/publication.py::check_set_back",
-        "where a journal's log ended before is not looked at",
-        _ends_not_compared,
-        (
-            f"{_TEST}::test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well",
-            f"{_TEST}::test_a_journal_whose_log_is_gone_is_refused",
-        ),
-        simulated=False,
-    ),
-    Mutant(
-        38,
-        "set-back-unseen",
-        "l0gc/watermark/publication.py::refuse_if_set_back",
-        "nobody looks whether a journal was set back, and gc does not compute M",
-        _set_back_unseen,
-        (
-            f"{_TEST}::test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan",
-            f"{_TEST}::test_a_sweep_by_itself_deletes_nothing_that_was_restored_with_its_journal",
-            "tests/cli/test_refused.py::"
-            "test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_when_the_newest_are_back",
-        ),
-        set_back=True,
-    ),
-    Mutant(
-        38,
-        "needs-not-compared",
-        "l0gc/watermark/publication.py::check_set_back",
-        "a journal may need what M has released",
-        _needs_not_compared,
-        (f"{_TEST}::test_what_is_published_without_ends_is_held_against_what_a_journal_may_need",),
-        simulated=False,
-    ),
-    Mutant(
-        38,
-        "ends-not-kept",
-        "l0gc/watermark/publication.py::newest_ends",
-        "a publication forgets where a journal ended that it could not read, or read earlier than another",
-        _ends_not_kept,
-        (f"{_TEST_PUBLICATION}::test_the_end_of_a_journal_never_goes_down",),
-        simulated=False,
-    ),
-    Mutant(
-        38,
-        "lower-is-not-due",
-        "l0gc/collect/gc_steps.py::compute_not_due",
-        "gc does not compute an M that would be lower than the published one",
-        _lower_is_not_due,
-        ("tests/collect/test_gc_steps.py::test_m_is_computed_where_it_would_be_lower_than_published",),
-        simulated=False,
-    ),
-    Mutant(
-        38,
-        "unread-goes-on",
-        "l0gc/streamlog/level_one/reconcile.py::judged",
-        "a journal that could not be read when it was to be judged takes part later",
-        _unread_goes_on,
-        (f"{_TEST}::test_what_nobody_could_judge_is_left_out_though_it_can_be_read_later",),
-        simulated=False,
-    ),
-    Mutant(
-        38,
-        "lost-are-orphans",
-        "l0gc/streamlog/garbage_look.py::JournalLook.facts",
-        "what only the lost part of an accepted log had named is an orphan",
-        _lost_are_orphans,
-        (f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",),
-        simulated=False,
-    ),
-    Mutant(
-        38,
-        "swept-before-lifted",
-        "l0gc/watermark/publication.py::check_set_back",
-        "sweeps go on while an accepted journal needs what M has released",
-        _swept_before_lifted,
-        (f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",),
-        simulated=False,
-    ),
-]
+    all_judged = everywhere(_RECONCILE, "judged", lambda windows, unread: list(windows))
+    return together(method(Cluster, "units", units), all_judged)

@@ -5,46 +5,37 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from l0gc.spark.source.landed import PLACES, BatchId, BatchRows
+from l0gc.spark.source.commit import PLACES, BatchId, BatchRows
 from l0gc.streamlog.journal.entries import InputProgress
-from tests.simulation.mutants.tools import Mutant, everywhere
+from tests.simulation.mutants.tools import everywhere, mutant
 
-_LANDED = "l0gc.spark.source.landed"
 _REPEATED = "tests/spark/source/test_repeated_batches.py"
 
+_LANDED = "l0gc.spark.source.commit"
 
-def _known_by_number() -> AbstractContextManager[Any]:
+
+@mutant(
+    30,
+    "l0gc/spark/source/commit.py::has_landed",
+    "a batch whose number has landed is skipped, whatever its rows",
+    f"{_REPEATED}::test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and_lands_nothing",
+    f"{_REPEATED}::test_other_rows_under_a_number_that_has_landed_are_never_skipped_and_never_landed",
+    f"{_REPEATED}::test_a_batch_that_is_older_than_the_newest_is_an_error_that_names_both",
+    f"{_REPEATED}::test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land",
+)
+def known_by_number() -> AbstractContextManager[Any]:
     def by_number(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> bool:
         return progress is not None and progress.landed >> PLACES > batch.number
 
     return everywhere(_LANDED, "has_landed", by_number)
 
 
-def _other_journals_not_asked() -> AbstractContextManager[Any]:
+@mutant(
+    30,
+    "l0gc/spark/source/commit.py::refuse_other_rows",
+    "only the journals in which a batch's rows land compare them",
+    f"{_REPEATED}::test_other_rows_that_all_go_to_other_journals_are_an_error_as_well",
+    simulated=False,
+)
+def other_journals_not_asked() -> AbstractContextManager[Any]:
     return everywhere(_LANDED, "refuse_other_rows", lambda cluster, batch, rows, topics: None)
-
-
-MUTANTS = [
-    Mutant(
-        30,
-        "known-by-number",
-        "l0gc/spark/source/landed.py::has_landed",
-        "a batch whose number has landed is skipped, whatever its rows",
-        _known_by_number,
-        (
-            f"{_REPEATED}::test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and_lands_nothing",
-            f"{_REPEATED}::test_other_rows_under_a_number_that_has_landed_are_never_skipped_and_never_landed",
-            f"{_REPEATED}::test_a_batch_that_is_older_than_the_newest_is_an_error_that_names_both",
-            f"{_REPEATED}::test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land",
-        ),
-    ),
-    Mutant(
-        30,
-        "other-journals-not-asked",
-        "l0gc/spark/source/landed.py::refuse_other_rows",
-        "only the journals in which a batch's rows land compare them",
-        _other_journals_not_asked,
-        (f"{_REPEATED}::test_other_rows_that_all_go_to_other_journals_are_an_error_as_well",),
-        simulated=False,
-    ),
-]

@@ -33,7 +33,14 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, UnitSummary
-from tests.simulation.mutants.tools import Mutant, everywhere, method
+from tests.simulation.mutants.tools import everywhere, method, mutant
+
+_TEST_COMPUTE = "tests/watermark/test_compute.py"
+_TEST_GARBAGE = "tests/streamlog/test_garbage.py"
+_TEST_HOUSEKEEP = "tests/streamlog/test_housekeep.py"
+_TEST_PIPELINE = "tests/watermark/test_pipeline.py"
+_TEST_PUBLICATION = "tests/watermark/test_publication.py"
+_TEST_SOURCE = "tests/streamlog/test_epoch_source.py"
 
 _COMPUTE = "l0gc.watermark.compute"
 _PUBLICATION = "l0gc.watermark.publication"
@@ -48,7 +55,14 @@ _BETWEEN_S = 60.0
 """So long a mutant takes between two steps that the guard makes one, so that others come between them."""
 
 
-def _not_capped() -> AbstractContextManager[Any]:
+@mutant(
+    5,
+    "l0gc/watermark/compute.py::compute",
+    "M is the lowest M(p) alone",
+    f"{_TEST_COMPUTE}::test_m_is_never_above_the_epoch_of_its_snapshot",
+    simulated=False,
+)
+def not_capped() -> AbstractContextManager[Any]:
     def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
         w = _compute(1 << 50 if any(u.partitions for u in units) else cluster_epoch, units)
         return msgspec.structs.replace(w, cluster_epoch=cluster_epoch)
@@ -56,7 +70,14 @@ def _not_capped() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "compute", compute)
 
 
-def _epoch_read_apart() -> AbstractContextManager[Any]:
+@mutant(
+    5,
+    "l0gc/streamlog/controller/handle.py::Controller.snapshot",
+    "the epoch is read after the topics",
+    "tests/streamlog/controller/test_handle.py::test_a_snapshot_knows_every_topic_up_to_its_epoch",
+    simulated=False,
+)
+def epoch_read_apart() -> AbstractContextManager[Any]:
     def snapshot(self: Controller) -> ControllerState:
         state = _snapshot(self)
         self._runtime.clock.sleep(_BETWEEN_S)
@@ -66,14 +87,26 @@ def _epoch_read_apart() -> AbstractContextManager[Any]:
     return method(Controller, "snapshot", snapshot)
 
 
-def _unreadable_left_out() -> AbstractContextManager[Any]:
+@mutant(
+    6,
+    "l0gc/streamlog/journal/summary.py::unreadable",
+    "a journal that cannot be read does not count",
+    f"{_TEST_SOURCE}::test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named",
+)
+def unreadable_left_out() -> AbstractContextManager[Any]:
     def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
         return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=str(error))
 
     return everywhere(_SOURCE, "unreadable", unreadable)
 
 
-def _untouched_left_out() -> AbstractContextManager[Any]:
+@mutant(
+    6,
+    "l0gc/streamlog/journal/state.py::JournalState.bounds",
+    "a topic that nothing has landed in does not count",
+    f"{_TEST_SOURCE}::test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision",
+)
+def untouched_left_out() -> AbstractContextManager[Any]:
     """A topic that a journal has never heard of is at the journal's newest epoch."""
 
     def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
@@ -85,14 +118,27 @@ def _untouched_left_out() -> AbstractContextManager[Any]:
     return method(JournalState, "bounds", bounds)
 
 
-def _unfinished_list_read() -> AbstractContextManager[Any]:
+@mutant(
+    6,
+    "l0gc/watermark/external_files.py::ExternalFiles",
+    "a list of another system's partitions is read before its writer has finished it",
+    "tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",
+)
+def unfinished_list() -> AbstractContextManager[Any]:
     def read(*args: Any, finished: bool) -> Any:
         return _read_files(*args, finished=False)
 
     return everywhere("l0gc.watermark.external_files", "_read", read)
 
 
-def _deleted_hold_back() -> AbstractContextManager[Any]:
+@mutant(
+    6,
+    "l0gc/streamlog/journal/summary.py::tasks_of",
+    "deleted topics hold M",
+    f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",
+    simulated=False,
+)
+def deleted_hold_back() -> AbstractContextManager[Any]:
     def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
         state = state.copy()
         for d in state.deleted:
@@ -102,7 +148,13 @@ def _deleted_hold_back() -> AbstractContextManager[Any]:
     return everywhere(_SOURCE, "tasks_of", tasks_of)
 
 
-def _no_topics_no_watermark() -> AbstractContextManager[Any]:
+@mutant(
+    6,
+    "l0gc/watermark/compute.py::compute",
+    "without topics M does not exist",
+    f"{_TEST_COMPUTE}::test_without_partitions_m_is_the_cluster_epoch",
+)
+def nothing_without_topics() -> AbstractContextManager[Any]:
     def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
         w = _compute(cluster_epoch, units)
         return w if any(u.partitions for u in units) else msgspec.structs.replace(w, watermark=-1)
@@ -110,11 +162,25 @@ def _no_topics_no_watermark() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "compute", compute)
 
 
-def _epochs_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    10,
+    "l0gc/watermark/compute.py::check_epochs",
+    "an epoch above the cluster epoch is ignored",
+    f"{_TEST_COMPUTE}::test_an_epoch_that_the_cluster_has_not_reached_is_refused",
+    f"{_TEST_PIPELINE}::test_an_object_above_the_cluster_epoch_stops_everything",
+)
+def epochs_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "check_epochs", lambda cluster_epoch, highest_known, source, *rest: None)
 
 
-def _behind_is_fine() -> AbstractContextManager[Any]:
+@mutant(
+    10,
+    "l0gc/watermark/publication.py::refuse_if_behind",
+    "what is published above the epoch stops nobody",
+    "tests/collect/test_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
+    f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+)
+def behind_is_fine() -> AbstractContextManager[Any]:
     def refuse(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
         identity = cluster.identity()
         return identity, read_published(cluster.store, identity.cluster_id)[0]
@@ -122,7 +188,13 @@ def _behind_is_fine() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "refuse_if_behind", refuse)
 
 
-def _published_epoch_not_compared() -> AbstractContextManager[Any]:
+@mutant(
+    10,
+    "l0gc/watermark/publication.py::check_published",
+    "M alone is compared with the epoch, not the published epoch",
+    f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+)
+def published_epoch_ignored() -> AbstractContextManager[Any]:
     def check(cluster_epoch: int, published: PublishedWatermark | None, *rest: str) -> None:
         if published is not None:
             check_epochs(cluster_epoch, published.watermark, "the watermark")
@@ -130,30 +202,71 @@ def _published_epoch_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "check_published", check)
 
 
-def _written_unchecked() -> AbstractContextManager[Any]:
+@mutant(
+    10,
+    "l0gc/streamlog/controller/handle.py::Controller._propose",
+    "nobody looks at what is published before an entry is appended",
+    f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+)
+def written_unchecked() -> AbstractContextManager[Any]:
     def propose(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
         return _propose(self, decide, initialised=initialised, guarded=False)
 
     return method(Controller, "_propose", propose)
 
 
-def _unknown_topics_are_fine() -> AbstractContextManager[Any]:
+@mutant(
+    10,
+    "l0gc/streamlog/controller/state.py::ControllerState.knows",
+    "topics that the controller never knew are ignored",
+    f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",
+    simulated=False,
+)
+def unknown_topics() -> AbstractContextManager[Any]:
     return method(ControllerState, "knows", lambda self, revision, topic_id: True)
 
 
-def _folders_of_unknown_topics_go() -> AbstractContextManager[Any]:
+@mutant(
+    10,
+    "l0gc/streamlog/garbage_look.py::JournalLook",
+    "what lies in the folder of a topic that nobody knows is an orphan",
+    f"{_TEST_GARBAGE}::test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done",
+    f"{_TEST_GARBAGE}::test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1",
+    simulated=False,
+)
+def unknown_folders_go() -> AbstractContextManager[Any]:
     return method(JournalLook, "_of_unlisted", lambda self, k: Fact(k.epoch, self._lowest, needed=False))
 
 
-def _any_cluster_id() -> AbstractContextManager[Any]:
+@mutant(
+    11,
+    "l0gc/watermark/compute.py::check_cluster_id",
+    "another cluster's M counts",
+    f"{_TEST_COMPUTE}::test_another_clusters_data_is_refused",
+    f"{_TEST_PUBLICATION}::test_another_clusters_watermark_is_neither_read_nor_replaced",
+    simulated=False,
+)
+def any_cluster_id() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "check_cluster_id", lambda cluster_id, found, source: None)
 
 
-def _any_cluster() -> AbstractContextManager[Any]:
+@mutant(
+    11,
+    "l0gc/streamlog/controller/decisions.py::check_cluster",
+    "a process takes any bucket",
+    "tests/streamlog/controller/test_decisions.py::test_a_bucket_of_another_cluster_is_refused",
+)
+def any_cluster() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.controller.decisions", "check_cluster", lambda state, expected: None)
 
 
-def _blind_publication() -> AbstractContextManager[Any]:
+@mutant(
+    15,
+    "l0gc/watermark/publication.py::publish",
+    "M is written over what is there",
+    f"{_TEST_PUBLICATION}::test_a_lower_watermark_is_refused",
+)
+def blind_publication() -> AbstractContextManager[Any]:
     def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
         current, _ = read_published(store, new.cluster_id)
         store.put(PUBLISHED_WATERMARK, encode_published(new))
@@ -162,7 +275,14 @@ def _blind_publication() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "publish", publish)
 
 
-def _publication_without_swap() -> AbstractContextManager[Any]:
+@mutant(
+    15,
+    "l0gc/watermark/publication.py::publish",
+    "M is compared, then written without a condition",
+    f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",
+    simulated=False,
+)
+def publication_without_swap() -> AbstractContextManager[Any]:
     def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
         current, _ = read_published(store, new.cluster_id)
         if watermark_of(current) <= new.watermark:
@@ -173,7 +293,13 @@ def _publication_without_swap() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "publish", publish)
 
 
-def _tick_by_the_local_clock() -> AbstractContextManager[Any]:
+@mutant(
+    16,
+    "l0gc/streamlog/controller/handle.py::Controller.tick_if_due",
+    "ticks use the process's clock",
+    "tests/streamlog/controller/test_handle.py::test_a_tick_is_due_by_the_stores_clock",
+)
+def tick_by_local_clock() -> AbstractContextManager[Any]:
     def tick_if_due(self: Controller) -> int:
         def decide(state: ControllerState) -> Tick | None:
             due = self._runtime.clock.now_ms() - state.time_ms >= self._epoch_interval_ms
@@ -185,191 +311,12 @@ def _tick_by_the_local_clock() -> AbstractContextManager[Any]:
     return method(Controller, "tick_if_due", tick_if_due)
 
 
-def _one_log_ends_all() -> AbstractContextManager[Any]:
+@mutant(
+    40,
+    "l0gc/streamlog/housekeep.py::housekeep",
+    "what fails at one log ends the whole run",
+    f"{_TEST_HOUSEKEEP}::test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done",
+    f"{_TEST_HOUSEKEEP}::test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done",
+)
+def one_log_ends_all() -> AbstractContextManager[Any]:
     return mock.patch.object(l0gc.streamlog.housekeep, "_OF_ONE_LOG", ())
-
-
-_TEST_COMPUTE = "tests/watermark/test_compute.py"
-_TEST_GARBAGE = "tests/streamlog/test_garbage.py"
-_TEST_HOUSEKEEP = "tests/streamlog/test_housekeep.py"
-_TEST_PIPELINE = "tests/watermark/test_pipeline.py"
-_TEST_PUBLICATION = "tests/watermark/test_publication.py"
-_TEST_SOURCE = "tests/streamlog/test_epoch_source.py"
-
-
-MUTANTS = [
-    Mutant(
-        5,
-        "not-capped",
-        "l0gc/watermark/compute.py::compute",
-        "M is the lowest M(p) alone",
-        _not_capped,
-        (f"{_TEST_COMPUTE}::test_m_is_never_above_the_epoch_of_its_snapshot",),
-        simulated=False,
-    ),
-    Mutant(
-        5,
-        "epoch-read-apart",
-        "l0gc/streamlog/controller/handle.py::Controller.snapshot",
-        "the epoch is read after the topics",
-        _epoch_read_apart,
-        ("tests/streamlog/controller/test_handle.py::test_a_snapshot_knows_every_topic_up_to_its_epoch",),
-        simulated=False,
-    ),
-    Mutant(
-        6,
-        "unreadable-left-out",
-        "l0gc/streamlog/journal/summary.py::unreadable",
-        "a journal that cannot be read does not count",
-        _unreadable_left_out,
-        (f"{_TEST_SOURCE}::test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named",),
-    ),
-    Mutant(
-        6,
-        "untouched-left-out",
-        "l0gc/streamlog/journal/state.py::JournalState.bounds",
-        "a topic that nothing has landed in does not count",
-        _untouched_left_out,
-        (f"{_TEST_SOURCE}::test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision",),
-    ),
-    Mutant(
-        6,
-        "deleted-hold-back",
-        "l0gc/streamlog/journal/summary.py::tasks_of",
-        "deleted topics hold M",
-        _deleted_hold_back,
-        (f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",),
-        simulated=False,
-    ),
-    Mutant(
-        6,
-        "unfinished-list",
-        "l0gc/watermark/external_files.py::ExternalFiles",
-        "a list of another system's partitions is read before its writer has finished it",
-        _unfinished_list_read,
-        ("tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",),
-    ),
-    Mutant(
-        6,
-        "nothing-without-topics",
-        "l0gc/watermark/compute.py::compute",
-        "without topics M does not exist",
-        _no_topics_no_watermark,
-        (f"{_TEST_COMPUTE}::test_without_partitions_m_is_the_cluster_epoch",),
-    ),
-    Mutant(
-        10,
-        "epochs-not-compared",
-        "l0gc/watermark/compute.py::check_epochs",
-        "an epoch above the cluster epoch is ignored",
-        _epochs_not_compared,
-        (
-            f"{_TEST_COMPUTE}::test_an_epoch_that_the_cluster_has_not_reached_is_refused",
-            f"{_TEST_PIPELINE}::test_an_object_above_the_cluster_epoch_stops_everything",
-        ),
-    ),
-    Mutant(
-        10,
-        "behind-is-fine",
-        "l0gc/watermark/publication.py::refuse_if_behind",
-        "what is published above the epoch stops nobody",
-        _behind_is_fine,
-        (
-            "tests/collect/test_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
-            f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
-        ),
-    ),
-    Mutant(
-        10,
-        "published-epoch-ignored",
-        "l0gc/watermark/publication.py::check_published",
-        "M alone is compared with the epoch, not the published epoch",
-        _published_epoch_not_compared,
-        (f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",),
-    ),
-    Mutant(
-        10,
-        "written-unchecked",
-        "l0gc/streamlog/controller/handle.py::Controller._propose",
-        "nobody looks at what is published before an entry is appended",
-        _written_unchecked,
-        (f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",),
-    ),
-    Mutant(
-        10,
-        "unknown-topics",
-        "l0gc/streamlog/controller/state.py::ControllerState.knows",
-        "topics that the controller never knew are ignored",
-        _unknown_topics_are_fine,
-        (f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",),
-        simulated=False,
-    ),
-    Mutant(
-        10,
-        "unknown-folders-go",
-        "l0gc/streamlog/garbage_look.py::JournalLook",
-        "what lies in the folder of a topic that nobody knows is an orphan",
-        _folders_of_unknown_topics_go,
-        (
-            f"{_TEST_GARBAGE}::test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done",
-            f"{_TEST_GARBAGE}::test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1",
-        ),
-        simulated=False,
-    ),
-    Mutant(
-        11,
-        "any-cluster-id",
-        "l0gc/watermark/compute.py::check_cluster_id",
-        "another cluster's M counts",
-        _any_cluster_id,
-        (
-            f"{_TEST_COMPUTE}::test_another_clusters_data_is_refused",
-            f"{_TEST_PUBLICATION}::test_another_clusters_watermark_is_neither_read_nor_replaced",
-        ),
-        simulated=False,
-    ),
-    Mutant(
-        11,
-        "any-cluster",
-        "l0gc/streamlog/controller/decisions.py::check_cluster",
-        "a process takes any bucket",
-        _any_cluster,
-        ("tests/streamlog/controller/test_decisions.py::test_a_bucket_of_another_cluster_is_refused",),
-    ),
-    Mutant(
-        15,
-        "blind-publication",
-        "l0gc/watermark/publication.py::publish",
-        "M is written over what is there",
-        _blind_publication,
-        (f"{_TEST_PUBLICATION}::test_a_lower_watermark_is_refused",),
-    ),
-    Mutant(
-        15,
-        "publication-without-swap",
-        "l0gc/watermark/publication.py::publish",
-        "M is compared, then written without a condition",
-        _publication_without_swap,
-        (f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",),
-        simulated=False,
-    ),
-    Mutant(
-        16,
-        "tick-by-local-clock",
-        "l0gc/streamlog/controller/handle.py::Controller.tick_if_due",
-        "ticks use the process's clock",
-        _tick_by_the_local_clock,
-        ("tests/streamlog/controller/test_handle.py::test_a_tick_is_due_by_the_stores_clock",),
-    ),
-    Mutant(
-        40,
-        "one-log-ends-all",
-        "l0gc/streamlog/housekeep.py::housekeep",
-        "what fails at one log ends the whole run",
-        _one_log_ends_all,
-        (
-            f"{_TEST_HOUSEKEEP}::test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done",
-            f"{_TEST_HOUSEKEEP}::test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done",
-        ),
-    ),
-]

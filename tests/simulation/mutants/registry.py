@@ -14,17 +14,8 @@ from tests.simulation.mutants import (
 )
 from tests.simulation.mutants.tools import Mutant
 
+_MODULES = (of_journals, of_logs, of_the_cluster, of_objects, of_l1, of_set_back, of_isolation, of_sinks)
 MUTANTS: list[Mutant] = sorted(
-    [
-        *of_journals.MUTANTS,
-        *of_logs.MUTANTS,
-        *of_the_cluster.MUTANTS,
-        *of_objects.MUTANTS,
-        *of_l1.MUTANTS,
-        *of_set_back.MUTANTS,
-        *of_isolation.MUTANTS,
-        *of_sinks.MUTANTS,
-    ],
-    key=lambda m: m.hazard,
+    (m for module in _MODULES for m in vars(module).values() if isinstance(m, Mutant)), key=lambda m: m.hazard
 )
 BY_NAME: dict[str, Mutant] = {m.name: m for m in MUTANTS}

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
 
-
-class Switch(Protocol):
-    """Switches a guard off while the context holds."""
-
-    def __call__(self) -> AbstractContextManager[Any]: ...
+Switch = Callable[[], AbstractContextManager[Any]]
+"""Switches a guard off while the context holds."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +32,20 @@ class Mutant:
     guard: str
     what: str
     off: Switch
-    tests: tuple[str, ...] = ()
-    simulated: bool = True
-    set_back: bool = False
+    tests: tuple[str, ...]
+    simulated: bool
+    set_back: bool
+
+
+def mutant(
+    hazard: int, guard: str, what: str, *tests: str, simulated: bool = True, set_back: bool = False
+) -> Callable[[Switch], Mutant]:
+    """Makes a `Mutant` of what switches the guard off, under its name."""
+
+    def made(off: Switch) -> Mutant:
+        return Mutant(hazard, off.__name__.replace("_", "-"), guard, what, off, tests, simulated, set_back)
+
+    return made
 
 
 @contextmanager
@@ -54,3 +62,12 @@ def everywhere(module: str, name: str, instead: Any) -> Iterator[None]:
 def method(owner: type, name: str, instead: Any) -> AbstractContextManager[Any]:
     """The method of a class is another one."""
     return mock.patch.object(owner, name, instead)
+
+
+@contextmanager
+def together(*switches: AbstractContextManager[Any]) -> Iterator[None]:
+    """All of them, while the context holds."""
+    with ExitStack() as stack:
+        for switch in switches:
+            stack.enter_context(switch)
+        yield

@@ -13,8 +13,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one import write
-from tests.support.ingest import store_of, topic_in_memory
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, on, read, table
 
@@ -36,8 +35,7 @@ class CountingStore(MemoryStore):
 
 def counting(partitions: int) -> tuple[Cluster, CountingStore]:
     store = CountingStore()
-    cluster = memory_cluster(store)
-    cluster.controller.create_topic("events", partitions)
+    cluster = topic_in_memory(partitions, store=store)
     return cluster, store
 
 

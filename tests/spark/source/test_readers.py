@@ -20,8 +20,8 @@ from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic
-from tests.support.ingest import another_process, l0_objects, store_of, topic_in_memory
-from tests.support.memory_store import Call
+from tests.support.ingest import l0_objects
+from tests.support.memory_store import another_process, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile, spill_early
 from tests.support.spark_source import batch_reader, on, read, rows_of, table
@@ -346,23 +346,9 @@ def test_filters_on_partition_offset_and_topic_leave_exactly_what_they_say(
     assert sorted(read(filled(), filters, topic="events")) == wanted
 
 
-def test_a_filter_on_a_partition_fetches_no_l1_object_of_another_one() -> None:
-    cluster = filled(8, 1, 20, 0)
-    requested: set[str] = set()
-
-    def note(call: Call) -> None:
-        if call.key.startswith("level_"):
-            requested.add(call.key)
-
-    store_of(cluster).fault = note
-    read(cluster, [EqualTo(("partition",), 3)], topic="events")
-    assert requested
-    assert all("/00003/" in key for key in requested)
-
-
 WITHOUT_PANDAS = """
 import sys
-from tests.support.ingest import topic_in_memory
+from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, on
 cluster = topic_in_memory(1)

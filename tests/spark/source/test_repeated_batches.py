@@ -18,22 +18,15 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.spark.source import commit as commits
-from l0gc.spark.source.landed import BatchRows
+from l0gc.spark.source.commit import BatchRows
 from l0gc.spark.source.writers import Staged
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.topics import delete_topic
-from tests.support.ingest import (
-    another_process,
-    journal_of,
-    producer_session,
-    store_of,
-    stored_values,
-    topic_in_memory,
-    upload,
-    write,
-)
-from tests.support.spark_source import Rows, commit, staged, write_batch
+from tests.support.ingest import journal_of, stored_values, upload, write
+from tests.support.memory_store import another_process, store_of, topic_in_memory
+from tests.support.spark_source import Rows, commit, overtaken_by, staged, write_batch
 
 WAY_OUT = (
     "restore the newest checkpoint, or start the query with a new one .* docs/spark.md#a-checkpoint-that-went-back"
@@ -153,25 +146,16 @@ def dying_after(appends: int) -> Iterator[None]:
         yield
 
 
-def test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land() -> None:
     """It has passed every check when the other one lands the batch with other rows."""
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     slow, fast = another_process(cluster, 3), another_process(cluster, 4)
     mine, other = message(slow, 1, [1, 2], [0, 1]), message(fast, 1, [1], [0])
-    append = JournalHandle.append
-    overtaken: list[bool] = []
-
-    def late(handle: JournalHandle, objects: object) -> object:
-        if not overtaken:
-            overtaken.append(True)
-            commit(fast, [other], 1)
-        return append(handle, objects)  # type: ignore[arg-type]  # what it was called with
-
-    monkeypatch.setattr(JournalHandle, "append", late)
-    with pytest.raises(BatchMismatchError, match=r"with 1 row .* with 2 rows"):
+    with (
+        pytest.raises(BatchMismatchError, match=r"with 1 row .* with 2 rows"),
+        overtaken_by(lambda: commit(fast, [other], 1)),
+    ):
         commit(slow, [mine], 1)
     assert there(cluster) == of(0, 1)
 
@@ -261,7 +245,7 @@ def test_a_query_that_was_stopped_for_longer_than_its_name_is_kept_repeats_nothi
 
 def test_an_uploads_inputs_have_no_batch(tmp_path: Path) -> None:
     cluster = topic_in_memory(1)
-    upload(cluster, "events", [write(tmp_path / "f", [b"a"])], session=producer_session(cluster, "job"))
+    upload(cluster, "events", [write(tmp_path / "f", [b"a"])], session=begin_run(cluster, "job"))
     (known,) = journal_of(cluster).catch_up().producers.values()
     assert [(p.landed, p.rows, p.digest) for p in known.inputs.values()] == [(1, 0, "")]
 
@@ -282,6 +266,15 @@ def set_back(cluster: Cluster, copy: dict[str, bytes]) -> None:
         cluster.store.put(key, body)
 
 
+def advanced_after(cluster: Cluster, copy: dict[str, bytes]) -> Cluster:
+    """The operator's process: the log was set back, and was advanced to where it had been."""
+    epoch = cluster.controller.snapshot().epoch
+    set_back(cluster, copy)
+    operator = another_process(cluster, 7)
+    operator.controller.advance_above(epoch)
+    return operator
+
+
 def test_a_query_goes_on_at_once_after_the_controller_log_has_forgotten_its_producers_runs() -> None:
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
@@ -289,10 +282,7 @@ def test_a_query_goes_on_at_once_after_the_controller_log_has_forgotten_its_prod
     for batch in range(1, 5):  # a run for each day
         store_of(cluster).clock.ms += 25 * 3_600_000
         land(cluster, batch, [batch], [0])
-    epoch = cluster.controller.snapshot().epoch
-    set_back(cluster, copy)
-    operator = another_process(cluster, 7)
-    operator.controller.advance_above(epoch)
+    operator = advanced_after(cluster, copy)
     before = operator.controller.snapshot().epoch
     assert land(cluster, 4, [4], [0]).skipped == 1
     assert land(cluster, 5, [5], [0]).records == 1
@@ -307,10 +297,7 @@ def test_a_query_whose_run_a_restored_controller_log_gave_twice_goes_on_with_ano
     copy = controller_log(cluster)
     store_of(cluster).clock.ms += 25 * 3_600_000
     land(cluster, 1, [1], [0])
-    epoch = cluster.controller.snapshot().epoch
-    set_back(cluster, copy)
-    operator = another_process(cluster, 7)
-    operator.controller.advance_above(epoch)
+    operator = advanced_after(cluster, copy)
     operator.controller.init_producer("spark-q")  # the same epoch, another run
     assert land(cluster, 1, [1], [0]).skipped == 1
     assert land(cluster, 2, [2], [0]).records == 1
@@ -321,10 +308,7 @@ def test_a_query_whose_producer_a_restored_controller_log_has_never_had_repeats_
     cluster = topic_in_memory(2)
     copy = controller_log(cluster)
     land(cluster, 0, [0], [0])
-    epoch = cluster.controller.snapshot().epoch
-    set_back(cluster, copy)
-    operator = another_process(cluster, 7)
-    operator.controller.advance_above(epoch)
+    advanced_after(cluster, copy)
     with pytest.raises(BatchMismatchError):
         land(cluster, 0, [0, 1], [0, 0])
     assert land(cluster, 0, [0], [0]).skipped == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from l0gc.spark.source.split import Part, Slice, split
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from tests.support.ingest import topic_in_memory
+from tests.support.memory_store import topic_in_memory
 
 TOPIC: Topic = topic_in_memory(8).controller.snapshot().topic("events")
 

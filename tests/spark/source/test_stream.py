@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.spark.source.readers import StreamReader
+from l0gc.spark.source.split import Ranges
+from l0gc.spark.source.stream import limited
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import delete_topic
-from tests.support.ingest import l0_objects, store_of, topic_in_memory
+from tests.support.ingest import l0_objects
+from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import Row, on, rows_of, stream_reader, table
 
@@ -79,7 +85,7 @@ def test_micro_batches_give_each_record_once_and_a_replayed_one_the_same_again()
         assert stream_reader(topic="events").partitions(stored(start), stored(start)) == []
 
 
-@pytest.mark.parametrize("options", [{"maxOffsetsPerTrigger": "12"}, {"maxBytesPerTrigger": "200"}])
+@pytest.mark.parametrize("options", [{"maxOffsetsPerTrigger": "12"}, {"maxBytesPerTrigger": "40"}])
 @pytest.mark.parametrize("in_l1", [False, True])
 def test_a_limit_holds_a_micro_batch_small_and_every_partition_goes_on(options: dict[str, str], in_l1: bool) -> None:
     cluster = topic_in_memory(3)
@@ -209,3 +215,16 @@ def test_a_stream_of_assigned_partitions_reads_no_other() -> None:
         second = reader.latestOffset(stored(first), reader.getDefaultReadLimit())
         assert batch(reader, start, first) + batch(reader, first, second) == [r for r in rows(0, 5) if r[0] == 1]
         assert reader.latestOffset(stored(second), ReadAllAvailable()) == second
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=8), st.integers(1, 20_000))
+def test_a_limit_is_kept_but_for_one_record_of_each_partition(sizes: list[int], limit: int) -> None:
+    topic = topic_in_memory(8).controller.snapshot().topic("events")
+    starts = np.arange(len(sizes)) * 7
+    ranges = {"events": Ranges(topic, starts, starts + sizes)}
+    taken = limited(ranges, sum(sizes), limit)["events"] - starts
+    assert (taken <= sizes).all()
+    assert ((taken > 0) == (np.array(sizes) > 0)).all()
+    assert taken.sum() <= max(limit, 0) + len(sizes)
+    if sum(sizes) <= limit:
+        assert (taken == sizes).all()

@@ -21,23 +21,11 @@ from l0gc.spark.source import commit as commits
 from l0gc.spark.source.source import SCHEMA
 from l0gc.spark.source.writers import Staged
 from l0gc.streamlog.topics import delete_topic
-from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.ingest import (
-    Countdown,
-    CrashError,
-    another_process,
-    journal_of,
-    l0_objects,
-    objects_in_entries,
-    slide,
-    store_of,
-    stored_values,
-    topic_in_memory,
-)
+from tests.support.ingest import Countdown, CrashError, journal_of, l0_objects, objects_in_entries, slide, stored_values
 from tests.support.journal import lowest_of
-from tests.support.memory_store import lose_reply
+from tests.support.memory_store import another_process, lose_reply, publish_m, store_of, topic_in_memory
 from tests.support.reconcile import reconcile
-from tests.support.spark_source import Rows, commit, data_source, on, read, staged, write_batch
+from tests.support.spark_source import Rows, commit, data_source, on, overtaken_by, read, staged, write_batch
 
 
 def rows(prefix: str, count: int, partitions: int = 2) -> Rows:
@@ -249,9 +237,7 @@ def test_two_drivers_of_one_query_land_a_batch_once() -> None:
     assert stored_values(cluster, "events") == joined(*(of(f"{n}.", 100) for n in range(6)))
 
 
-def test_a_driver_that_slept_through_the_landing_of_its_batch_by_another_one_lands_none_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_driver_that_slept_through_the_landing_of_its_batch_by_another_one_lands_none_of_it() -> None:
     """It has more objects than the other had, so that some have sequences that nobody has used yet."""
     cluster = topic_in_memory(2)
     commit(cluster, [staged(cluster, rows("0.", 10), 0, topic="events")], 0)
@@ -259,18 +245,8 @@ def test_a_driver_that_slept_through_the_landing_of_its_batch_by_another_one_lan
     many = staged(slow, rows("1.", 200), 1, topic="events", objectBytes="1024")
     few = staged(fast, rows("1.", 200), 1, topic="events")
     assert len(many.objects) > 2 > len(few.objects)
-    append = type(journal_of(slow)).append
-    overtaken: list[bool] = []
-
-    def late(handle: object, objects: object) -> object:
-        if not overtaken:
-            overtaken.append(True)
-            commit(fast, [few], 1)
-        return append(handle, objects)  # type: ignore[arg-type]  # what it was called with
-
-    monkeypatch.setattr(type(journal_of(slow)), "append", late)
-    commit(slow, [many], 1)
-    assert overtaken
+    with overtaken_by(lambda: commit(fast, [few], 1)):
+        commit(slow, [many], 1)
     assert stored_values(cluster, "events") == joined(of("0.", 10), of("1.", 200))
 
 
@@ -291,9 +267,7 @@ def test_queries_of_one_producer_name_do_not_hide_each_others_batches() -> None:
     assert [len(v) for v in stored_values(cluster, "events")] == [20, 20]
 
 
-def test_a_query_that_another_one_of_the_same_producer_name_overtakes_lands_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_query_that_another_one_of_the_same_producer_name_overtakes_lands_all_the_same() -> None:
     """Both have the next sequence; the journal answers the second one as if its objects had landed before."""
     cluster = topic_in_memory(2)
     slow, fast = another_process(cluster, 3), another_process(cluster, 4)
@@ -301,17 +275,8 @@ def test_a_query_that_another_one_of_the_same_producer_name_overtakes_lands_all_
         commit(slow, [staged(slow, rows(query, 4), 0, query, topic="events")], 0, producerName="same")
     mine = staged(slow, rows("mine", 10), 1, "q1", topic="events")
     other = staged(fast, rows("other", 10), 1, "q2", topic="events")
-    append = type(journal_of(slow)).append
-    overtaken: list[bool] = []
-
-    def late(handle: object, objects: object) -> object:
-        if not overtaken:
-            overtaken.append(True)
-            commit(fast, [other], 1, producerName="same")
-        return append(handle, objects)  # type: ignore[arg-type]  # what it was called with
-
-    monkeypatch.setattr(type(journal_of(slow)), "append", late)
-    commit(slow, [mine], 1, producerName="same")
+    with overtaken_by(lambda: commit(fast, [other], 1, producerName="same")):
+        commit(slow, [mine], 1, producerName="same")
     values = [v for of_partition in stored_values(cluster, "events") for v in of_partition]
     assert len(values) == len(set(values)) == 4 + 4 + 10 + 10
 
@@ -398,8 +363,7 @@ def test_what_a_failed_task_staged_is_never_read_and_never_holds_m_back() -> Non
 def test_nothing_is_written_where_what_is_published_is_above_the_cluster_epoch() -> None:
     cluster = topic_in_memory(2)
     message = staged(cluster, rows("a", 10), 0, topic="events")
-    published = PublishedWatermark(cluster.controller.snapshot().cluster_id, 99, 99, 0)
-    publish(cluster.store, cluster.runtime, published)
+    publish_m(cluster, 99, 99)
     with pytest.raises(EpochRegressionError):
         commit(another_process(cluster), [message], 0)
     with pytest.raises(EpochRegressionError):

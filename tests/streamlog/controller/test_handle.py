@@ -20,12 +20,21 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT, KeyLayout
 from l0gc.runtime import Runtime
+from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
-from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.memory_store import Call, FakeClock, MemoryStore, lose_reply, memory_cluster
+from tests.support.memory_store import (
+    Call,
+    FakeClock,
+    MemoryStore,
+    lose_reply,
+    memory_cluster,
+    once,
+    publish_m,
+    store_of,
+)
 
 
 def another(cluster: Cluster, seed: int = 1, **kwargs: object) -> Cluster:
@@ -34,21 +43,15 @@ def another(cluster: Cluster, seed: int = 1, **kwargs: object) -> Cluster:
     return Cluster(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
 
 
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+def two() -> tuple[Cluster, Cluster]:
+    """Two processes of one cluster."""
+    a = memory_cluster()
+    return a, another(a)
 
 
 def during_next_append(action: Callable[[], object]) -> Callable[[Call], None]:
     """A fault that runs `action` just before the next controller entry is created."""
-    left = [1]
-
-    def fault(call: Call) -> None:
-        if left[0] and call.kind == "put_if_absent" and call.when == "before" and CONTROLLER_LOG in call.key:
-            left[0] -= 1
-            action()
-
-    return fault
+    return once(action, "put_if_absent", CONTROLLER_LOG)
 
 
 def test_without_a_cluster_every_question_is_answered_with_init() -> None:
@@ -168,8 +171,7 @@ def test_a_topic_is_created_deleted_and_created_again_as_another() -> None:
 
 
 def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one_that_goes() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     a.controller.create_topic("t", 1)
 
     def anew() -> None:
@@ -185,8 +187,7 @@ def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one
 
 
 def test_two_that_create_one_topic_at_once_get_the_same() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     seen: list[object] = []
     store_of(a).fault = during_next_append(lambda: seen.append(b.controller.create_topic("t", 1)))
     topic, created = a.controller.create_topic("t", 1)
@@ -196,8 +197,7 @@ def test_two_that_create_one_topic_at_once_get_the_same() -> None:
 
 def test_a_topic_created_after_a_snapshot_has_a_later_revision() -> None:
     """Hazard 5: a process that saw epoch E saw every topic with revision <= E."""
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     snapshot = a.controller.snapshot()
     topic, _ = b.controller.create_topic("t", 1)
     assert topic.revision > snapshot.epoch
@@ -206,8 +206,7 @@ def test_a_topic_created_after_a_snapshot_has_a_later_revision() -> None:
 
 def test_a_snapshot_knows_every_topic_up_to_its_epoch() -> None:
     """Hazard 5: others create a topic before every second of its store calls; its epoch and its topics are of one moment."""
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     store, created = store_of(a), list[int]()
     calls = itertools.count()
 
@@ -253,8 +252,7 @@ def test_an_advance_whose_reply_was_lost_advances_once() -> None:
 
 
 def test_of_two_that_expect_the_same_epoch_one_advances_it() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     store_of(a).fault = during_next_append(lambda: b.controller.advance(0, "b"))
     with pytest.raises(EpochExpectationError, match="is 1, not 0"):
         a.controller.advance(0, "a")
@@ -293,8 +291,7 @@ def test_an_interval_that_is_no_schedule_is_kept_to_the_millisecond() -> None:
 
 
 def test_of_two_that_find_a_tick_due_one_ticks() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     store_of(a).clock.sleep(600)
     store_of(a).fault = during_next_append(b.controller.tick_if_due)
     assert a.controller.tick_if_due() == 1
@@ -302,8 +299,7 @@ def test_of_two_that_find_a_tick_due_one_ticks() -> None:
 
 
 def test_the_epoch_is_looked_up_at_most_once_in_the_cache_time() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     store = store_of(a)
     assert b.controller.epoch() == 0
     a.controller.advance()
@@ -318,8 +314,7 @@ def test_the_epoch_is_looked_up_at_most_once_in_the_cache_time() -> None:
 
 
 def test_a_snapshot_is_never_from_the_cache() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     assert b.controller.epoch() == 0
     a.controller.create_topic("t", 1)
     assert b.controller.snapshot().epoch == 1
@@ -330,8 +325,7 @@ def test_an_epoch_that_the_cluster_has_not_reached_stays_unknown() -> None:
 
 
 def test_a_producers_new_instance_fences_the_old_one() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     old = a.controller.init_producer("p")
     assert a.controller.producer_is_current(old.producer_id, old.epoch, old.run)
     new = b.controller.init_producer("p")
@@ -404,8 +398,7 @@ def test_a_process_that_dies_at_any_store_call_of_an_init_is_fenced_by_the_next(
 
 
 def test_two_that_begin_at_once_get_two_epochs() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     got: list[Producer] = []
     store_of(a).fault = during_next_append(lambda: got.append(b.controller.init_producer("p")))
     mine = a.controller.init_producer("p")
@@ -415,8 +408,7 @@ def test_two_that_begin_at_once_get_two_epochs() -> None:
 
 def test_of_two_that_bump_the_same_epoch_at_once_one_is_fenced_or_both_are_one() -> None:
     """A retry of one instance, and an instance that begins: the retry finds out that it was overtaken."""
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     p = a.controller.init_producer("p")
     store_of(a).fault = during_next_append(lambda: b.controller.init_producer("p"))
     with pytest.raises(InvalidProducerEpochError, match="fenced epoch 0"):
@@ -483,7 +475,8 @@ def test_a_log_that_was_restored_gives_neither_an_id_nor_a_run_nor_a_topic_twice
 def guarded(cluster: Cluster, guard: Callable[[], None]) -> Controller:
     """Another process whose guard is this one."""
     store = store_of(cluster)
-    return Controller(store, Runtime(store.clock, random.Random(5)), guard=guard)
+    runtime = Runtime(store.clock, random.Random(5))
+    return Controller(store, SharedLog(store, CONTROLLER_LOG, runtime), runtime, guard=guard)
 
 
 def test_whatever_would_be_appended_is_refused_by_the_guard_before() -> None:
@@ -568,8 +561,7 @@ def test_a_far_jump_is_one_entry_and_each_later_entry_begins_the_next_epoch() ->
 
 def test_an_epoch_that_is_not_far_enough_is_refused_before_anything_is_written() -> None:
     cluster = memory_cluster()
-    cluster_id = cluster.controller.snapshot().cluster_id
-    publish(cluster.store, cluster.runtime, PublishedWatermark(cluster_id, 4, 20, 0))
+    publish_m(cluster, 4, 20)
     before = dict(store_of(cluster).objects)
     with pytest.raises(EpochRegressionError, match="--above 18 is not far enough"):
         cluster.controller.advance_above(18)
@@ -578,15 +570,13 @@ def test_an_epoch_that_is_not_far_enough_is_refused_before_anything_is_written()
 
 
 def test_two_that_advance_above_the_same_epoch_at_once_do_it_once() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     store_of(a).fault = during_next_append(lambda: b.controller.advance_above(4))
     assert a.controller.advance_above(4) == 5
 
 
 def test_the_controller_survives_a_truncation_of_its_log() -> None:
-    a = memory_cluster()
-    b = another(a)
+    a, b = two()
     assert b.controller.epoch() == 0
     topic, _ = a.controller.create_topic("t", 2)
     for _ in range(5):

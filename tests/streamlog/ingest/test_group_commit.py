@@ -11,24 +11,21 @@ from typing import Any, TypeVar
 import pytest
 
 from l0gc.streamlog.ingest import uploader
+from l0gc.streamlog.producers import begin_run
 from tests.support.ingest import (
     SMALL,
     CrashError,
-    another_process,
     journal_of,
     l0_objects,
     lines,
     objects_in_entries,
-    producer_session,
     round_robin,
     slide,
-    store_of,
     stored_values,
-    topic_in_memory,
     upload,
     write,
 )
-from tests.support.memory_store import Call, memory_cluster
+from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
 
 T = TypeVar("T")
 
@@ -92,14 +89,7 @@ class _Demanded(Future[T]):
 def test_a_batch_that_is_packed_after_one_that_failed_is_not_committed(tmp_path: Path) -> None:
     """If a record fails, so do all that follow it, those included that are on their way."""
     cluster = topic_in_memory(PARTITIONS)
-    failed: list[Call] = []
-
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent" and not failed:
-            failed.append(call)
-            raise CrashError
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(CrashError, "put_if_absent", times=1)
     path = write(tmp_path / "in", lines(8))
     with pytest.raises(CrashError):
         upload(cluster, "events", [path], batch_bytes=SMALL, packers=OnDemand(), committer=Later())
@@ -130,7 +120,7 @@ def test_no_more_batches_wait_than_fit_the_memory(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("with_producer", [False, True])
 def test_what_is_packed_while_the_log_is_slow_goes_into_one_entry(tmp_path: Path, with_producer: bool) -> None:
     cluster = topic_in_memory(PARTITIONS)
-    session = producer_session(cluster, "job") if with_producer else None
+    session = begin_run(cluster, "job") if with_producer else None
     records = lines(40)
     result = upload(
         cluster, "events", [write(tmp_path / "in", records)], session=session, batch_bytes=SMALL, committer=Later()
@@ -139,7 +129,7 @@ def test_what_is_packed_while_the_log_is_slow_goes_into_one_entry(tmp_path: Path
     assert objects_in_entries(cluster) == [10]
     assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=PARTITIONS)
     if session is not None:
-        assert session.sequences == {journal_of(cluster).journal: 10}
+        assert journal_of(cluster).state.producers[session.producer_id].next_sequence == 10
 
 
 @pytest.mark.parametrize("with_producer", [False, True])
@@ -148,7 +138,7 @@ def test_a_stale_batch_in_the_middle_of_a_group_lands_after_those_before_it(
 ) -> None:
     """Six batches wait, four at an epoch and two at the next; the window passes these as they land."""
     cluster = topic_in_memory(PARTITIONS)
-    session = producer_session(cluster, "job") if with_producer else None
+    session = begin_run(cluster, "job") if with_producer else None
     puts: list[str] = []
 
     def fault(call: Call) -> None:
@@ -175,9 +165,8 @@ def test_a_stale_batch_in_the_middle_of_a_group_lands_after_those_before_it(
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_stale_order_holds_and_nothing_lands_twice(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 6, 3)
-    session = producer_session(cluster, "job") if seed % 2 else None
+    cluster = topic_in_memory(6, 3)
+    session = begin_run(cluster, "job") if seed % 2 else None
     busy: list[bool] = []
     left = [12]
 

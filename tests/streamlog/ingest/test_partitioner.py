@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.streamlog.ingest import partitioner
-from l0gc.streamlog.ingest.partitioner import ByField, FixedPartition, Partitioner, PlacedRecords, RoundRobin
+from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
 
 
 def placed(p: PlacedRecords) -> list[tuple[int, bytes | None]]:
@@ -18,7 +18,7 @@ def placed(p: PlacedRecords) -> list[tuple[int, bytes | None]]:
 
 
 def test_round_robin_begins_anew_with_each_input() -> None:
-    spread = RoundRobin(3)
+    spread = in_turn(3)
     for name in ("a", "b"):
         place = spread.start(name)
         assert [placed(place([b"x"] * n)) for n in (4, 1)] == [
@@ -28,10 +28,10 @@ def test_round_robin_begins_anew_with_each_input() -> None:
 
 
 def test_fixed_goes_to_one_partition_which_must_exist() -> None:
-    assert placed(FixedPartition(2, 3).start("a")([b"x", b"y"])) == [(2, None)] * 2
+    assert placed(fixed_partition(2, 3).start("a")([b"x", b"y"])) == [(2, None)] * 2
     for partition in (-1, 3):
         with pytest.raises(UsageError, match=f"partition {partition} is out of range: .* 0 to 2"):
-            FixedPartition(partition, 3)
+            fixed_partition(partition, 3)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_fixed_goes_to_one_partition_which_must_exist() -> None:
     ],
 )
 def test_a_field_becomes_the_key_and_decides_the_partition(record: bytes, key: bytes) -> None:
-    place = ByField("user", 7).start("in")
+    place = by_field("user", 7).start("in")
     expected = (zlib.crc32(key) % 7, key)
     assert placed(place([record])) == [expected]
     assert placed(place([record, b'{"user":1}', record])) == [expected, (zlib.crc32(b"1") % 7, b"1"), expected]
@@ -57,12 +57,12 @@ def test_a_field_becomes_the_key_and_decides_the_partition(record: bytes, key: b
 
 @pytest.mark.parametrize("field", ["user id", "class", "ключ", "a.b"])
 def test_a_field_may_have_any_name(field: str) -> None:
-    assert ByField(field, 7).start("in")([f'{{"{field}":"x"}}'.encode()]).keys == (b"x",)
+    assert by_field(field, 7).start("in")([f'{{"{field}":"x"}}'.encode()]).keys == (b"x",)
 
 
 def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioner, "_CACHED_KEYS", 3)
-    place = ByField("n", 7).start("in")
+    place = by_field("n", 7).start("in")
     for _ in range(2):
         found = placed(place([b'{"n":"%d"}' % n for n in range(10)]))
         assert found == [(zlib.crc32(b"%d" % n) % 7, b"%d" % n) for n in range(10)]
@@ -72,7 +72,8 @@ def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.
     ("record", "message"),
     [
         (b'{"name":"ada"}', "day-1 line 3 has no field 'user'"),
-        (b"", "day-1 line 3 is not a JSON object"),
+        (b"", "day-1 line 3 is blank, and --key-field needs a JSON object"),
+        (b" ", "day-1 line 3 is blank"),
         (b"ada", "day-1 line 3 is not a JSON object"),
         (b"[1]", "day-1 line 3 is not a JSON object"),
         (b'{"user":"ada"', "day-1 line 3 is not a JSON object"),
@@ -84,7 +85,7 @@ def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.
     ids=lambda v: str(v)[:30],
 )
 def test_a_record_that_cannot_be_placed_is_named_by_its_source_and_line(record: bytes, message: str) -> None:
-    place = ByField("user", 7).start("day-1")
+    place = by_field("user", 7).start("day-1")
     placed(place([b'{"user":"ada"}']))
     found = place([b'{"user":"bob"}', record, b'{"user":"eve"}'])
     assert found.keys == (b"bob",)  # what comes before it can be placed
@@ -94,18 +95,18 @@ def test_a_record_that_cannot_be_placed_is_named_by_its_source_and_line(record: 
 
 
 def test_lines_are_counted_for_each_input() -> None:
-    spread = ByField("user", 7)
+    spread = by_field("user", 7)
     spread.start("day-1")([b'{"user":"ada"}'])
     assert "day-2 line 1 " in str(spread.start("day-2")([b"{}"]).error)
 
 
 def test_spreads_that_differ_say_so() -> None:
     spreads: list[Partitioner] = [
-        FixedPartition(0, 2),
-        FixedPartition(1, 2),
-        RoundRobin(2),
-        RoundRobin(3),
-        ByField("a", 2),
-        ByField("b", 2),
+        fixed_partition(0, 2),
+        fixed_partition(1, 2),
+        in_turn(2),
+        in_turn(3),
+        by_field("a", 2),
+        by_field("b", 2),
     ]
-    assert len({s.describe() for s in [*spreads, ByField("a", 3)]}) == 7
+    assert len({s.describe for s in [*spreads, by_field("a", 3)]}) == 7

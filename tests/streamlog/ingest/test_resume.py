@@ -14,39 +14,39 @@ import pytest
 
 from l0gc.errors import InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.ingest.job import open_upload
-from l0gc.streamlog.ingest.partitioner import FixedPartition
+from l0gc.streamlog.controller.state import Producer
+from l0gc.streamlog.ingest.partitioner import fixed_partition
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.ingest.uploader import ProducerSession
+from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import (
     SMALL,
     Countdown,
     CrashError,
-    another_process,
     job,
     lines,
-    producer_session,
     round_robin,
-    store_of,
     stored_values,
     upload,
     write,
 )
-from tests.support.memory_store import Call, memory_cluster
+from tests.support.memory_store import (
+    Call,
+    another_process,
+    copy_of,
+    memory_cluster,
+    put_back,
+    store_of,
+    topic_in_memory,
+)
 
 PARTITIONS = 4
 PATIENCE_S = 20.0
 """Only a test that fails waits this long."""
 
 several = pytest.mark.parametrize("journals", [1, 3])
-
-
-def new_cluster(journals: int = 1) -> Cluster:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", PARTITIONS, journals)
-    return cluster
 
 
 def journals_of(cluster: Cluster) -> list[JournalHandle]:
@@ -68,7 +68,7 @@ def test_a_job_that_dies_at_any_store_call_goes_on_where_it_was(tmp_path: Path, 
     at = 0
     while True:
         at += 1
-        cluster = new_cluster(journals)
+        cluster = topic_in_memory(PARTITIONS, journals)
         store = store_of(cluster)
         store.fault = fault = Countdown(at, when)
         with contextlib.suppress(CrashError):
@@ -87,7 +87,7 @@ def test_a_job_that_dies_at_any_store_call_goes_on_where_it_was(tmp_path: Path, 
 def test_a_job_that_dies_again_and_again_ends_up_whole(tmp_path: Path, seed: int, journals: int) -> None:
     a, b = lines(17, "a"), lines(9, "b")
     files = [write(tmp_path / "a", a), write(tmp_path / "b", b)]
-    cluster = new_cluster(journals)
+    cluster = topic_in_memory(PARTITIONS, journals)
     store = store_of(cluster)
     for attempt in range(30):
         process = another_process(cluster, seed=100 * seed + attempt)
@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_with_other_batches_lands_each_record_once(tmp_path: 
     records = lines(50)
     path = write(tmp_path / "in", records)
     for at in range(14, 40, 3):
-        cluster = new_cluster(journals)
+        cluster = topic_in_memory(PARTITIONS, journals)
         store_of(cluster).fault = Countdown(at, "after")
         with contextlib.suppress(CrashError):
             job(another_process(cluster), [path])
@@ -125,7 +125,7 @@ def test_a_run_that_goes_on_with_other_batches_lands_each_record_once(tmp_path: 
 
 @several
 def test_a_repeated_job_skips_everything_whatever_the_file_is_called(tmp_path: Path, journals: int) -> None:
-    cluster = new_cluster(journals)
+    cluster = topic_in_memory(PARTITIONS, journals)
     job(cluster, [write(tmp_path / "day-1", lines(9))])
     again = job(another_process(cluster), [write(tmp_path / "renamed", lines(9))])
     assert (again.records, again.skipped, again.objects) == (0, 9, [])
@@ -137,7 +137,7 @@ def test_a_repeated_job_skips_everything_whatever_the_file_is_called(tmp_path: P
 )
 def test_other_input_under_the_same_names_is_never_skipped(tmp_path: Path, other: list[bytes]) -> None:
     """Hazard 20: neither all of it nor the part that looks the same."""
-    cluster = new_cluster()
+    cluster = topic_in_memory(PARTITIONS)
     path = tmp_path / "in"
     job(cluster, [write(path, lines(9))])
     result = job(another_process(cluster), [write(path, other)])
@@ -165,7 +165,7 @@ def test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_othe
 
 
 def test_the_same_content_twice_in_one_upload_lands_twice_and_is_resumed_as_two(tmp_path: Path) -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(PARTITIONS)
     files = [write(tmp_path / "a", lines(7)), write(tmp_path / "b", lines(7))]
     store_of(cluster).fault = Countdown(12, "after")
     with pytest.raises(CrashError):
@@ -178,40 +178,40 @@ def test_the_same_content_twice_in_one_upload_lands_twice_and_is_resumed_as_two(
 
 
 def test_a_job_with_another_spread_is_other_input(tmp_path: Path) -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(4))
     job(cluster, [path])
     process = another_process(cluster)
-    fixed = FixedPartition(0, PARTITIONS)
-    upload(process, "events", [path], session=producer_session(process, "job"), partitioner=fixed)
+    fixed = fixed_partition(0, PARTITIONS)
+    upload(process, "events", [path], session=begin_run(process, "job"), partitioner=fixed)
     assert stored_values(cluster, "events")[0] == [lines(4)[0], *lines(4)]
 
 
 @several
 def test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload(tmp_path: Path, journals: int) -> None:
     """A repeat knows the longer file by another hash: what was sent of the addition would be sent again."""
-    cluster = new_cluster(journals)
+    cluster = topic_in_memory(PARTITIONS, journals)
     path = write(tmp_path / "in", lines(20))
 
     def grow(records: int, size: int) -> None:
         with path.open("ab") as f:
             f.write(b"added\n")
 
-    session = producer_session(cluster, "job")
+    session = begin_run(cluster, "job")
     result = upload(cluster, "events", [path], session=session, batch_bytes=SMALL, progress=grow)
     assert result.records == 20
     assert stored_values(cluster, "events") == spread(lines(20))
 
 
 def test_a_file_that_is_cut_while_it_is_uploaded_is_named(tmp_path: Path) -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(200_000))
 
     def cut(records: int, size: int) -> None:
         with path.open("r+b") as f:
             f.truncate(600)
 
-    session = producer_session(cluster, "job")
+    session = begin_run(cluster, "job")
     with pytest.raises(UsageError, match=f"^{path} was cut by .* while it was uploaded"):
         upload(cluster, "events", [path], session=session, batch_bytes=SMALL * 5000, progress=cut)
 
@@ -222,7 +222,7 @@ def test_a_file_that_is_cut_while_it_is_uploaded_is_named(tmp_path: Path) -> Non
 @several
 def test_a_second_run_takes_over_from_one_that_is_halfway(tmp_path: Path, journals: int) -> None:
     """Hazard 20: A lands a batch, B starts and ends, A goes on and is fenced."""
-    cluster = new_cluster(journals)
+    cluster = topic_in_memory(PARTITIONS, journals)
     records = lines(16)
     path = write(tmp_path / "in", records)
     results: list[UploadResult] = []
@@ -237,7 +237,7 @@ def test_a_second_run_takes_over_from_one_that_is_halfway(tmp_path: Path, journa
             cluster,
             "events",
             [path],
-            session=producer_session(cluster, "job"),
+            session=begin_run(cluster, "job"),
             batch_bytes=SMALL,
             progress=second,
         )
@@ -246,9 +246,9 @@ def test_a_second_run_takes_over_from_one_that_is_halfway(tmp_path: Path, journa
 
 
 def test_a_run_that_was_overtaken_before_it_began_is_refused(tmp_path: Path) -> None:
-    cluster = new_cluster()
+    cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(8))
-    late = producer_session(cluster, "job")
+    late = begin_run(cluster, "job")
     job(another_process(cluster), [])
     with pytest.raises(UnknownProducerError):
         upload(cluster, "events", [path], session=late)
@@ -264,11 +264,11 @@ def test_a_second_run_finds_out_at_the_landing_what_the_first_landed_meanwhile(
 
     B reads the inputs again, from where A got to.
     """
-    cluster = new_cluster(journals)
+    cluster = topic_in_memory(PARTITIONS, journals)
     records = lines(20)
     path = write(tmp_path / "in", records)
     a, b = another_process(cluster, 1), another_process(cluster, 2)
-    turns = Turns(producer_session(a, "job"))
+    turns = Turns(begin_run(a, "job"))
     first = threading.Thread(target=turns.run, args=(a, path), daemon=True)
     first.start()
     turns.until_paused()  # A has landed its first batch
@@ -281,7 +281,7 @@ def test_a_second_run_finds_out_at_the_landing_what_the_first_landed_meanwhile(
             for _ in range(batches):
                 turns.one_more()
 
-    session_b = producer_session(b, "job")
+    session_b = begin_run(b, "job")
     store_of(cluster).fault = fault
     result = upload(b, "events", [path], session=session_b, batch_bytes=SMALL)
     store_of(cluster).fault = lambda call: None
@@ -297,7 +297,7 @@ def test_a_second_run_finds_out_at_the_landing_what_the_first_landed_meanwhile(
 class Turns:
     """A run of the job on another thread, which waits after each batch until the test lets it land one more."""
 
-    def __init__(self, session: ProducerSession) -> None:
+    def __init__(self, session: Producer) -> None:
         self._session = session
         self.error: L0gcError | None = None
         self._paused = threading.Semaphore(0)
@@ -336,18 +336,16 @@ class Turns:
 
 def test_a_run_with_an_epoch_that_a_restored_controller_gave_twice_is_refused_and_reported(tmp_path: Path) -> None:
     """The producer id and the epoch are the same, the run is another: what it sends is not taken for the old run's."""
-    cluster = new_cluster()
+    cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(8))
     store = store_of(cluster)
-    first = producer_session(cluster, "job")
-    backup = {k: o for k, o in store.objects.items() if k.startswith("l0gc/controller/")}
-    second = producer_session(cluster, "job")
+    first = begin_run(cluster, "job")
+    backup = copy_of(store, "l0gc/controller/")
+    second = begin_run(cluster, "job")
     upload(cluster, "events", [path], session=second)
-    for key in [k for k in store.objects if k.startswith("l0gc/controller/")]:
-        del store.objects[key]
-    store.objects.update(backup)
+    put_back(store, "l0gc/controller/", backup)
     process = another_process(cluster, 6)
-    again = producer_session(process, "job")
+    again = begin_run(process, "job")
     assert (again.producer_id, again.epoch) == (second.producer_id, second.epoch)
     assert again.run not in (first.run, second.run)
     other = write(tmp_path / "other", lines(8, "s"))

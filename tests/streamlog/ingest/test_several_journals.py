@@ -8,22 +8,11 @@ import pytest
 
 from l0gc.errors import InvalidProducerEpochError, UnknownProducerError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.ingest.partitioner import ByField
+from l0gc.streamlog.ingest.partitioner import by_field
 from l0gc.streamlog.journal.handle import JournalHandle
-from tests.support.ingest import (
-    SMALL,
-    another_process,
-    job,
-    lines,
-    producer_session,
-    round_robin,
-    store_of,
-    stored_values,
-    topic_in_memory,
-    upload,
-    write,
-)
-from tests.support.memory_store import Call
+from l0gc.streamlog.producers import begin_run
+from tests.support.ingest import SMALL, job, lines, round_robin, stored_values, upload, write
+from tests.support.memory_store import Call, another_process, once, store_of, topic_in_memory
 
 PARTITIONS = 4
 
@@ -35,10 +24,10 @@ def journals_of(cluster: Cluster) -> list[JournalHandle]:
 def test_each_journal_counts_an_inputs_records_and_the_objects_of_a_run_by_itself(tmp_path: Path) -> None:
     """Records go by a key, so that one journal gets many and another few."""
     cluster = topic_in_memory(8, 3)
-    spread_by = ByField("k", 8)
+    spread_by = by_field("k", 8)
     records = [b'{"k":%d}' % (n % 3 if n < 30 else n) for n in range(60)]
     path = write(tmp_path / "in", records)
-    session = producer_session(cluster, "job")
+    session = begin_run(cluster, "job")
     upload(cluster, "events", [path], session=session, partitioner=spread_by, batch_bytes=SMALL)
     topic = cluster.controller.snapshot().topic("events")
     for run in topic.runs():
@@ -46,7 +35,7 @@ def test_each_journal_counts_an_inputs_records_and_the_objects_of_a_run_by_itsel
         (producer,) = state.producers.values()
         (progress,) = producer.inputs.values()
         assert progress.landed == state.topic(topic.revision).totals().records
-        assert producer.next_sequence == len(state.topics[topic.revision].objects) == session.sequences[run.journal]
+        assert producer.next_sequence == len(state.topics[topic.revision].objects)
     assert sum(map(len, stored_values(cluster, "events"))) == 60
 
 
@@ -103,15 +92,8 @@ def test_a_run_that_a_newer_one_has_overtaken_in_any_journal_lands_no_more(tmp_p
     cluster = topic_in_memory(PARTITIONS, 2)
     records = lines(16)
     path = write(tmp_path / "in", records)
-    late = producer_session(cluster, "job")
-    done: list[bool] = []
-
-    def fault(call: Call) -> None:
-        if (call.kind, call.when) == ("put", "after") and not done:
-            done.append(True)
-            job(another_process(cluster, 8), [path])
-
-    store_of(cluster).fault = fault
+    late = begin_run(cluster, "job")
+    store_of(cluster).fault = once(lambda: job(another_process(cluster, 8), [path]), "put", when="after")
     with pytest.raises((InvalidProducerEpochError, UnknownProducerError)):
         upload(cluster, "events", [path], session=late, batch_bytes=SMALL)
     store_of(cluster).fault = lambda call: None

@@ -21,29 +21,25 @@ from l0gc.errors import (
     PartitionClosedError,
     ProtocolError,
 )
-from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest import inputs, uploader
-from l0gc.streamlog.ingest.partitioner import ByField
+from l0gc.streamlog.ingest.partitioner import by_field
 from l0gc.streamlog.ingest.result import Landing
+from l0gc.streamlog.producers import begin_run
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.ingest import (
     SMALL,
     CrashError,
-    another_process,
     journal_of,
     l0_objects,
     lines,
     objects_in_entries,
-    producer_session,
     round_robin,
     slide,
-    store_of,
     stored_values,
-    topic_in_memory,
     upload,
     write,
 )
-from tests.support.memory_store import Call, lose_reply
+from tests.support.memory_store import Call, another_process, failing, lose_reply, once, store_of, topic_in_memory
 
 T = TypeVar("T")
 
@@ -113,7 +109,7 @@ def test_tiny_records_fill_a_batch_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_producer", [False, True])
 def test_no_records_upload_nothing(tmp_path: Path, with_producer: bool) -> None:
     cluster = topic_in_memory(PARTITIONS)
-    session = producer_session(cluster, "job") if with_producer else None
+    session = begin_run(cluster, "job") if with_producer else None
     result = upload(cluster, "events", [write(tmp_path / "in", [])], session=session)
     assert (result.records, result.objects, l0_objects(cluster)) == (0, [], [])
     assert msgspec.json.encode(result.placeholders.json()) == b"[]"
@@ -123,7 +119,7 @@ def test_records_are_kept_byte_for_byte(tmp_path: Path) -> None:
     cluster = topic_in_memory(1)
     path = tmp_path / "in"
     path.write_bytes(b"one\r\n\n\xff\x01\ntwo")
-    upload(cluster, "events", [path], session=producer_session(cluster, "job"))
+    upload(cluster, "events", [path], session=begin_run(cluster, "job"))
     assert stored_values(cluster, "events") == [[b"one\r", b"", b"\xff\x01", b"two"]]
 
 
@@ -132,7 +128,7 @@ def test_a_bad_record_stops_the_upload_and_is_named(tmp_path: Path) -> None:
     good = [b'{"k":%d}' % n for n in range(6)]
     path = write(tmp_path / "in", [*good, b"{}", *good])
     with pytest.raises(BadRecordError, match=f"^{path} line 7 has no field 'k'"):
-        upload(cluster, "events", [path], partitioner=ByField("k", 1), batch_bytes=4 * 23)
+        upload(cluster, "events", [path], partitioner=by_field("k", 1), batch_bytes=4 * 23)
     assert stored_values(cluster, "events") == [good[:4]]  # the batches before it
 
 
@@ -164,26 +160,13 @@ def test_memory_grows_by_a_few_bytes_for_each_placeholder(tmp_path: Path) -> Non
 # -- epochs ------------------------------------------------------------------------------------------------------------
 
 
-def at_object(cluster: Cluster, number: int, act: Callable[[], None]) -> None:
-    """Let `act` happen once, just before the L0 object of that number (from 1) is written."""
-    left = [number]
-
-    def fault(call: Call) -> None:
-        if (call.kind, call.when) == ("put", "before"):
-            left[0] -= 1
-            if left[0] == 0:
-                act()
-
-    store_of(cluster).fault = fault
-
-
 @pytest.mark.parametrize("with_producer", [False, True])
 def test_a_stale_batch_is_stamped_anew_and_order_holds(tmp_path: Path, with_producer: bool) -> None:
     """The second batch is on its way when another process moves the window past its epoch."""
     cluster = topic_in_memory(PARTITIONS)
-    session = producer_session(cluster, "job") if with_producer else None
+    session = begin_run(cluster, "job") if with_producer else None
     first_epoch = cluster.controller.snapshot().epoch
-    at_object(cluster, 2, lambda: slide(cluster, 2))
+    store_of(cluster).fault = once(lambda: slide(cluster, 2), "put", after=1)
     records = lines(20)
     result = upload(cluster, "events", [write(tmp_path / "in", records)], session=session, batch_bytes=SMALL)
     assert stored_values(another_process(cluster, 2), "events") == round_robin(records, partitions=PARTITIONS)
@@ -201,7 +184,7 @@ def test_a_stale_batch_is_stamped_anew_and_order_holds(tmp_path: Path, with_prod
 
 def test_a_slightly_stale_epoch_needs_no_second_upload(tmp_path: Path) -> None:
     cluster = topic_in_memory(PARTITIONS)
-    at_object(cluster, 1, lambda: slide(cluster, 1))
+    store_of(cluster).fault = once(lambda: slide(cluster, 1), "put")
     result = upload(cluster, "events", [write(tmp_path / "in", lines(4))])
     assert result.retries == 0
 
@@ -231,7 +214,7 @@ def test_with_a_restored_controller_nothing_is_uploaded_and_the_log_stays_as_it_
     for name in (None, "job"):
         process = another_process(cluster)
         with pytest.raises(EpochRegressionError):
-            upload(process, "events", [path], session=producer_session(process, name) if name else None)
+            upload(process, "events", [path], session=begin_run(process, name) if name else None)
     assert set(store_of(cluster).objects) == before
 
 
@@ -277,14 +260,7 @@ class InPairs(Executor):
 def test_a_batch_after_one_that_failed_is_not_committed(tmp_path: Path) -> None:
     """If a record fails, so do all that follow it, those included that are on their way."""
     cluster = topic_in_memory(PARTITIONS)
-    failed: list[Call] = []
-
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent" and not failed:
-            failed.append(call)
-            raise CrashError
-
-    store_of(cluster).fault = fault
+    store_of(cluster).fault = failing(CrashError, "put_if_absent", times=1)
     with pytest.raises(CrashError):
         upload(cluster, "events", [write(tmp_path / "in", lines(20))], batch_bytes=SMALL, committer=InPairs())
     assert len(l0_objects(cluster)) == 2
@@ -295,7 +271,7 @@ def test_batches_that_overlap_land_in_order(tmp_path: Path) -> None:
     cluster = topic_in_memory(PARTITIONS)
     records = lines(200)
     path = write(tmp_path / "in", records)
-    session = producer_session(cluster, "job")
+    session = begin_run(cluster, "job")
     with ThreadPoolExecutor(2) as packers, ThreadPoolExecutor(1) as committer:
         result = upload(
             cluster, "events", [path], session=session, batch_bytes=SMALL, packers=packers, committer=committer

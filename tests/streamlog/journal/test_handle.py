@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -28,17 +29,24 @@ from l0gc.errors import (
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS, Topic
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.producers import landed_of
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.window import EpochWindow
+from tests.support.fence import PATIENCE_S, within_patience
 from tests.support.journal import extents_of
-from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
-
-PATIENCE_S = 20.0
-"""Only a test that fails waits this long."""
-
+from tests.support.memory_store import (
+    Call,
+    MemoryStore,
+    failing,
+    lose_reply,
+    memory_cluster,
+    once,
+    store_of,
+    topic_in_memory,
+)
 
 REVISION = 1
 
@@ -74,8 +82,7 @@ def land(handle: JournalHandle, o: ObjectExtents, epoch: int) -> Where:
 def processes(count: int, epoch: int = 20) -> list[Cluster]:
     """So many processes on one store; one topic with one partition, at revision 1; the cluster at `epoch`."""
     store = MemoryStore()
-    first = memory_cluster(store)
-    first.controller.create_topic("events", 1)
+    first = topic_in_memory(1, store=store)
     while first.controller.epoch() < epoch:
         first.controller.advance()
     return [first, *(memory_cluster(store, seed=i, bootstrap=False) for i in range(1, count))]
@@ -85,17 +92,33 @@ def handle_of(cluster: Cluster) -> JournalHandle:
     return cluster.journal(0)
 
 
+def a_process() -> tuple[Cluster, JournalHandle]:
+    """A process, and its handle."""
+    (a,) = processes(1)
+    return a, handle_of(a)
+
+
+def two_processes() -> tuple[Cluster, JournalHandle, JournalHandle]:
+    """A process, its handle, and the handle of another process."""
+    a, b = processes(2)
+    return a, handle_of(a), handle_of(b)
+
+
+def comes_true(condition: Callable[[], bool]) -> bool:
+    """Wait as long as patience lasts."""
+    for _ in range(2000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
 def next_offset(handle: JournalHandle) -> int:
     return handle.catch_up().topic(REVISION).view(0).next_offset
 
 
 def same(a: JournalState, b: JournalState) -> bool:
     return JournalMachine(0).encode(a) == JournalMachine(0).encode(b)
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
 
 
 def entries_of(cluster: Cluster) -> int:
@@ -109,14 +132,7 @@ def window_now(cluster: Cluster) -> EpochWindow:
 
 def before_append(cluster: Cluster, act: Callable[[], object]) -> None:
     """Let `act` happen once, just before the next append to the partition's log takes effect."""
-    store, left = store_of(cluster), [1]
-
-    def fault(call: Call) -> None:
-        if left[0] and (call.kind, call.when) == ("put_if_absent", "before") and "/journal/" in call.key:
-            left[0] = 0
-            act()
-
-    store.fault = fault
+    store_of(cluster).fault = once(act, "put_if_absent", "/journal/")
 
 
 # -- landing -----------------------------------------------------------------------------------------------------------
@@ -150,8 +166,7 @@ def test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhil
 
 
 def test_what_the_fence_admitted_lands_if_the_window_slid_and_still_has_its_epoch() -> None:
-    a, b = processes(2)
-    ours, theirs = handle_of(a), handle_of(b)
+    a, ours, theirs = two_processes()
     land(ours, extent(), 10)
     before_append(a, lambda: land(theirs, extent(4), 15))
     assert land(ours, extent(), 10).base_offset == 5
@@ -211,15 +226,9 @@ def test_a_cached_cluster_epoch_does_not_make_a_newer_one_poisoned() -> None:
 )
 def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseException) -> None:
     """Hazard 3: fence 10 lands, 14 is lost, 12 and 13 land, 11 must be refused; and 7 may land right after the loss."""
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     land(handle, extent(), 10)
-
-    def fault(call: Call) -> None:
-        if call.kind == "put_if_absent":
-            raise error
-
-    store_of(a).fault = fault
+    store_of(a).fault = failing(error, "put_if_absent")
     with pytest.raises(type(error)):
         land(handle, extent(), 14)
     store_of(a).fault = lambda call: None
@@ -233,8 +242,7 @@ def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseExcept
 
 def test_what_is_older_than_its_topic_shuts_nobody_out() -> None:
     """The fence lets it in, since the journal stands lower, and slides; the log refuses it and does not."""
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     for epoch in (10, 12):
         land(handle, extent(), epoch)
     young, _ = a.controller.create_topic("young", 1)
@@ -248,8 +256,7 @@ def test_what_is_older_than_its_topic_shuts_nobody_out() -> None:
 
 def test_a_conflict_drops_the_seen_window() -> None:
     """Hazard 4: another process slid the window while ours waited for the log."""
-    a, b = processes(2)
-    ours, theirs = handle_of(a), handle_of(b)
+    a, ours, theirs = two_processes()
     land(ours, extent(), 10)
 
     def overtake() -> None:
@@ -263,8 +270,7 @@ def test_a_conflict_drops_the_seen_window() -> None:
 
 def test_an_append_whose_reply_is_lost_lands_once() -> None:
     """Hazard 8."""
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     store_of(a).fault = lose_reply("/journal/")
     assert land(handle, extent(3), 10).base_offset == 0
     assert land(handle, extent(), 10).base_offset == 3
@@ -273,8 +279,7 @@ def test_an_append_whose_reply_is_lost_lands_once() -> None:
 
 def test_an_append_that_another_process_beat_ambiguously_lands_after_it() -> None:
     """Hazard 8: the reply is lost and the offset turns out to be somebody else's."""
-    a, b = processes(2)
-    ours, theirs = handle_of(a), handle_of(b)
+    a, ours, theirs = two_processes()
     land(ours, extent(), 10)
 
     def beaten() -> None:
@@ -289,10 +294,8 @@ def test_an_append_that_another_process_beat_ambiguously_lands_after_it() -> Non
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeated(when: str) -> None:
     """Hazard 8: neither lost nor landed, as far as anybody knows; the repeated batch lands once."""
-    (a,) = processes(1)
-    handle = handle_of(a)
-    producer = a.controller.init_producer("job")
-    batch = ProducerBatch(producer.producer_id, producer.epoch, producer.run, 0)
+    a, handle = a_process()
+    batch = producer_batch(a)
     cut = [False]
 
     def fault(call: Call) -> None:
@@ -370,10 +373,9 @@ def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
     """Hazard 17: between the controller's answer and the landing the producer was fenced, and the new run landed."""
     a, b = processes(2)
     batch = producer_batch(a)
-    ours, theirs = handle_of(a), handle_of(b)
-    before_append(a, lambda: land(theirs, extent(1, producer_batch(b)), 10))
+    before_append(a, lambda: land(handle_of(b), extent(1, producer_batch(b)), 10))
     with pytest.raises(InvalidProducerEpochError):
-        land(ours, extent(1, batch), 10)
+        land(handle_of(a), extent(1, batch), 10)
     assert entries_of(a) == 1
 
 
@@ -382,8 +384,8 @@ def test_how_far_an_input_got_is_known_in_every_process_and_after_a_checkpoint()
     batch = msgspec.structs.replace(producer_batch(a), inputs=[InputSpan("day-1", 0, 6)])
     land(handle_of(a), extent(6, batch), 10)
     assert handle_of(a).replica.write_checkpoint() == 0
-    assert handle_of(b).landed_of(batch.producer_id, "day-1") == 6
-    assert handle_of(b).landed_of(batch.producer_id, "day-2") == 0
+    assert landed_of(handle_of(b).state.producers, batch.producer_id, "day-1") == 6
+    assert landed_of(handle_of(b).state.producers, batch.producer_id, "day-2") == 0
     assert handle_of(b).replica.checkpoint_offset == 0
 
 
@@ -392,8 +394,7 @@ def test_how_far_an_input_got_is_known_in_every_process_and_after_a_checkpoint()
 
 def test_the_fence_does_not_wait_for_the_log() -> None:
     """A thread that holds the log may want the fence (it drops the seen window), so the fence must never want the log."""
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     land(handle, extent(), 10)
     seen: list[EpochWindow] = []
 
@@ -425,12 +426,7 @@ def test_threads_with_mixed_epochs_and_a_second_process_never_lock_up() -> None:
             with lock:
                 landed.append((done.base_offset, done.base_offset + n))
 
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(PATIENCE_S)
-    assert not any(t.is_alive() for t in threads)
+    within_patience(*(functools.partial(work, n) for n in range(6)))
     ranges = sorted(landed)
     assert ranges
     assert [first for first, _ in ranges] == [0, *(last + 1 for _, last in ranges[:-1])]
@@ -506,8 +502,7 @@ def offers(handle: JournalHandle, count: int, epoch: int = 10) -> list[ObjectExt
 
 
 def test_objects_that_are_offered_together_land_in_one_entry_in_their_order() -> None:
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     appended = handle.append(offers(handle, 3))
     assert appended.error is None
     assert [(w.log_offset, w.bases.tolist()) for w in appended.landed if w.bases is not None] == [
@@ -519,8 +514,7 @@ def test_objects_that_are_offered_together_land_in_one_entry_in_their_order() ->
 
 
 def test_none_lands_behind_one_that_was_refused() -> None:
-    (a,) = processes(1)
-    handle = handle_of(a)
+    _, handle = a_process()
     for epoch in (10, 12):
         land(handle, extent(), epoch)
     first, second, third = offers(handle, 3, epoch=12)
@@ -535,15 +529,9 @@ def test_none_lands_behind_one_that_was_refused() -> None:
 
 
 def test_what_landed_is_reported_though_the_objects_of_the_next_epoch_met_a_store_that_does_not_answer() -> None:
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     objects = [*offers(handle, 1, epoch=10), *offers(handle, 1, epoch=11)]
-
-    def fault(call: Call) -> None:
-        if call.key.endswith(f"log/{1:020}"):
-            raise StoreUnreachableError("away")
-
-    store_of(a).fault = fault
+    store_of(a).fault = failing(StoreUnreachableError("away"), key=f"log/{1:020}")
     appended = handle.append(objects)
     store_of(a).fault = lambda call: None
     assert [w.log_offset for w in appended.landed] == [0]
@@ -552,10 +540,9 @@ def test_what_landed_is_reported_though_the_objects_of_the_next_epoch_met_a_stor
 
 
 def test_what_others_finish_while_an_append_is_under_way_goes_into_the_next_entry_together() -> None:
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     objects = offers(handle, 6)
-    queued = threading.Event()
+    queued: list[bool] = []
     threads: list[threading.Thread] = []
     errors: list[L0gcError | None] = []
 
@@ -566,17 +553,13 @@ def test_what_others_finish_while_an_append_is_under_way_goes_into_the_next_entr
         for o in objects[1:]:
             threads.append(threading.Thread(target=offer, args=(o,), daemon=True))
             threads[-1].start()
-        for _ in range(2000):
-            if len(handle._queue) == 6:
-                queued.set()
-                return
-            time.sleep(0.01)
+        queued.append(comes_true(lambda: len(handle._queue) == 6))
 
     before_append(a, others_come)
     offer(objects[0])
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert queued.is_set()
+    assert queued == [True]
     assert errors == [None] * 6
     assert entries_of(a) == 2
     assert next_offset(handle) == 21
@@ -592,40 +575,28 @@ def test_after_a_conflict_the_entry_takes_what_has_queued_meanwhile() -> None:
         land(handle_of(b), extent(9, key="winner"), 10)
         thread = threading.Thread(target=lambda: done.append(handle.append([second])), daemon=True)
         thread.start()
-        for _ in range(2000):
-            if len(handle._queue) == 2:
-                return
-            time.sleep(0.01)
+        comes_true(lambda: len(handle._queue) == 2)
 
     before_append(a, beaten)
     appended = handle.append([first])
     assert appended.landed[0].log_offset == 1
-    for _ in range(2000):
-        if done:
-            break
-        time.sleep(0.01)
+    assert comes_true(lambda: bool(done))
     assert entries_of(a) == 2  # the winner's, and one for both
 
 
 def test_an_entry_is_bounded_and_what_waits_goes_into_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("l0gc.streamlog.journal.handle.ENTRY_BYTES", 1)
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     appended = [handle.append([o]) for o in offers(handle, 3)]
     assert [x.error for x in appended] == [None] * 3
     assert entries_of(a) == 3
 
 
 def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> None:
-    (a,) = processes(1)
-    handle = handle_of(a)
+    a, handle = a_process()
     _ = handle.state
     handle.replica._whole = False  # as after an append that died
-
-    def fault(call: Call) -> None:
-        raise StoreUnreachableError("away")
-
-    store_of(a).fault = fault
+    store_of(a).fault = failing(StoreUnreachableError("away"))
     with pytest.raises(StoreUnreachableError):
         handle._append_epoch(10, offers(handle, 1), Appended())
     store_of(a).fault = lambda call: None

@@ -12,25 +12,17 @@ from l0gc.errors import AppendOutcomeUnknownError, L0gcError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import fence as fence_module
+from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.window import EpochWindow
-from tests.support.fence import PATIENCE_S, fence_on, fenced, held
+from tests.support.fence import PATIENCE_S, fence_on, fenced, held, within_patience
 from tests.support.interrupting import Interrupt, interrupted
 from tests.support.journal import journal_of, key_of, of_topic
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import Call, MemoryStore, failing, memory_cluster
 
 EVERY = 7
 """`make test` tries one in so many moments of an append."""
 MACHINE = JournalMachine(0)
-
-
-def within_patience(work: Callable[[], object]) -> None:
-    """Do it on another thread, which must come to an end."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive(), "it waits for ever"
 
 
 def test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +208,7 @@ def test_who_is_interrupted_while_another_thread_appends_is_not_committed_later(
 
 
 def test_the_outcome_that_is_not_known_says_what_to_do() -> None:
-    def fault(call: Call) -> None:
-        raise Interrupt
-
-    group = Group(fault)
+    group = Group(failing(Interrupt))
     group.run()
     error = next(e for e in group.outcomes.values() if isinstance(e, L0gcError))
     assert isinstance(error, AppendOutcomeUnknownError)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
@@ -21,7 +22,7 @@ from l0gc.errors import (
 )
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.decisions import decide_init_producer
-from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, InitProducer, Tick, encode_entry
+from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, InitProducer, Tick
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, RUN_LIMIT_MS
 from l0gc.streamlog.journal import producers as rules
@@ -66,7 +67,7 @@ class Producers(RuleBasedStateMachine):
 
     def _controller_entry(self, entry: ControllerEntry) -> None:
         offset = self.controller.epoch + 1
-        CONTROLLER.apply(self.controller, Landed(offset, self.now_ms, encode_entry(entry), self.now_ms, 0))
+        CONTROLLER.apply(self.controller, Landed(offset, self.now_ms, msgspec.msgpack.encode(entry), self.now_ms, 0))
 
     @rule(days=DAYS, ticked=st.booleans(), others_write=st.booleans())
     def time_passes(self, days: int, ticked: bool, others_write: bool) -> None:

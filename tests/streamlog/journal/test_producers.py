@@ -13,7 +13,7 @@ from l0gc.errors import (
     UnknownProducerError,
 )
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer, Topic
+from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
 from l0gc.streamlog.journal import producers as rules
 from l0gc.streamlog.journal.entries import InputSpan, LandedSequence, ProducerBatch, ProducerState
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -27,7 +27,7 @@ from l0gc.streamlog.journal.producers import (
     needs_controller_check,
 )
 from tests.support.journal import key_of, of_topic
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, memory_cluster, store_of, topic_in_memory
 
 Producers = dict[int, ProducerState]
 
@@ -48,6 +48,13 @@ def landed(count: int, *, epoch: int = 0) -> Producers:
     producers: Producers = {}
     for sequence in range(count):
         land(producers, batch(sequence, epoch=epoch), log_offset=sequence)
+    return producers
+
+
+def landed_input(input_id: str, end: int) -> Producers:
+    """A batch with the first records of an input."""
+    producers: Producers = {}
+    land(producers, batch(0, inputs=[InputSpan(input_id, 0, end)]))
     return producers
 
 
@@ -174,8 +181,7 @@ def test_an_input_expires_by_itself() -> None:
 
 
 def test_a_new_run_goes_on_after_what_has_landed() -> None:
-    producers: Producers = {}
-    land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
+    producers = landed_input("a", 6)
     land(producers, batch(1, inputs=[InputSpan("a", 6, 8), InputSpan("b", 0, 2)]))
     assert [landed_of(producers, 1, i) for i in "abc"] == [8, 2, 0]
     land(producers, batch(0, epoch=1, inputs=[InputSpan("b", 2, 5)]))
@@ -185,24 +191,21 @@ def test_a_new_run_goes_on_after_what_has_landed() -> None:
 @pytest.mark.parametrize("start", [0, 5, 7])
 def test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole(start: int) -> None:
     """Hazard 20: the same job runs twice."""
-    producers: Producers = {}
-    land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
+    producers = landed_input("a", 6)
     with pytest.raises(InputPositionMovedError, match=f"6 records of input a have landed, not {start}") as e:
         admit(producers, batch(0, epoch=1, inputs=[InputSpan("a", start, start + 5)]))
     assert e.value.landed == 6
 
 
 def test_one_moved_input_holds_back_the_whole_batch() -> None:
-    producers: Producers = {}
-    land(producers, batch(0, inputs=[InputSpan("b", 0, 1)]))
+    producers = landed_input("b", 1)
     with pytest.raises(InputPositionMovedError):
         admit(producers, batch(0, epoch=1, inputs=[InputSpan("a", 0, 6), InputSpan("b", 0, 3)]))
     assert landed_of(producers, 1, "a") == 0
 
 
 def test_other_input_and_other_producers_are_never_taken_for_landed() -> None:
-    producers: Producers = {}
-    land(producers, batch(0, inputs=[InputSpan("a", 0, 6)]))
+    producers = landed_input("a", 6)
     assert landed_of(producers, 1, "another") == 0
     assert landed_of(producers, 2, "a") == 0
     land(producers, batch(0, producer_id=2, inputs=[InputSpan("a", 0, 6)]))
@@ -211,8 +214,7 @@ def test_other_input_and_other_producers_are_never_taken_for_landed() -> None:
 def test_the_oldest_inputs_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert INPUTS_KEPT >= 10_000
     monkeypatch.setattr(rules, "INPUTS_KEPT", 2)
-    producers: Producers = {}
-    land(producers, batch(0, inputs=[InputSpan("a", 0, 1)]))
+    producers = landed_input("a", 1)
     land(producers, batch(1, inputs=[InputSpan("b", 0, 1)]))
     land(producers, batch(2, inputs=[InputSpan("a", 1, 2)]))
     land(producers, batch(3, inputs=[InputSpan("c", 0, 1)]))
@@ -234,8 +236,7 @@ def test_the_same_epoch_of_another_run_is_refused() -> None:
 
 def test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet() -> None:
     """Hazard 22."""
-    producers: Producers = {}
-    land(producers, batch(0, inputs=[InputSpan("a", 0, 2)]))
+    producers = landed_input("a", 2)
     before = msgspec.json.encode(producers)
     overlay = Overlay(producers)
     for b in (
@@ -259,11 +260,10 @@ def test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_n
 DAY_MS = 24 * 3_600_000
 
 
-def cluster_with_a_topic_in_two_journals() -> tuple[Cluster, MemoryStore, Topic]:
-    cluster = memory_cluster()
-    topic, _ = cluster.controller.create_topic("events", 2, 2)
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster, cluster.store, topic
+def begun() -> tuple[Cluster, MemoryStore, Producer]:
+    """A cluster with a topic in two journals, its store, and a run that begins."""
+    cluster = topic_in_memory(2, 2)
+    return cluster, store_of(cluster), cluster.controller.init_producer("job")
 
 
 def send(
@@ -299,8 +299,7 @@ def days_pass(cluster: Cluster, store: MemoryStore, days: float, partitions: lis
 
 
 def test_what_is_known_of_a_producer_outlives_truncation() -> None:
-    cluster, store, _ = cluster_with_a_topic_in_two_journals()
-    run = cluster.controller.init_producer("job")
+    cluster, store, run = begun()
     first = send(cluster, 0, run, 0, InputSpan("day-1", 0, 1))
     second = send(cluster, 0, run, 1, InputSpan("day-1", 1, 2))
     store.clock.ms += 3_600_000
@@ -312,14 +311,13 @@ def test_what_is_known_of_a_producer_outlives_truncation() -> None:
     with pytest.raises(OutOfOrderSequenceError):
         send(anew, 0, run, 3)
     assert send(anew, 0, run, 2, InputSpan("day-1", 2, 3)) == 2
-    assert journal_of(anew, 0).landed_of(run.producer_id, "day-1") == 3
+    assert landed_of(journal_of(anew, 0).state.producers, run.producer_id, "day-1") == 3
 
 
 @pytest.mark.parametrize("days", [0.5, 6.5])
 def test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name(days: float) -> None:
     """The run wrote to one journal on its first day alone, and to the other one for a week; then it is repeated."""
-    cluster, store, _ = cluster_with_a_topic_in_two_journals()
-    run = cluster.controller.init_producer("job")
+    cluster, store, run = begun()
     send(cluster, 0, run, 0, InputSpan("day-1", 0, 1))
     send(cluster, 1, run, 0, InputSpan("day-1", 0, 1))
     days_pass(cluster, store, 6.9, [0, 1])
@@ -328,7 +326,7 @@ def test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name(days:
     again = cluster.controller.init_producer("job")
     assert (again.producer_id, again.epoch) == (run.producer_id, run.epoch + 1)
     days_pass(cluster, store, 6.9, [0, 1])
-    assert journal_of(cluster, 0).landed_of(again.producer_id, "day-1") == 1
+    assert landed_of(journal_of(cluster, 0).state.producers, again.producer_id, "day-1") == 1
     with pytest.raises(InputPositionMovedError):
         send(cluster, 0, again, 0, InputSpan("day-1", 0, 1))
     send(cluster, 1, again, 0, InputSpan("day-1", 2, 3))
@@ -337,8 +335,7 @@ def test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name(days:
 @pytest.mark.parametrize("sequence", [0, 1])
 def test_a_run_that_a_journal_forgot_cannot_land_again_what_it_landed(sequence: int) -> None:
     """Hazard 17: nobody has fenced it; only a bump helps."""
-    cluster, store, _ = cluster_with_a_topic_in_two_journals()
-    run = cluster.controller.init_producer("job")
+    cluster, store, run = begun()
     send(cluster, 0, run, 0)
     send(cluster, 0, run, 1)
     store.clock.ms += 1
@@ -353,8 +350,7 @@ def test_a_run_that_a_journal_forgot_cannot_land_again_what_it_landed(sequence: 
 
 
 def test_a_run_that_the_controller_forgot_goes_on_where_it_is_known_and_begins_nowhere() -> None:
-    cluster, store, _ = cluster_with_a_topic_in_two_journals()
-    run = cluster.controller.init_producer("job")
+    cluster, store, run = begun()
     for sequence in range(4):
         send(cluster, 0, run, sequence)
         days_pass(cluster, store, 5, [0, 1])
@@ -367,23 +363,21 @@ def test_a_run_that_the_controller_forgot_goes_on_where_it_is_known_and_begins_n
 
 def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
     """The journal still knows the old id and its input: the new one is another producer, and is not taken for it."""
-    cluster, store, _ = cluster_with_a_topic_in_two_journals()
-    run = cluster.controller.init_producer("job")
+    cluster, store, run = begun()
     for sequence in range(4):
         send(cluster, 0, run, sequence, InputSpan("day-1", sequence, sequence + 1))
         days_pass(cluster, store, 5, [0])
     again = cluster.controller.init_producer("job")
     assert again.producer_id != run.producer_id
     assert (again.epoch, again.last_epoch) == (0, -1)
-    assert journal_of(cluster, 0).landed_of(run.producer_id, "day-1") == 4
-    assert journal_of(cluster, 0).landed_of(again.producer_id, "day-1") == 0
+    assert landed_of(journal_of(cluster, 0).state.producers, run.producer_id, "day-1") == 4
+    assert landed_of(journal_of(cluster, 0).state.producers, again.producer_id, "day-1") == 0
     send(cluster, 0, again, 0)
 
 
 def test_a_bump_is_taken_without_reading_the_controller_where_the_producer_is_known() -> None:
     """Epochs come from the controller alone, so one above the known one is newer, and the journal need not ask."""
-    cluster, _, _ = cluster_with_a_topic_in_two_journals()
-    run = cluster.controller.init_producer("job")
+    cluster, _, run = begun()
     send(cluster, 0, run, 0)
     bumped = cluster.controller.init_producer("job")
     send(cluster, 0, bumped, 0)

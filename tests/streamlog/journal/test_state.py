@@ -21,7 +21,7 @@ from l0gc.errors import (
     StaleReconcilerError,
 )
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.commits import without
 from l0gc.streamlog.journal.entries import (
@@ -36,7 +36,6 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, NUMBER, RANGE, pack, unpack
 from l0gc.streamlog.journal.state import JournalState, apply, refusals
-from l0gc.streamlog.journal.window import EpochWindow
 from tests.support.journal import (
     REVISION,
     Journal,

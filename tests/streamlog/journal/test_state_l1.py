@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, EpochRegressionError, PartitionClosedError, StaleReconcilerError, UsageError
-from l0gc.streamlog.journal.admission import Admission
+from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.commits import without
 from l0gc.streamlog.journal.entries import (
@@ -51,7 +51,6 @@ from l0gc.streamlog.journal.rows import (
 )
 from l0gc.streamlog.journal.state import JournalState, expiry_refusals, merge_refusals, refusals
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.journal.window import EpochWindow
 from tests.support.journal import (
     REVISION,
     TOPIC_ID,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.streamlog.journal.window import EpochWindow
+from l0gc.streamlog.journal.admission import EpochWindow
 
 EPOCHS = st.integers(0, 40)
 

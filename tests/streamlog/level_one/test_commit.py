@@ -7,22 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import StoreError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import Reconciled, decode_entry
 from l0gc.streamlog.journal.rows import L1_ROW, unpack
 from l0gc.streamlog.level_one import commit as commits
-from l0gc.streamlog.level_one import index
 from l0gc.streamlog.level_one.commit import Commit, Committed
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.write import WrittenL1
-from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
+from tests.support.memory_store import (
+    Call,
+    another_process,
+    lose_reply,
+    memory_cluster,
+    store_of,
+    topic_in_memory,
+)
 from tests.support.reconcile import Begun, begin, files, lifted, named, put, reconcile, spill_early, unreconciled
+from tests.support.vacuum import vacuum_later
 
 JOURNAL = "l0gc/journal/0000/"
 
@@ -32,33 +35,13 @@ def records(count: int, prefix: str = "r") -> dict[int, list[bytes]]:
 
 
 def two_processes(count: int = 20, journals: int = 1) -> tuple[Cluster, Cluster]:
-    a = memory_cluster()
-    a.controller.create_topic("events", 2, journals)
+    a = topic_in_memory(2, journals)
     put(a, "events", records(count))
-    return a, another(a)
-
-
-def another(cluster: Cluster, seed: int = 1) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
+    return a, another_process(a)
 
 
 def l1_objects(cluster: Cluster) -> set[str]:
     return {k for k in store_of(cluster).objects if k.startswith("level_one/data/")}
-
-
-def vacuum(cluster: Cluster) -> None:
-    """A vacuum some epochs later, so that everything has had its grace."""
-    for _ in range(3):
-        store_of(cluster).clock.ms += 60_000
-        cluster.controller.advance()
-    housekeep(cluster)
-    done = Vacuum(cluster, JournalGarbage(cluster), Removal(l1_grace_ms=0, orphan_age_ms=0)).run()
-    assert done.problem is None
 
 
 def entries(cluster: Cluster) -> list[Reconciled]:
@@ -89,8 +72,7 @@ def test_one_entry_takes_all_partitions_of_a_journal_and_names_the_epoch() -> No
 
 def test_a_large_commit_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "ENTRY_BYTES", 320)
-    a = memory_cluster()
-    a.controller.create_topic("events", 10)
+    a = topic_in_memory(10)
     put(a, "events", {p: [b"x"] for p in range(10)})
     assert sums(begin(a).commit()) == (10, 10, 0)
     assert [len(unpack(e.topics[0].files, L1_ROW)) for e in entries(a)] == [4, 4, 2]
@@ -112,7 +94,7 @@ def test_a_zombie_reconciler_loses_and_what_it_wrote_goes_with_a_vacuum(meanwhil
     assert (sums([committed]), committed.errors, committed.partitions) == ((0, 0, 2), [], {})
     assert l1_objects(a) == winners | begun.keys
     assert not begun.keys & winners
-    vacuum(a)
+    vacuum_later(a)
     assert l1_objects(a) == named(a, "events") == winners
     assert [lifted(a, "events", p) for p in range(2)] == before
 
@@ -146,7 +128,7 @@ def test_a_topic_that_is_deleted_meanwhile_loses_the_run_and_its_objects_go_with
     (committed,) = begun.commit()
     assert (sums([committed]), committed.errors) == ((0, 0, 2), [])
     assert l1_objects(a) == begun.keys
-    vacuum(a)
+    vacuum_later(a)
     assert l1_objects(a) == set()
 
 
@@ -156,18 +138,17 @@ def test_of_two_topics_one_that_is_deleted_does_not_hold_up_the_other() -> None:
     for topic in ("events", "other"):
         a.controller.create_topic(topic, 1)
         put(a, topic, {0: [topic.encode()]})
-    begun, b = begin(a), another(a)
+    begun, b = begin(a), another_process(a)
     b.journal(0).close(b.controller.delete_topic("events").revision)
     assert sums(begun.commit()) == (1, 1, 1)
     assert lifted(b, "other", 0) == [b"other"]
 
 
 def test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted() -> None:
-    a = memory_cluster()
-    a.controller.create_topic("events", 1200)
+    a = topic_in_memory(1200)
     put(a, "events", {p: [b"x"] for p in range(1200)})
     begun = begin(a)
-    reconcile(another(a))
+    reconcile(another_process(a))
     before = store_of(a).requests["delete"]
     (committed,) = begun.commit()
     assert (committed.lost, committed.errors) == (1200, [])
@@ -212,8 +193,7 @@ def test_what_somebody_else_has_lifted_is_no_error() -> None:
 
 
 def test_of_much_damage_only_so_much_is_reported() -> None:
-    a = memory_cluster()
-    a.controller.create_topic("events", 100)
+    a = topic_in_memory(100)
     put(a, "events", {p: [b"x"] for p in range(100)})
     begun = begin(a)
     faults = [fault(f"k{n:02}", *((p, 0) for p in range(100))) for n in range(30)]
@@ -229,7 +209,7 @@ def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_removed() -> None
     begun = begin(b)
     key = next(k for k in store_of(a).objects if k.startswith(f"{JOURNAL}log/"))
     store_of(a).objects[key].body = b"?"
-    (committed,) = Begun(another(a, 2), begun.round, begun.written).commit()
+    (committed,) = Begun(another_process(a, 2), begun.round, begun.written).commit()
     assert committed.errors[0].startswith(f"journal 0: {key} does not match its checksum")
     assert l1_objects(a) == begun.keys
 
@@ -360,8 +340,7 @@ def test_a_partition_that_will_be_refused_writes_no_index_object(monkeypatch: py
     a, b = two_processes()
     begun = begin(a)
     reconcile(b)
-    for module, name in ((commits, "STATE_ROWS"), (index, "STATE_ROWS"), (index, "KEPT_ROWS")):
-        monkeypatch.setattr(module, name, 1)
+    spill_early(monkeypatch, 1, 1)
     before = set(store_of(a).objects)
     assert sums(begun.commit()) == (0, 0, 2)
     assert set(store_of(a).objects) <= before
@@ -383,7 +362,7 @@ def test_an_index_object_of_a_refused_partition_goes_with_it(monkeypatch: pytest
             return found
 
     take = begun.round.takes[0]
-    commit = Overtaken(a.store, a.journal(0), a.runtime, a.parallel, take.window, begun.round.epoch)
+    commit = Overtaken(a, take.window, begun.round.epoch)
     committed = commit.run({1: begun.written.files[0, 1]})
     assert sums([committed]) == (0, 0, 2)
     assert a.journal(0).state.topics[1].index.tolist() == []

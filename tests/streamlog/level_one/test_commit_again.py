@@ -9,12 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index, write
 from l0gc.streamlog.level_one import merge as merges
@@ -23,7 +19,8 @@ from l0gc.streamlog.level_one.write import L1Writer
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.merge import merge
-from tests.support.reconcile import Begun, begin, put, reconcile
+from tests.support.reconcile import Begun, begin, put, reconcile, spill_early
+from tests.support.vacuum import tick, vacuum_later
 
 OBJECTS = 100
 """L1 objects of a round in a partition."""
@@ -52,17 +49,8 @@ class Scene:
         """The one that committed, and one that has read nothing yet."""
         return self.a, memory_cluster(self.store, seed=2, bootstrap=False)
 
-    def tick(self, times: int = 3) -> None:
-        for _ in range(times):
-            self.store.clock.ms += 60_000
-            self.b.controller.advance()
-        housekeep(self.b)
-
     def vacuum(self) -> None:
-        """A vacuum some epochs later, without a grace by the clock."""
-        self.tick()
-        done = Vacuum(self.b, JournalGarbage(self.b), Removal(l1_grace_ms=0, orphan_age_ms=0)).run()
-        assert done.problem is None
+        vacuum_later(self.b)
 
     def lift(self, times: int = 1) -> None:
         """More records, each round with an object for each partition."""
@@ -72,9 +60,7 @@ class Scene:
 
     def state_rows(self, rows: int) -> None:
         """So many L1 rows of a partition stay in the state, at most."""
-        for module in (commits, index):
-            self.monkeypatch.setattr(module, "STATE_ROWS", rows)
-        self.monkeypatch.setattr(index, "KEPT_ROWS", rows // 2)
+        spill_early(self.monkeypatch, rows, rows // 2)
 
     def merge_some(self) -> None:
         """The oldest objects of partition 0 become one; the others stay."""
@@ -301,7 +287,7 @@ def test_one_that_never_landed_and_is_fenced_off_is_an_error_and_its_objects_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     s = Scene(monkeypatch)
-    s.tick()
+    tick(s.b, 3)
     s.b.journal(0).fence_l1(3)
     (committed,) = s.begun.commit()
     assert (committed.records, committed.lost) == (0, 0)

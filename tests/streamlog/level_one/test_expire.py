@@ -27,7 +27,7 @@ from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.ingest import upload, write
 from tests.support.journal import l1_row, l1_rows
-from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
+from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_cluster, store_of, topic_in_memory
 from tests.support.reconcile import files, put, reconcile, spill_early
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
@@ -214,15 +214,10 @@ def test_a_dry_run_says_what_the_run_does_and_does_nothing(monkeypatch: pytest.M
 def test_what_fails_for_one_journal_is_reported_and_the_others_are_done() -> None:
     cluster, topic = cluster_with(2, partitions=2, journals=2)
     retain(cluster, ms=0)
-    assert isinstance(cluster.store, MemoryStore)
-
-    def fault(call: Call) -> None:
-        if call.when == "before" and call.kind != "get" and f"journal/{topic.journals[1]:04}/log" in call.key:
-            raise StoreError("no")
-
-    cluster.store.fault = fault
+    store = store_of(cluster)
+    store.fault = failing(StoreError("no"), "[!g]*", f"journal/{topic.journals[1]:04}/log")
     result = expire(cluster)
-    cluster.store.fault = lambda call: None
+    store.fault = lambda call: None
     assert result.partitions == 1
     assert result.problem is not None
     assert f"journal {topic.journals[1]}: " in str(result.problem)
@@ -259,12 +254,8 @@ def test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone(
         store.put(bad, b"damaged")
     elif how == "lost":
         del store.objects[bad]
-
-    def withhold(call: Call) -> None:
-        if call.when == "before" and (call.kind, call.key) == ("get", bad):
-            raise AccessDeniedError(f"{bad} was archived")
-
-    store.fault = withhold if how == "withheld" else store.fault
+    elif how == "withheld":
+        store.fault = failing(AccessDeniedError(f"{bad} was archived"), "get", bad)
     planned = expire(cluster, dry_run=True)
     result = expire(cluster)
     store.fault = lambda call: None
@@ -331,8 +322,7 @@ def test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as
 
 def test_one_reply_that_is_weeks_ahead_deletes_nothing() -> None:
     store = MisdatedStore(30 * DAY_MS)
-    cluster = memory_cluster(store)
-    cluster.controller.create_topic("events", 1)
+    cluster = topic_in_memory(1, store=store)
     retain(cluster, ms=7 * DAY_MS)
     put(cluster, "events", {0: [b"a"]})
     reconcile(cluster)

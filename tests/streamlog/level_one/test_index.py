@@ -36,7 +36,7 @@ from l0gc.streamlog.level_one.index import (
     write_index,
 )
 from tests.support.journal import l1_row, l1_rows
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, failing, memory_cluster
 from tests.support.reconcile import files, lifted, put, reconcile
 
 P = PartitionId("events", 3, 7)
@@ -167,12 +167,8 @@ def test_an_index_object_that_cannot_be_read_does_not_stop_who_writes_on(how: st
         store.objects.clear()
     elif how == "damaged":
         store.objects[bad].body = b"?"
-
-    def withhold(call: Call) -> None:
-        if how == "withheld" and (call.kind, call.key) == ("get", bad):
-            raise AccessDeniedError(f"{bad} was archived")
-
-    store.fault = withhold
+    elif how == "withheld":
+        store.fault = failing(AccessDeniedError(f"{bad} was archived"), "get", bad)
     change = spill(store, P, rows(40, 70), old, 5, RUNTIME)
     assert (change.indexes["rows"].tolist(), len(change.replaced)) == ([70 - KEPT_ROWS], 0)
     index = applied(old, change)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,29 +17,26 @@ from l0gc.streamlog.journal.entries import Merged
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import merge as runs
-from l0gc.streamlog.level_one import rewrite, write
+from l0gc.streamlog.level_one import parquet, rewrite, write
 from l0gc.streamlog.level_one.index import index_key, l1_key
-from l0gc.streamlog.level_one.merge import merge_due
-from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge import MergeResult, merge_due
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.streamlog.level_one.reconcile import windows_of
 from l0gc.streamlog.reader import read_topic
 from tests.support.ingest import CrashError
-from tests.support.memory_store import Call, MemoryStore, lose_reply, memory_cluster
-from tests.support.merge import (
-    PARTITIONS,
-    a_cluster,
-    another,
-    content,
-    counts,
-    dropped,
-    fill,
-    merge,
-    name_of,
+from tests.support.memory_store import (
+    Call,
+    MemoryStore,
+    another_process,
+    failing,
+    lose_reply,
+    memory_cluster,
+    once,
     store_of,
-    stored,
+    topic_in_memory,
 )
+from tests.support.merge import PARTITIONS, a_cluster, content, counts, dropped, fill, merge, name_of, stored
 from tests.support.reconcile import files, named, partition_of, put, reconcile, spill_early
 
 DATA = "level_one/data/"
@@ -50,32 +48,44 @@ def ok(result: MergeResult) -> MergeResult:
     return result
 
 
+def filled(times: int, *, journals: int = 2, partitions: int = PARTITIONS) -> Cluster:
+    """A cluster with so many L1 objects in each partition."""
+    a = a_cluster(journals)
+    fill(a, times, partitions=partitions)
+    return a
+
+
+def merge_and_remove(a: Cluster) -> None:
+    """Another process merges, and what is dropped goes at once."""
+    ok(merge(another_process(a)))
+    gone = dropped(another_process(a, 2))
+    store_of(a).delete([k for k in store_of(a).objects if name_of(k) in gone])
+
+
 def keys_of(cluster: Cluster, partition: int) -> list[str]:
     p = partition_of(cluster, "events", partition)
     return [l1_key(p, f) for f in files(cluster, "events", partition)]
 
 
 def test_the_merged_object_holds_the_same_records_with_all_their_columns() -> None:
-    a = a_cluster()
-    fill(a, 5)
+    a = filled(5)
     before = content(a)
     assert len({r["epoch"] for r in before[0]}) == 5
     assert {r["key"] for r in before[0]} == {b"0", None}
     sources = [f for p in range(PARTITIONS) for f in files(a, "events", p)]
-    result = ok(merge(another(a)))
+    result = ok(merge(another_process(a)))
     assert (result.objects_before, result.objects_after, result.partitions) == (20, 4, 4)
     assert (result.records, result.lost) == (60, 0)
     assert result.bytes_read == sum(f.bytes for f in sources)
     assert result.bytes == sum(f.bytes for p in range(PARTITIONS) for f in files(a, "events", p))
     assert counts(a) == [1] * PARTITIONS
-    assert content(another(a)) == before
+    assert content(another_process(a)) == before
     newest = {p: files(a, "events", p)[0].max_timestamp for p in range(PARTITIONS)}
     assert newest == {p: max(f.max_timestamp for f in sources if f.partition == p) for p in range(PARTITIONS)}
 
 
 def test_what_is_replaced_stays_in_the_bucket_and_the_journal_keeps_its_names() -> None:
-    a = a_cluster()
-    fill(a, 4)
+    a = filled(4)
     before = {name_of(k) for k in named(a, "events")}
     ok(merge(a))
     assert dropped(a) == before
@@ -83,8 +93,7 @@ def test_what_is_replaced_stays_in_the_bucket_and_the_journal_keeps_its_names() 
 
 
 def test_with_nothing_to_merge_nothing_is_written() -> None:
-    a = a_cluster()
-    fill(a, 3)
+    a = filled(3)
     assert not merge_due(a)
     writes = {k: n for k, n in store_of(a).requests.items() if k.startswith("put")}
     assert merge(a).objects_before == 0
@@ -92,8 +101,7 @@ def test_with_nothing_to_merge_nothing_is_written() -> None:
 
 
 def test_a_dry_run_changes_nothing_and_reports_what_the_run_then_does() -> None:
-    a = a_cluster()
-    fill(a, 6)
+    a = filled(6)
     keys = set(store_of(a).objects)
     planned = merge(a, dry_run=True)
     assert merge_due(a)
@@ -113,14 +121,12 @@ def test_one_topic_at_a_time_and_one_that_exists() -> None:
     assert ok(merge(a, "other")).objects_before == 16
     assert counts(a) == [4] * PARTITIONS
     assert counts(a, "other") == [1] * PARTITIONS
-    for call in (merge, merge_due):
-        with pytest.raises(TopicNotFoundError, match="'othe'"):
-            call(a, "othe")
+    with pytest.raises(TopicNotFoundError, match="'othe'"):
+        merge(a, "othe")
 
 
 def test_small_objects_are_merged_up_to_the_target() -> None:
-    a = a_cluster()
-    fill(a, 8)
+    a = filled(8)
     before = content(a)
     size = files(a, "events", 0)[0].bytes
     ok(merge(a, rule=MergeRule(target_bytes=3 * size + 50)))
@@ -129,22 +135,21 @@ def test_small_objects_are_merged_up_to_the_target() -> None:
 
 
 def test_large_objects_are_read_in_pieces_and_go_through_the_local_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    a = a_cluster()
-    fill(a, 6)
+    a = filled(6)
     before = content(a)
     monkeypatch.setattr(rewrite, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(parquet, "_LEAST_TAIL", 8)
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
     monkeypatch.setattr(write, "FILE_BYTES", 100)
     ok(merge(a))
     assert counts(a) == [1] * PARTITIONS  # also where a reconcile would have begun another one
     assert content(a) == before
-    parquet = pq.ParquetFile(pa.BufferReader(store_of(a).objects[keys_of(a, 0)[0]].body))
-    assert parquet.num_row_groups > 1
+    merged = pq.ParquetFile(pa.BufferReader(store_of(a).objects[keys_of(a, 0)[0]].body))
+    assert merged.num_row_groups > 1
 
 
 def test_each_round_is_stamped_with_the_epoch_of_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     monkeypatch.setattr(runs, "ROUND_OBJECTS", 4)
     newest = a.controller.epoch(at_least=0)
     store_of(a).fault = ticking(a)
@@ -156,7 +161,7 @@ def test_each_round_is_stamped_with_the_epoch_of_its_beginning(monkeypatch: pyte
 
 def ticking(a: Cluster) -> Callable[[Call], None]:
     """A fault: another process advances the epoch whenever a merge is committed."""
-    b = another(a)
+    b = another_process(a)
 
     def fault(call: Call) -> None:
         if call.when == "after" and call.kind == "put_if_absent" and "/journal/" in call.key:
@@ -166,8 +171,7 @@ def ticking(a: Cluster) -> Callable[[Call], None]:
 
 
 def test_a_journal_is_shared_by_several_workers_and_each_partition_merged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     before = content(a)
     monkeypatch.setattr(runs, "SHARE_OBJECTS", 1)
     shares: list[int] = []
@@ -197,17 +201,16 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_rows")
 def test_what_index_objects_list_is_merged_too() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 20, partitions=1)
+    a = filled(20, journals=1, partitions=1)
     before = content(a)
     topic = a.controller.snapshot().topic("events")
     [before_merge] = a.journal(0).catch_up().topics[topic.revision].index_of(0)
     assert before_merge["rows"] > 8
     assert merge_due(a)
-    result = ok(merge(another(a)))
+    result = ok(merge(another_process(a)))
     assert (result.objects_before, result.objects_after, result.partitions) == (20, 2, 1)
     assert counts(a)[0] == 2
-    assert content(another(a)) == before
+    assert content(another_process(a)) == before
     after = a.journal(0).catch_up().topics[topic.revision].index_of(0)
     assert after["rows"].tolist() == [1]
     assert name_of(index_key(topic.id(0), before_merge)) in dropped(a)
@@ -220,8 +223,7 @@ def test_what_index_objects_list_is_merged_too() -> None:
 
 @pytest.mark.usefixtures("few_rows")
 def test_a_damaged_index_object_is_reported_and_all_else_is_merged() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 20, partitions=2)
+    a = filled(20, journals=1, partitions=2)
     topic = a.controller.snapshot().topic("events")
     [listed] = a.journal(0).catch_up().topics[topic.revision].index_of(0)
     key = index_key(topic.id(0), listed)
@@ -238,25 +240,12 @@ def test_a_damaged_index_object_is_reported_and_all_else_is_merged() -> None:
 # -- others at work -------------------------------------------------------------------------------------------------------
 
 
-def at_first(kind: str, part: str, act: Callable[[], object]) -> Callable[[Call], None]:
-    """A fault: something else happens before the first call of that kind and key."""
-    left = [1]
-
-    def fault(call: Call) -> None:
-        if left[0] and call.when == "before" and call.kind == kind and part in call.key:
-            left[0] = 0
-            act()
-
-    return fault
-
-
 def test_of_two_merges_at_once_one_loses_and_leaves_its_objects_to_vacuum() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     before = content(a)
     sources = stored(a)
     winner: list[MergeResult] = []
-    store_of(a).fault = at_first("put_if_absent", "/journal/", lambda: winner.append(merge(another(a))))
+    store_of(a).fault = once(lambda: winner.append(merge(another_process(a))), "put_if_absent", "/journal/")
     loser = ok(merge(a))
     assert (winner[0].objects_before, winner[0].lost, winner[0].errors) == (16, 0, [])
     assert (loser.objects_before, loser.lost, loser.partitions) == (0, 4, 0)
@@ -268,16 +257,9 @@ def test_of_two_merges_at_once_one_loses_and_leaves_its_objects_to_vacuum() -> N
 
 
 def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_reports_no_damage() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     before = content(a)
-
-    def overtake() -> None:
-        ok(merge(another(a)))
-        for key in [k for k in store_of(a).objects if name_of(k) in dropped(another(a, 2))]:
-            del store_of(a).objects[key]
-
-    store_of(a).fault = at_first("get", DATA, overtake)
+    store_of(a).fault = once(lambda: merge_and_remove(a), "get", DATA)
     loser = ok(merge(a))
     assert (loser.objects_before, loser.lost) == (0, 4)
     assert content(a) == before
@@ -285,45 +267,41 @@ def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_reports_no_damag
 
 @pytest.mark.usefixtures("few_rows")
 def test_a_merge_in_the_index_that_is_overtaken_has_lost() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 20, partitions=1)
+    a = filled(20, journals=1, partitions=1)
     before = content(a)
-    store_of(a).fault = at_first("put", DATA, lambda: ok(merge(another(a))))
+    store_of(a).fault = once(lambda: ok(merge(another_process(a))), "put", DATA)
     loser = ok(merge(a))
     assert (loser.objects_before, loser.lost) == (0, 2)
     assert content(a) == before
 
 
 def test_a_reconcile_meanwhile_is_no_hindrance() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
-    store_of(a).fault = at_first("put_if_absent", "/journal/", lambda: fill(another(a), 1, first=4))
+    a = filled(4, journals=1)
+    store_of(a).fault = once(lambda: fill(another_process(a), 1, first=4), "put_if_absent", "/journal/")
     assert ok(merge(a)).objects_after == 4
     assert counts(a) == [2] * PARTITIONS
     assert [r["value"] for r in content(a)[1]][::3] == [b"1:%d" % n for n in range(5)]
 
 
 def test_the_merge_of_a_topic_that_is_deleted_meanwhile_is_given_up() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
-    b = another(a)
+    a = filled(4, journals=1)
+    b = another_process(a)
 
     def delete() -> None:
         topic = b.controller.delete_topic("events")
         for journal in topic.journals:
             b.journal(journal).close(topic.revision, topic.topic_id)
 
-    store_of(a).fault = at_first("put", DATA, delete)
+    store_of(a).fault = once(delete, "put", DATA)
     result = ok(merge(a))
     assert (result.objects_before, result.lost) == (0, 4)
 
 
 def test_what_is_stamped_below_the_l1_fence_is_not_committed_and_the_next_run_merges_it() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     before = content(a)
-    b = another(a)
-    store_of(a).fault = at_first("put_if_absent", "/journal/", lambda: b.journal(0).fence_l1(b.controller.advance()))
+    b = another_process(a)
+    store_of(a).fault = once(lambda: b.journal(0).fence_l1(b.controller.advance()), "put_if_absent", "/journal/")
     result = merge(a)
     [error] = result.errors
     assert error.startswith("journal 0: ")
@@ -334,29 +312,20 @@ def test_what_is_stamped_below_the_l1_fence_is_not_committed_and_the_next_run_me
 
 
 def test_a_topic_that_a_restored_controller_log_confuses_with_another_is_left_as_it_is() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     topic = a.controller.snapshot().topic("events")
     windows = windows_of(a.controller.snapshot(), None)
-    windows[0].topics[topic.revision] = windows[0].topics[topic.revision]._replace(topic_id="another")  # type: ignore[index]
+    another = msgspec.structs.replace(topic, topic_id="another")
+    windows[0].topics[topic.revision] = another  # type: ignore[index]
     share = runs.Share(windows[0], {topic.revision: MergeRule()})
     assert runs._merge_share(a, share).objects_before == 0
 
 
 def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged_and_gone() -> None:
     """Hazard 19."""
-    a = a_cluster()
-    fill(a, 4)
-    b = another(a)
-
-    def overtake() -> None:
-        ok(merge(b))
-        gone = dropped(b)
-        for key in [k for k in store_of(a).objects if name_of(k) in gone]:
-            del store_of(a).objects[key]
-
-    reader = another(a, 2)
-    store_of(a).fault = at_first("get", DATA, overtake)
+    a = filled(4)
+    reader = another_process(a, 3)
+    store_of(a).fault = once(lambda: merge_and_remove(a), "get", DATA)
     found = list(read_topic(reader, reader.controller.snapshot().topic("events")))
     assert [(r.partition, r.offset) for r in found] == [(p, o) for p in range(PARTITIONS) for o in range(12)]
     assert [r.value for r in found[:12:3]] == [b"0:%d" % n for n in range(4)]
@@ -367,13 +336,12 @@ def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged_and_gone() -> 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.thorough)])
 def test_a_merge_that_is_killed_at_any_request_loses_nothing_and_the_next_one_ends_it(when: str) -> None:
-    filled = a_cluster(journals=1)
-    fill(filled, 4, partitions=2)
-    before = content(filled, partitions=2)
+    whole = filled(4, journals=1, partitions=2)
+    before = content(whole, partitions=2)
     at = 0
     while True:
-        store = MemoryStore(store_of(filled).clock)
-        store.objects = dict(store_of(filled).objects)
+        store = MemoryStore(store_of(whole).clock)
+        store.objects = dict(store_of(whole).objects)
         made = [0]
 
         def fault(call: Call, made: list[int] = made, at: int = at) -> None:
@@ -397,8 +365,7 @@ def test_a_merge_that_is_killed_at_any_request_loses_nothing_and_the_next_one_en
 
 
 def test_a_commit_whose_reply_is_lost_counts_once() -> None:
-    a = a_cluster(journals=1)
-    fill(a, 4)
+    a = filled(4, journals=1)
     store_of(a).fault = lose_reply("/journal/")
     result = ok(merge(a))
     assert (result.objects_before, result.lost) == (16, 0)
@@ -406,8 +373,7 @@ def test_a_commit_whose_reply_is_lost_counts_once() -> None:
 
 
 def test_a_commit_of_which_nobody_knows_whether_it_landed_is_reported_and_the_other_journals_go_on() -> None:
-    a = a_cluster(journals=2)
-    fill(a, 4)
+    a = filled(4, journals=2)
     before = content(a)
     commit_merged = JournalHandle.commit_merged
 
@@ -422,21 +388,15 @@ def test_a_commit_of_which_nobody_knows_whether_it_landed_is_reported_and_the_ot
         result = merge(a)
     assert result.errors == ["journal 0: nobody knows"]
     assert (result.objects_before, result.objects_after) == (8, 2)
-    assert content(another(a)) == before
+    assert content(another_process(a)) == before
     assert merge(a).errors == []
     assert counts(a) == [1] * PARTITIONS
 
 
 def test_a_store_that_does_not_answer_ends_the_run_and_what_was_merged_stays() -> None:
-    a = a_cluster(journals=2)
-    fill(a, 4)
+    a = filled(4, journals=2)
     first, second = (a.controller.snapshot().topic("events").id(p).path for p in (0, 2))
-
-    def fault(call: Call) -> None:
-        if call.when == "before" and call.kind == "put" and second in call.key:
-            raise StoreUnreachableError("the store is gone")
-
-    store_of(a).fault = fault
+    store_of(a).fault = failing(StoreUnreachableError("the store is gone"), "put", second)
     with pytest.raises(StoreUnreachableError, match="the store is gone"):
         merge(a)
     store_of(a).fault = lambda call: None
@@ -460,8 +420,7 @@ def corrupted(store: MemoryStore, key: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gone", "cut", "flipped"])
 def test_a_damaged_source_is_reported_and_all_else_is_merged(kind: str) -> None:
-    a = a_cluster()
-    fill(a, 4)
+    a = filled(4)
     key = keys_of(a, 1)[2]
     before = set(keys_of(a, 1))
     corrupted(store_of(a), key, kind)
@@ -476,11 +435,10 @@ def test_a_damaged_source_is_reported_and_all_else_is_merged(kind: str) -> None:
 
 
 def test_an_unreadable_journal_is_reported_and_the_others_are_merged() -> None:
-    a = a_cluster(journals=2)
-    fill(a, 4)
+    a = filled(4, journals=2)
     key = max(k for k in store_of(a).objects if "journal/0001/log" in k)
     store_of(a).objects[key].body = b"?"
-    b = another(a)
+    b = another_process(a)
     assert merge_due(b)
     result = merge(b)
     [error] = result.errors
@@ -531,8 +489,7 @@ ALTERED: dict[str, Callable[[pa.Table], pa.Table]] = {
 @pytest.mark.parametrize("what", sorted(ALTERED))
 def test_an_object_that_does_not_hold_what_was_read_is_not_committed(what: str) -> None:
     store = Altering(ALTERED[what])
-    a = memory_cluster(store)
-    a.controller.create_topic("events", PARTITIONS)
+    a = topic_in_memory(PARTITIONS, store=store)
     fill(a, 4)
     before, keys = content(a), named(a, "events")
     store.altering = True
@@ -575,16 +532,14 @@ def test_the_hashes_do_not_depend_on_how_rows_are_cut_into_batches() -> None:
 
 
 def test_nothing_is_deleted_by_a_merge() -> None:
-    a = a_cluster()
-    fill(a, 8)
+    a = filled(8)
     deletes = store_of(a).requests["delete"]
     ok(merge(a))
     assert store_of(a).requests["delete"] == deletes
 
 
 def test_what_stays_small_because_a_source_is_damaged_is_merged_once_it_is_restored() -> None:
-    a = a_cluster()
-    fill(a, 4)
+    a = filled(4)
     key = keys_of(a, 0)[0]
     kept = store_of(a).objects[key]
     del store_of(a).objects[key]
@@ -596,8 +551,7 @@ def test_what_stays_small_because_a_source_is_damaged_is_merged_once_it_is_resto
 
 
 def test_uploads_meanwhile_and_l0_are_not_touched() -> None:
-    a = a_cluster()
-    fill(a, 4)
+    a = filled(4)
     put(a, "events", {0: [b"in L0"]})
     ok(merge(a))
     assert reconcile(a).records == 1

@@ -12,8 +12,8 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.level_one.merge import merge_due
 from l0gc.streamlog.reader import read_topic
-from tests.support.memory_store import memory_cluster
-from tests.support.merge import counts, merge, name_of, store_of
+from tests.support.memory_store import store_of, topic_in_memory
+from tests.support.merge import counts, merge, name_of
 from tests.support.reconcile import put, reconcile
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow]
@@ -51,8 +51,7 @@ def vacuum(cluster: Cluster) -> None:
 
 def test_two_hundred_reconciles_with_merges_keep_every_record_and_few_objects() -> None:
     chance = random.Random(1)
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", PARTITIONS)
+    cluster = topic_in_memory(PARTITIONS)
     expected: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     lifted = merged = rewritten = most = 0
     checkpoints: list[int] = []
@@ -84,8 +83,7 @@ def test_two_hundred_reconciles_with_merges_keep_every_record_and_few_objects() 
 
 def test_two_hundred_reconciles_before_the_first_merge() -> None:
     chance = random.Random(2)
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", 1)
+    cluster = topic_in_memory(1)
     for n in range(TIMES):
         put(cluster, "events", {0: records(chance, n)})
         reconcile(cluster)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import StaleReconcilerError
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import check_commit, ranges_of
 from l0gc.streamlog.journal.entries import Closed, ClosedTopic
 from l0gc.streamlog.journal.l1 import IndexChange
@@ -22,7 +23,6 @@ from l0gc.streamlog.level_one.plan import (
     Fault,
     JournalPlan,
     Step,
-    Wanted,
     Window,
     choose,
     commit_entries,
@@ -38,7 +38,7 @@ from l0gc.streamlog.level_one.plan import (
 from tests.support.journal import REVISION, TOPIC_ID, Journal, extents_of, key_of
 
 OTHER = REVISION + 4
-TOPICS = {REVISION: Wanted("events", TOPIC_ID), OTHER: Wanted("other", TOPIC_ID)}
+TOPICS = {r: Topic(name, r, 100, (0,), TOPIC_ID) for r, name in ((REVISION, "events"), (OTHER, "other"))}
 WINDOW = Window(0, TOPICS)
 
 
@@ -183,7 +183,7 @@ def test_a_round_has_as_many_tasks_as_are_worth_it(
 ) -> None:
     r = make_round(7, [WINDOW], {0: Step(5, 1, objects, size)}, cores, partitions)
     assert (r.readers, r.writers) == expected
-    assert (r.epoch, r.bytes, r.topics()) == (7, size, {REVISION: "events", OTHER: "other"})
+    assert (r.epoch, r.bytes, r.topics()) == (7, size, TOPICS)
     assert (r.takes[0].window.after, r.takes[0].window.upto) == (-1, 5)
 
 

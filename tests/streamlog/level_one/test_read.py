@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import StoreError
-from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.parallel import Parallel, Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.extents import BLOCK_BYTES
 from l0gc.streamlog.level_one import read, reconcile
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
 from l0gc.streamlog.level_one.read import ROWS, Row, read_rows
-from tests.support.memory_store import Call, FakeClock, MemoryStore, memory_cluster
+from tests.support.memory_store import FakeClock, failing, memory_cluster, store_of, topic_in_memory
 from tests.support.reconcile import Records, planned, put
 from tests.support.reconcile import reconcile as lift
 
@@ -25,15 +25,9 @@ LARGE = b"x" * BLOCK_BYTES
 
 
 def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> Cluster:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", partitions, journals)
+    cluster = topic_in_memory(partitions, journals)
     put(cluster, "events", *objects)
     return cluster
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
 
 
 def reads(cluster: Cluster) -> list[ObjectRead]:
@@ -46,7 +40,7 @@ def reads(cluster: Cluster) -> list[ObjectRead]:
 
 def rows_of(cluster: Cluster, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
     needed = reconcile.still_needed(cluster.journal)
-    return list(read_rows(cluster.store, objects, writers, needed, Inline()))
+    return list(read_rows(cluster.store, objects, writers, needed, Parallel()))
 
 
 def records(found: Sequence[tuple[int, Row]]) -> dict[tuple[int, int], bytes]:
@@ -122,7 +116,7 @@ def test_a_damaged_block_is_named_with_its_partitions_and_the_others_go_on(damag
     cluster = uploaded(*objects)
     store, (_, second, third) = store_of(cluster), reads(cluster)
     body, block = store.objects[second.key].body, second.blocks[1]
-    at = block.start + 50
+    at = block.start + 10
     store.objects[second.key].body = {
         "flip": body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :],
         "cut": body[: block.start + block.length - 1],
@@ -201,18 +195,13 @@ def test_a_store_that_fails_ends_the_run_but_not_for_an_object_that_is_too_short
     store = store_of(cluster)
     if truncated:
         store.objects[plan[0].key].body = b"short"
-
-    def fault(call: Call) -> None:
-        if call.kind == "get" and call.key == plan[0].key:
-            raise StoreError("416")
-
-    store.fault = fault
+    store.fault = failing(StoreError("416"), "get", plan[0].key)
     if not truncated:
         with pytest.raises(StoreError, match="416"):
             rows_of(cluster, plan)
     else:
         (found,) = faults(rows_of(cluster, plan))
-        assert "has 5 bytes, and the journal names" in found.message
+        assert "has 5 bytes where the log says" in found.message
 
 
 def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +209,7 @@ def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.M
     plan = reads(cluster)
     groups: list[int] = []
 
-    class Counting(Inline):
+    class Counting(Parallel):
         def map(self, fn, items):  # type: ignore[no-untyped-def]
             groups.append(len(list(items)))
             return super().map(fn, items)
@@ -247,7 +236,7 @@ def test_thousands_of_tiny_extents_cost_no_python_object_each() -> None:
     needed = reconcile.still_needed(cluster.journal)
 
     def counted() -> Iterator[tuple[int, Row]]:
-        for writer, batch in read_rows(cluster.store, plan, 4, needed, Inline()):
+        for writer, batch in read_rows(cluster.store, plan, 4, needed, Parallel()):
             calls.append(1)
             yield writer, batch
 

@@ -16,25 +16,9 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, has_work, waiting_bytes
 from tests.support.journal import lowest_of
-from tests.support.memory_store import Call, MemoryStore, memory_cluster
+from tests.support.memory_store import Call, another_process, memory_cluster, store_of
+from tests.support.merge import PARTITIONS, a_cluster
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
-
-PARTITIONS = 4
-
-
-def a_cluster(journals: int = 2) -> Cluster:
-    cluster = memory_cluster()
-    cluster.controller.create_topic("events", PARTITIONS, journals)
-    return cluster
-
-
-def another(cluster: Cluster, seed: int = 1) -> Cluster:
-    return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
-
-
-def store_of(cluster: Cluster) -> MemoryStore:
-    assert isinstance(cluster.store, MemoryStore)
-    return cluster.store
 
 
 def upload(cluster: Cluster, count: int, first: int = 0, topic: str = "events") -> list[str]:
@@ -78,11 +62,11 @@ def test_a_run_lifts_everything_and_the_next_has_nothing_to_do() -> None:
     result = reconcile(a)
     assert (result.records, result.l1_objects, result.partitions, result.lost, result.rounds) == (20, 4, 4, 0, 1)
     assert result.bytes == sum(f.bytes for p in range(PARTITIONS) for f in files(a, "events", p))
-    assert contents(another(a)) == [list(range(5))] * PARTITIONS
+    assert contents(another_process(a)) == [list(range(5))] * PARTITIONS
     assert {k for k in store_of(a).objects if k.startswith("level_one/")} == named(a, "events")
     state = a.journal(0).state
     assert lowest_of(state) == state.previous_applied_epoch
-    again = reconcile(another(a))
+    again = reconcile(another_process(a))
     assert (again.records, again.rounds, again.partitions) == (0, 0, 0)
 
 
@@ -91,7 +75,7 @@ def test_a_second_run_continues_the_first() -> None:
     upload(a, 5)
     reconcile(a)
     upload(a, 3, first=5)
-    reconcile(another(a))
+    reconcile(another_process(a))
     assert [(f.base_offset, f.last_offset) for f in files(a, "events", 0)] == [(0, 4), (5, 7)]
     assert contents(a) == [list(range(8))] * PARTITIONS
 
@@ -148,8 +132,8 @@ def test_a_run_that_is_killed_keeps_the_rounds_before() -> None:
     with pytest.raises(StoreError, match="killed"):
         runs.reconcile(a, round_bytes=1)
     store.fault = lambda call: None
-    assert contents(another(a)) == [[0]] * PARTITIONS
-    result = reconcile(another(a))
+    assert contents(another_process(a)) == [[0]] * PARTITIONS
+    result = reconcile(another_process(a))
     assert result.records == 3 * PARTITIONS
     assert contents(a) == [list(range(4))] * PARTITIONS
 
@@ -210,7 +194,7 @@ def test_a_journal_that_cannot_be_read_is_named_and_the_others_go_on() -> None:
     upload(a, 2)
     key = next(k for k in store_of(a).objects if k.startswith("l0gc/journal/0001/log/"))
     store_of(a).objects[key].body = b"{}"
-    b = another(a)
+    b = another_process(a)
     result = runs.reconcile(b)
     assert len(result.errors) == 1
     assert key in result.errors[0]
@@ -268,7 +252,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
 
     class Overtaken(LocalWorkers[Cluster]):
         def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
-            reconcile(another(a))
+            reconcile(another_process(a))
             for key in keys:  # and a sweep was quick
                 del store_of(a).objects[key]
             return super().flow(parts, *stages)
@@ -283,7 +267,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
 
 def test_whether_there_is_work_is_found_out_without_keeping_a_journal() -> None:
     a = a_cluster(journals=4)
-    b = another(a)
+    b = another_process(a)
     assert not has_work(b)
     put(a, "events", {3: [b"x"]})
     assert has_work(b)
@@ -330,7 +314,7 @@ def test_whatever_happens_each_partition_is_lifted_up_to_the_first_damage(
     expected: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
     ends = dict.fromkeys(expected, 0)
     for number, (kind, what) in enumerate(steps):
-        process = another(a, seed=number + 1)
+        process = another_process(a, seed=number + 1)
         if kind == "put":
             assert isinstance(what, dict)
             values = {p: [b"%d" % (ends[p] + i) for i in range(n)] for p, n in what.items()}

@@ -18,7 +18,7 @@ from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.merge_commit import MergeResult
+from l0gc.streamlog.level_one.merge import MergeResult
 from l0gc.streamlog.level_one.read import ROWS
 from tests.support.merge import merge
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
@@ -126,7 +126,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     topic = cluster.controller.snapshot().topic("events")
     body = cluster.store.get(keys[1]).body
     extent = cluster.journal(topic.journal_of(3)).catch_up().topic(topic.revision).extents(3)[1]
-    at = extent.block.start + 100
+    at = extent.block.start + extent.block.length // 2
     cluster.store.put(keys[1], body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
     cluster.store.delete([keys[2]])
     journal = topic.journal_of(5)

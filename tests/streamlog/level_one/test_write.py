@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 
 from l0gc import columns
 from l0gc.errors import StoreError
-from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
-from l0gc.storage.parallel import Inline, Threads
+from l0gc.storage.parallel import Parallel, Threads
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one import write
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.parquet import read_l1
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
-from tests.support.memory_store import Call, MemoryStore
+from tests.support.memory_store import MemoryStore, failing
+from tests.support.reconcile import l1_records
 
 REVISION = 5
+TOPICS = {r: Topic(name, r, 1000, (2,), "id") for r, name in ((REVISION, "events"), (9, "other"))}
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -61,7 +62,7 @@ def fault(*places: Place, revision: int = REVISION) -> Fault:
 
 def written(store: MemoryStore, *arriving: Row, held_bytes: int = write.HELD_BYTES) -> WrittenL1:
     runtime = Runtime(store.clock)
-    return write_l1(store, {REVISION: "events", 9: "other"}, 12, arriving, runtime, Inline(), held_bytes)
+    return write_l1(store, TOPICS, 12, arriving, runtime, Parallel(), held_bytes)
 
 
 def content(store: MemoryStore, w: WrittenL1) -> dict[tuple[int, int], list[int]]:
@@ -71,8 +72,8 @@ def content(store: MemoryStore, w: WrittenL1) -> dict[tuple[int, int], list[int]
         assert journal == 2
         for f in map(l1_file, rows):
             assert f.epoch == 12
-            p = PartitionId({REVISION: "events", 9: "other"}[revision], revision, f.partition)
-            for base, records in read_l1(store, l1_key(p, f), f):
+            p = TOPICS[revision].id(f.partition)
+            for base, records in l1_records(store, l1_key(p, f), f):
                 offsets = list(range(base, base + records.num_rows))
                 assert records.column("value").to_pylist() == [value(f.partition, o) for o in offsets]
                 found.setdefault((revision, f.partition), []).extend(offsets)
@@ -166,20 +167,15 @@ def test_an_object_is_named_only_when_it_is_in_the_store() -> None:
     store = MemoryStore()
     w = written(store, *(batch((p, 0)) for p in range(100)))
     assert len(store.objects) == len(w.files[2, 5]) == 100
-
-    def fault(call: Call) -> None:
-        if call.kind == "put" and "/00099/" in call.key:
-            raise StoreError("full")
-
     with pytest.raises(StoreError, match="full"):
-        written(MemoryStore(fault=fault), *(batch((p, 0)) for p in range(100)))
+        written(MemoryStore(fault=failing(StoreError("full"), "put", "/00099/")), *(batch((p, 0)) for p in range(100)))
 
 
 def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
     from_disk: list[str] = []
 
-    class Counting(Inline):
+    class Counting(Parallel):
         def map(self, fn, items):  # type: ignore[no-untyped-def]
             together.append(len(list(items)))
             return super().map(fn, items)
@@ -190,10 +186,10 @@ def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(m
             super().put_file(key, path)
 
     store = Store()
-    write_l1(store, {5: "events"}, 1, (batch((p, 0)) for p in range(70)), Runtime(store.clock), Counting())
+    write_l1(store, TOPICS, 1, (batch((p, 0)) for p in range(70)), Runtime(store.clock), Counting())
     assert (together, from_disk) == ([32, 32, 6], [])
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
-    write_l1(store, {5: "events"}, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Counting())
+    write_l1(store, TOPICS, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Counting())
     assert len(from_disk) == 1
 
 
@@ -211,7 +207,7 @@ def test_each_partition_gets_its_longest_run_from_the_first_record_on(
     arriving: list[Row] = [batch(*span(p, first, first + n)) for p, first, n in spans]
     arriving += [fault(place) for place in damaged]
     with Threads(2) as threads:
-        w = write_l1(store, {REVISION: "events"}, 12, arriving, Runtime(store.clock), threads, held_bytes)
+        w = write_l1(store, TOPICS, 12, arriving, Runtime(store.clock), threads, held_bytes)
     expected: dict[tuple[int, int], list[int]] = {}
     for p in range(4):
         there = {o for q, first, n in spans if q == p for o in range(first, first + n)}

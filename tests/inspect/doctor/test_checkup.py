@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.inspect.doctor import machine
+from l0gc.inspect.doctor import checkup
 from l0gc.inspect.doctor.checkup import OK, WARNING
 
 
@@ -20,7 +20,7 @@ from l0gc.inspect.doctor.checkup import OK, WARNING
     ],
 )
 def test_javas_version_is_read_in_its_old_and_new_forms(text: str, version: int | None) -> None:
-    assert machine.java_version(text) == version
+    assert checkup.java_version(text) == version
 
 
 def a_java(folder: Path, text: str) -> None:
@@ -36,20 +36,20 @@ def a_java(folder: Path, text: str) -> None:
 def test_an_old_java_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: str) -> None:
     a_java(tmp_path, text)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    (check,) = machine.java()
+    (check,) = checkup.java()
     assert check.status == status
 
 
 def test_without_java_the_commands_that_need_it_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    (check,) = machine.java()
+    (check,) = checkup.java()
     assert check.status == WARNING
     assert "reconcile" in check.text
     assert "JAVA_HOME" in check.remedy
 
 
 def test_spark_and_the_versions_are_reported() -> None:
-    (spark,) = machine.spark()
-    (versions,) = machine.versions()
+    (spark,) = checkup.spark()
+    (versions,) = checkup.versions()
     assert spark.status == versions.status == OK
     assert versions.text.startswith("l0gc ")

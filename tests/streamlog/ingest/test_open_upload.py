@@ -11,10 +11,10 @@ import pytest
 
 from l0gc.errors import EpochRegressionError, TopicNotFoundError, UsageError
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.ingest.job import open_upload
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.support.ingest import another_process, lines, round_robin, store_of, stored_values, topic_in_memory, write
+from l0gc.streamlog.ingest.uploader import open_upload
+from tests.support.ingest import lines, round_robin, stored_values, write
+from tests.support.memory_store import another_process, publish_m, store_of, topic_in_memory
 
 PARTITIONS = 3
 
@@ -79,8 +79,8 @@ def test_a_refused_upload_leaves_the_controllers_log_as_it_was(tmp_path: Path) -
     cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(2))
     run(cluster, path, producer="job")
-    state = cluster.controller.snapshot()
-    publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, state.epoch + 3, state.epoch + 5, 0))
+    epoch = cluster.controller.snapshot().epoch
+    publish_m(cluster, epoch + 3, epoch + 5)
     store_of(cluster).clock.ms += 3_600_000  # a tick is due
     before = dict(store_of(cluster).objects)
     for options in ({}, {"producer": "job"}, {"producer": "another"}):

@@ -8,17 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import ExternalLogError
-from l0gc.inspect.verify.basis import (
-    DELETED,
-    FOREIGN,
-    LATER,
-    LIVE,
-    Basis,
-    KnownTopics,
-    basis_of,
-    check_log_is_ours,
-    l1_ranges,
-)
+from l0gc.inspect.verify.listings import l1_ranges
+from l0gc.inspect.verify.rules import DELETED, FOREIGN, LATER, LIVE, Basis
+from l0gc.inspect.verify.run import check_log_is_ours
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
 
@@ -36,7 +28,7 @@ def basis() -> Basis:
     state = ControllerState("ours", 4, epoch=9, journals=6)
     state.topics = {"events": EVENTS, "events-3.b": Topic("events-3.b", 5, 1, (0,), "id-b")}
     state.deleted = [DeletedTopic(GONE, 8)]
-    return basis_of(state, 4, 1000)
+    return Basis(state, 4, 1000)
 
 
 def test_an_external_log_is_not_compared_with() -> None:
@@ -47,7 +39,7 @@ def test_an_external_log_is_not_compared_with() -> None:
 
 
 def test_what_became_of_a_topic_that_a_journal_holds() -> None:
-    topics = KnownTopics(basis())
+    topics = basis()
     assert topics.of(3, "id-events") == (LIVE, EVENTS)
     assert topics.of(3, "another") == (FOREIGN, None)
     assert topics.of(4, "id-gone") == (DELETED, None)
@@ -57,13 +49,13 @@ def test_what_became_of_a_topic_that_a_journal_holds() -> None:
 
 
 def test_a_topic_that_a_journal_knows_only_to_have_ended_needs_no_id() -> None:
-    topics = KnownTopics(basis())
+    topics = basis()
     assert topics.of(3, "") == (LIVE, EVENTS)
     assert topics.of(4, "") == (DELETED, None)
 
 
 def test_whose_an_l1_object_is_and_which_journal_names_it() -> None:
-    topics = KnownTopics(basis())
+    topics = basis()
     assert topics.owner(parse_level_one(key_of())) == (LIVE, 5)
     assert topics.owner(parse_level_one(key_of(PartitionId("events", 3, 3)))) == (LIVE, 2)
     assert topics.owner(parse_level_one(key_of(PartitionId("events", 3, 8)))) == (FOREIGN, -1)
@@ -101,7 +93,8 @@ def test_a_near_miss_is_no_key_of_l1(key: str) -> None:
 def test_the_ranges_cover_every_partition_of_every_topic_once(partitions: int, parts: int, many: int) -> None:
     last = 99_990 * many + partitions  # partition 100000 comes before 20000 in the order of keys
     topics = [Topic("events", 3, last, (0,), "id"), Topic("events-3.b", 5, 1, (0,), "id-b")]
-    ranges = l1_ranges(msgspec.structs.replace(basis(), topics=topics), parts)
+    state = msgspec.structs.replace(basis().state, topics={t.name: t for t in topics})
+    ranges = l1_ranges(state, parts)
     ids = [*(topics[0].id(p) for p in range(max(0, last - 40), last)), topics[1].id(0), PartitionId("gone", 4, 1)]
     for p in ids:
         key = key_of(p)

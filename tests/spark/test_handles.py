@@ -8,8 +8,7 @@ import pytest
 from botocore.credentials import Credentials
 
 from l0gc.errors import AccessDeniedError
-from l0gc.spark.credentials import are_sent, for_executors
-from l0gc.spark.remote import store_at
+from l0gc.spark.handles import ClusterAddress, are_sent, cluster_at, for_executors
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
@@ -81,7 +80,8 @@ def test_an_executor_takes_what_was_sent_whatever_it_has_itself(monkeypatch: pyt
     for name, value in sent.items():
         monkeypatch.setenv(name, value)
     assert are_sent()
-    store = store_at(StoreConfig("bucket", profile="one-that-only-the-driver-has"))
+    store = cluster_at(ClusterAddress(StoreConfig("bucket", profile="one-that-only-the-driver-has"))).store
+    assert isinstance(store, S3Store)
     found = store.session.get_credentials().get_frozen_credentials()
     assert (found.access_key, found.secret_key) == tuple(KEYS.values())
     assert not found.token

@@ -1,0 +1,198 @@
+"""`l0gc init` founds a cluster; `l0gc epoch`, `l0gc housekeep`, `l0gc pause` and `l0gc resume` are about it as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from l0gc.api import Cluster
+from l0gc.cli.metrics_options import metrics_options
+from l0gc.cli.options import asked, cluster_options
+from l0gc.cli.output import Output
+from l0gc.collect.pause import describe
+from l0gc.formatting import count
+from l0gc.keys import DEFAULT_TEMPLATE
+from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS
+from l0gc.streamlog.topics import AdvancedEpoch
+
+if TYPE_CHECKING:
+    from l0gc.streamlog.housekeep import HousekeepResult
+
+
+@click.command("init")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket if it is not there.")
+@click.option("--shards", type=click.IntRange(1, 1000), help="Folders that L0 keys are spread over.  [default: 1000]")
+@click.option("--key-template", metavar="TEMPLATE", help=f"The shape of L0 keys.  [default: {DEFAULT_TEMPLATE}]")
+@click.option(
+    "--journals", type=click.IntRange(1, MAX_JOURNALS),
+    help=f"Logs that topics are spread over.  [default: {DEFAULT_JOURNALS}]",
+)  # fmt: skip
+@click.option(
+    "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with its own log."
+)
+@cluster_options()
+def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
+    """Probe the store and found a cluster; run again, it changes nothing.
+
+    \b
+    Example:
+      l0gc init --url s3://bucket/prefix --create-bucket
+    """
+    out.finish(
+        lambda: cluster.init(**options),
+        lambda made: [
+            f"cluster {made.cluster_id} {'founded' if made.created else 'is here already'} at {cluster.url}",
+            f"epoch {made.cluster_epoch}, {count(made.shards, 'shard')}, {count(made.journals, 'journal')}; "
+            f"the store passed: {', '.join(made.probed)}",
+        ],
+    )
+
+
+_FAR: Final = 10_000
+"""A jump by more epochs is asked about: 10 weeks of ticks."""
+
+
+@click.group("epoch")
+def epoch_command() -> None:
+    """Show or advance the cluster epoch.
+
+    \b
+    Example:
+      l0gc epoch show
+      l0gc epoch advance --expect 41
+    """
+
+
+@epoch_command.command("show")
+@cluster_options()
+def show(out: Output, cluster: Cluster) -> None:
+    """Show the cluster epoch.
+
+    \b
+    Example:
+      l0gc epoch show
+    """
+    out.finish(lambda: AdvancedEpoch(cluster.epoch), _lines)
+
+
+@epoch_command.command("advance")
+@click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
+@click.option(
+    "--above", type=click.IntRange(0), metavar="E",
+    help="To the epoch above E, also where the controller log went back behind what is published.",
+)  # fmt: skip
+@click.option(
+    "--close-unknown-topics", is_flag=True,
+    help="With --above: give up topics that journals hold and the restored controller log does not know.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask before the epoch jumps far.")
+@cluster_options()
+def advance(out: Output, cluster: Cluster, above: int | None, yes: bool, **options: Any) -> None:
+    """Advance the cluster epoch by one.
+
+    With --expect it can be repeated when the reply was lost: it advances once.
+    With --above one entry brings the epoch above E, which is how a controller log that was restored from a
+    backup is brought up again; repeated, it changes nothing. A jump by more than 10,000 epochs is asked about.
+
+    \b
+    Example:
+      l0gc epoch advance --expect 41
+    """
+    if above is not None and not yes and above - (current := cluster.epoch) > _FAR:
+        asked(out, "advance", f"the cluster epoch from {current} to {above + 1}, which can never be undone")
+    out.finish(lambda: cluster.advance_epoch(above=above, **options), _lines)
+
+
+def _lines(now: AdvancedEpoch) -> list[str]:
+    closed = [f"closed in journal {t.journal}: the topic of revision {t.revision}" for t in now.closed or ()]
+    return [str(now.epoch), *closed]
+
+
+@click.command("housekeep")
+@click.option(
+    "--barrier",
+    is_flag=True,
+    help="Close every window to a fresh epoch: all that was uploaded before, and is reconciled, can go.",
+)
+@click.option(
+    "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
+    help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask before that; needed without a terminal to ask at.")
+@cluster_options(metrics_options)
+def housekeep_command(out: Output, cluster: Cluster, barrier: bool, accept_set_back: int | None, yes: bool) -> None:
+    """Tick if it is due, slide idle windows, close deleted topics, checkpoint and truncate the logs.
+
+    \b
+    Example:
+      l0gc housekeep
+      l0gc housekeep --barrier     # to drain a quiet cluster
+    """
+    if accept_set_back is not None:
+        _accept(out, cluster, accept_set_back, yes=yes)
+    run_housekeep(out, partial(cluster.housekeep, barrier=barrier), barrier=barrier)
+
+
+def _accept(out: Output, cluster: Cluster, journal: int, *, yes: bool) -> None:
+    """Accept a journal as it is. Raises `UsageError` where the user does not say so, or there is nothing to accept."""
+    from l0gc.streamlog.set_back import set_back
+
+    if not yes:
+        why = set_back(cluster.handles(), journal)
+        asked(out, "accept", f"journal {journal} as it is, though {why}. What its lost entries named is then lost")
+    epoch = cluster.accept_set_back(journal)
+    out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
+
+
+def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barrier: bool) -> None:
+    """Housekeep, and print the result. Raises `PartialFailureError` if it failed for a log."""
+
+    def lines(r: HousekeepResult) -> list[str]:
+        moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
+        where = f"{count(r.journals, 'journal')} ({count(r.partitions, 'partition')})"
+        truncated = count(r.truncated_entries, "log entry", "log entries")
+        return [
+            f"epoch {r.cluster_epoch}{' (new)' if r.ticked else ''}: {moved} in {where}, "
+            f"{count(r.checkpoints, 'checkpoint')}, {truncated} truncated"
+        ]
+
+    out.finish(housekeep, lines, title="housekeeping")
+
+
+@click.command("pause")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep then gives.")
+@click.option("--by", metavar="NAME", help="Who pauses.  [default: user@host]")
+@cluster_options()
+def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> None:
+    """Pause all sweeps of this cluster, wherever they run: they exit with 4 and say why, until l0gc resume.
+
+    A sweep in progress ends in good order, at most 16,000 objects later (on Spark, of each task).
+    Uploads, reconcile, housekeep and compute-watermark go on.
+
+    \b
+    Example:
+      l0gc pause --why "restoring a backup"
+    """
+    out.finish(
+        lambda: cluster.pause(why, by),
+        lambda pause: [f"sweeps are paused{'' if pause.new else ' already'}: {describe(pause)}"],
+    )
+
+
+@click.command("resume")
+@cluster_options()
+def resume_command(out: Output, cluster: Cluster) -> None:
+    """Let sweeps go on after l0gc pause.
+
+    \b
+    Example:
+      l0gc resume
+    """
+    pause = cluster.resume()
+    out.result(
+        {"was_paused": pause is not None, "why": pause.why if pause else None, "by": pause.by if pause else None},
+        [f"sweeps go on; they were paused for: {describe(pause)}" if pause else "sweeps were not paused"],
+    )

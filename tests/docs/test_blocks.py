@@ -1,0 +1,283 @@
+"""Every block of the documents is run: here, by a test that is named, or for a reason that is written down not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+import l0gc
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from tests.examples.command_lines import parse
+
+ROOT: Final = Path(__file__).parents[2]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block of a document."""
+
+    document: str
+    text: str
+
+
+def _blocks() -> list[Block]:
+    listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, check=True).stdout
+    names = sorted({*filter(None, listed.decode().split("\0"))})
+    return [
+        Block(name, text)
+        for name in names
+        if (ROOT / name).is_file()
+        for _, text in FENCED.findall((ROOT / name).read_text())
+    ]
+
+
+BLOCKS: Final = _blocks()
+
+WHOLE_DOCUMENTS: Final = {
+    "docs/commands.md": "tests/cli/test_docs.py::test_a_section_shows_real_json_and_explains_each_of_its_fields",
+    "docs/library.md": "tests/test_api.py::test_the_page_has_the_docstrings_and_the_example",
+}
+"""Documents that a program writes, and the test that compares them with what it writes now."""
+
+ELSEWHERE: Final = {
+    ("README.md", "$ python3 -m venv"): "tests/cli/test_captures.py::test_the_first_session_of_the_readme_is_true",
+    ("README.md", "$ source .venv"): "tests/cli/test_captures.py::test_the_first_session_of_the_readme_is_true",
+    ("README.md", "import l0gc"): "tests/examples/test_readme.py::test_the_python_in_the_readme_runs",
+    ("docs/operations.md", "spark-submit --master"):
+        "tests/flows/test_spark_cluster.py::test_spark_submit_ends_with_the_commands_exit_code",
+    ("docs/operations.md", '[{"Effect": "Allow"'):
+        "tests/examples/test_iam.py::test_each_role_does_its_work_and_nobody_elses",
+}  # fmt: skip
+"""Blocks that another test runs."""
+
+NOT_RUN: Final = {
+    ("README.md", " records ──upload"): "a picture",
+    ("docs/architecture.md", "            cli/  parse"): "a picture",
+    ("docs/concepts.md", "level_zero/data/"): "the layout of keys",
+    ("docs/concepts.md", "bound(p) ="): "a formula",
+    ("docs/safety.md", "bound(p) ="): "a formula",
+    ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
+    ("docs/operations.md", "python -m venv l0gc-env"): "it downloads 300 MB, and venv-pack, which nothing else needs",
+    ("examples/README.md", "$ docker compose up"): "it needs Docker; tests/test_compose.py runs it where Docker is",
+    ("examples/iam/README.md", "$ sed 's|BUCKET"): "it changes an AWS account",
+    ("examples/systemd/README.md", "# useradd"): "it changes the machine as root",
+}
+"""Blocks that nothing runs, and why."""
+
+
+HERE: Final[set[Block]] = set()
+"""Blocks that the tests below run."""
+
+
+def found(document: str, first: str) -> Block:
+    """The one block of a document that begins like that."""
+    (block,) = [b for b in BLOCKS if b.document == document and b.text.startswith(first)]
+    return block
+
+
+def here(document: str, first: str) -> str:
+    """The text of a block that a test below runs."""
+    HERE.add(found(document, first))
+    return found(document, first).text
+
+
+README_CONTEXTS = here("README.md", "context = ")
+MAKE_TARGETS = here("CONTRIBUTING.md", "make test")
+ONE_TEST = here("docs/architecture.md", ".venv/bin/python -m pytest")
+EXTERNAL_COMMANDS = here("docs/external-log.md", "l0gc init")
+EXTERNAL_PYTHON = here("docs/external-log.md", "import l0gc")
+EXTERNAL_SESSION = here("examples/external_log/README.md", "$ export")
+FORMAT_FILE = here("docs/format.md", '{"version"')
+SEALED = here("docs/format.md", '{"boundary"')
+INVENTORY = here("docs/inventories.md", "l0gc compute-watermark")
+ON_A_CLUSTER = here("docs/operations.md", "l0gc compute-watermark --master")
+METRICS = here("docs/metrics.md", "l0gc gc")
+DOCTOR = here("docs/stores.md", "$ l0gc doctor")
+FLIGHTS = here("examples/README.md", "$ python examples/flights")
+SPARK = [
+    here("docs/spark.md", first)
+    for first in ("import l0gc.spark", "spark.conf.set", "events = (", "keyed = rows", "rows = spark.read.csv")
+]
+
+
+def test_every_block_of_every_document_is_run_or_there_is_a_reason() -> None:
+    known = [*HERE, *(found(*place) for place in [*ELSEWHERE, *NOT_RUN])]
+    assert len(known) == len(set(known))
+    assert set(known) == {b for b in BLOCKS if b.document not in WHOLE_DOCUMENTS}
+
+
+def test_tests_that_are_said_to_run_a_block_exist() -> None:
+    for named in {*WHOLE_DOCUMENTS.values(), *ELSEWHERE.values()}:
+        file, _, name = named.partition("::")
+        assert f"def {name}" in (ROOT / file).read_text(), named
+
+
+def test_a_file_of_contexts_is_read_as_the_readme_has_it(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(README_CONTEXTS)
+    config = ["--config", str(tmp_path / "config.toml")]
+
+    def settings(*context: str) -> dict[str, Any]:
+        shown = json.loads(_run(["l0gc", "config", "show", "--json", *config, *context], {}))
+        return {s["name"]: s["value"] for s in shown["settings"]}
+
+    assert settings()["url"] == "s3://dev-streams/l0gc"
+    prod = settings("--context", "prod")
+    assert [prod[name] for name in ("url", "region", "profile")] == ["s3://streams/prod", "eu-central-1", "sweeper"]
+
+
+def test_targets_that_contributors_are_told_of_exist() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in MAKE_TARGETS.splitlines():
+        assert line.split()[:1] == ["make"]
+        assert line.split()[1] in targets
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", ONE_TEST.splitlines())
+def test_the_ways_to_run_one_test_find_tests(line: str) -> None:
+    words = shlex.split(line)
+    assert words[:3] == [".venv/bin/python", "-m", "pytest"]
+    command = [sys.executable, *words[1:], "--collect-only", "-q", "-p", "no:cacheprovider"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-500:]
+
+
+@pytest.mark.parametrize("line", [INVENTORY.strip(), ON_A_CLUSTER.strip()])
+def test_lines_that_need_a_bucket_or_a_cluster_of_ones_own_are_taken(line: str) -> None:
+    assert parse(line)[0] == "compute-watermark"
+
+
+@pytest.mark.weed
+def test_a_new_cluster_has_the_format_file_and_sealed_objects_of_the_document(
+    bucket: StoreConfig, store: S3Store
+) -> None:
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+        cluster.topics.create("t", partitions=1)
+        cluster.housekeep()
+        cluster.compute_watermark()
+    assert store.get("l0gc/format.json").body.decode().strip() == FORMAT_FILE.strip()
+    sealed = store.get("l0gc/watermarks/published.json").body.decode().splitlines()
+    assert [list(json.loads(line))[:1] for line in SEALED.splitlines()[1:]] == [list(json.loads(sealed[1]))]
+    assert len(sealed) == 2
+
+
+@pytest.mark.weed
+def test_the_doctor_says_what_the_document_of_stores_shows(bucket: StoreConfig) -> None:
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+    command, _, *shown = DOCTOR.splitlines()
+    assert bucket.endpoint_url is not None
+    line = (
+        command.removeprefix("$ ")
+        .replace("s3://scratch", bucket.url)
+        .replace("https://store.example", bucket.endpoint_url)
+    )
+    said = _run(shlex.split(line), {})
+    for line in shown:
+        assert line in said
+
+
+@pytest.mark.weed
+def test_the_session_of_the_examples_uploads_flights(bucket: StoreConfig, tmp_path: Path) -> None:
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+    printed = _session(FLIGHTS.replace("/tmp/flights", str(tmp_path)), {})
+    assert printed[0].splitlines() == [str(tmp_path / f"flights-{n:03}.ndjson") for n in range(4)]
+    assert printed[2].startswith("20,000 records")
+
+
+@pytest.mark.weed
+def test_the_metrics_of_gc_are_written_where_the_document_says(bucket: StoreConfig, tmp_path: Path) -> None:
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+    _run(shlex.split(METRICS.replace("/var/lib/node_exporter/textfile", str(tmp_path))), {})
+    assert "l0gc_" in (tmp_path / "l0gc-gc.prom").read_text()
+
+
+@pytest.mark.weed
+@pytest.mark.thorough
+def test_the_blocks_about_an_external_log_run(
+    bucket: StoreConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example's session, in a folder that does not exist; then the document's commands and its Python."""
+    url = f"{bucket.url}segments-of-mine"
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True)
+    own = {"L0GC_URL": url}
+    exported = tmp_path / "not" / "there"
+    session = EXTERNAL_SESSION.replace("s3://my-bucket/segments-of-mine", url).replace("/tmp/export", str(exported))
+    printed = _session(session, own)
+    shown = [line for line in EXTERNAL_SESSION.splitlines() if line.startswith("{")]
+    assert [line for text in printed for line in text.splitlines() if line.startswith("{")] == shown
+
+    other = {"L0GC_URL": f"{bucket.url}another"}
+    commands = EXTERNAL_COMMANDS.replace("exported/", f"{exported}/").replace(
+        "4711", "12"
+    )  # what was exported is of 12
+    assert "M = " in _shell(commands, other)
+
+    third = f"{bucket.url}third"
+    with l0gc.open(third) as cluster:
+        cluster.init(external_log=True)
+    code = EXTERNAL_PYTHON.replace("s3://bucket/prefix", third)
+    exec(compile(code, "external-log.md", "exec"), {})
+    assert capsys.readouterr().out == "4650\n"
+
+
+@pytest.mark.spark
+@pytest.mark.weed
+@pytest.mark.thorough
+def test_the_blocks_about_spark_run_one_after_another(
+    one_spark: SparkSession, bucket: StoreConfig, tmp_path: Path
+) -> None:
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+        for topic in ("flights", "clicks", "views", "copy"):
+            cluster.topics.create(topic, partitions=4)
+    (tmp_path / "flights").mkdir()
+    (tmp_path / "flights" / "one.csv").write_text("carrier,delay\nUA,3\nAA,-2\n")
+    first, *others = SPARK
+    rows = one_spark.range(3)
+    names: dict[str, Any] = {"URL": bucket.url, "PLACE": str(tmp_path / "checkpoint"), "rows": rows}
+    for number, text in enumerate([first, *others]):
+        code = text.replace("s3://bucket/prefix", bucket.url).replace("/data/flights", str(tmp_path / "flights"))
+        exec(compile(code, f"spark.md, block {number}", "exec"), names)
+        if "query" in names:
+            names.pop("query").stop()
+    with l0gc.open(bucket.url) as cluster:
+        assert sorted(r.key for r in cluster.read("flights") if r.key) == [b"0", b"1", b"2", b"AA", b"UA"]
+
+
+# -- running ------------------------------------------------------------------------------------------------------------
+
+
+def _environment(own: dict[str, str]) -> dict[str, str]:
+    """This one, with l0gc and the Python of these tests first on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "COLUMNS": "200", **own}
+
+
+def _run(words: list[str], own: dict[str, str]) -> str:
+    ended = subprocess.run(words, cwd=ROOT, env=_environment(own), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"{words}: {ended.stderr}"
+    return ended.stdout
+
+
+def _shell(line: str, own: dict[str, str]) -> str:
+    return _run(["bash", "-ec", line], own)
+
+
+def _session(text: str, own: dict[str, str]) -> list[str]:
+    """What each command of a session prints; those after `$ `."""
+    return [_shell(line.removeprefix("$ "), own) for line in text.splitlines() if line.startswith("$ ")]
