@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from l0gc import columns
 from l0gc.keys import PartitionId
@@ -22,8 +20,9 @@ from l0gc.streamlog.journal.rows import L1_ROW, RANGE
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import joined, l1_key, spill
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.watermark.pipeline import run_pipeline
+from tests.support.l1_files import l1_body
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import stored
 
@@ -95,11 +94,9 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
         columns.binary([b"record-%05d" % i for i in range(file.base_offset, file.last_offset + 1)]),
         columns.repeated(file.epoch, n),
     ]
-    sink = io.BytesIO()
-    schema = L1_SCHEMA.with_metadata({KEY_METADATA: l1_key(p, file)})
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd", write_page_checksum=True)
-    store.put(l1_key(p, file), sink.getvalue())
-    return len(sink.getvalue())
+    body = l1_body(pa.Table.from_arrays(arrays, schema=L1_SCHEMA), l1_key(p, file), compression="zstd")
+    store.put(l1_key(p, file), body)
+    return len(body)
 
 
 def compute_and_publish(cluster: Cluster) -> int:

@@ -28,7 +28,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RangedFile
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RangedFile, read_footer
 
 S = TypeVar("S")
 
@@ -220,7 +220,8 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
     at = said.base
     try:
         file = RangedFile(size, lambda start, length: fetch(store, key, [(start, length)])[0])
-        parquet = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+        metadata, _ = read_footer(store, key, size)
+        parquet = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
         if parquet.schema_arrow != L1_SCHEMA:
             return "its columns are not those of an L1 object"
         for batch in parquet.iter_batches(_ROWS, use_threads=False):
@@ -229,6 +230,6 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
             if len(offsets) and (offsets[0] != at or (offsets[1:] - offsets[:-1] != 1).any()):
                 return f"record {at} is not where it should be"
             at += len(offsets)
-    except (pa.ArrowException, OSError, ValueError) as e:
+    except (CorruptObjectError, pa.ArrowException, OSError, ValueError) as e:
         return f"it cannot be read: {str(e).splitlines()[0]}"
     return "" if at == said.last + 1 else f"it ends at record {at - 1}, not {said.last}"

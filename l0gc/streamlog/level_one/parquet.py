@@ -3,7 +3,9 @@
 Only row groups that hold what is wanted are fetched, ahead of their decoding.
 An object's footer is read first. It says where each row group lies, and between which timestamps its records are, so what
 a filter excludes is never fetched. Everything that is read must match the journal: the object's own key, which it holds, the
-columns, the offsets from the first to the last, and a checksum for each page. Anything that differs is corrupt, and named.
+columns, the offsets from the first to the last, a checksum for each page, and one for the footer. Anything that differs is
+corrupt, and named. Parquet has no checksum for a footer, and Arrow ends the process for some that are damaged: so nothing
+of a footer is used before its checksum, which lies directly before it, where other readers of Parquet do not look.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import functools
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from crc32c import crc32c
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError
@@ -47,6 +50,8 @@ _TAIL_SHARE: Final = 8192
 """A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
+_CHECKSUM: Final = 4
+"""Bytes before a footer: the CRC32C of all that follows them."""
 _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
@@ -155,18 +160,8 @@ def open_l1(
     key, size = wanted.key, wanted.file.bytes
     if times is not None and wanted.file.max_timestamp < times.first:
         return Opened(wanted, None, None)
-    tail_bytes = size if size <= whole_bytes else min(size, max(_LEAST_TAIL, size // _TAIL_SHARE))
-    tail = fetch(store, key, [(size - tail_bytes, tail_bytes)])[0]
-    footer = int.from_bytes(tail[-_MAGIC : -_MAGIC + 4], "little") + _MAGIC
-    if footer > size:
-        raise CorruptObjectError(f"{key} ends in no footer of Parquet; restore that object from a version")
-    if footer > len(tail):
-        tail = fetch(store, key, [(size - footer, footer - len(tail))])[0] + tail
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(tail))
-        _check_l1(metadata, key)
-    except _BROKEN as e:
-        raise _broken(key, e) from e
+    tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, size // _TAIL_SHARE)
+    metadata, tail = read_footer(store, key, size, tail_bytes)
     opened = Opened(wanted, metadata, tail if len(tail) == size else None)
     at = wanted.file.base_offset
     for number in range(metadata.num_row_groups):
@@ -177,9 +172,50 @@ def open_l1(
     return opened
 
 
+def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAST_TAIL) -> tuple[Any, bytes]:
+    """The metadata of an L1 object of `size` bytes, whose checksum fits, and the end of the object as far as it was fetched.
+
+    Args:
+        tail_bytes: how much of the end is fetched at first; the rest of a larger footer costs another request.
+
+    Raises:
+        CorruptObjectError: it is not an L1 object, or another one.
+        ObjectNotFoundError: it is gone.
+    """
+    start = max(0, size - tail_bytes)
+    tail = fetch(store, key, [(start, size - start)])[0]
+    footer = int.from_bytes(tail[-_MAGIC : -_MAGIC + 4], "little") + _MAGIC
+    sealed = footer + _CHECKSUM
+    if sealed > size:
+        raise CorruptObjectError(f"{key} does not end with a footer of Parquet; restore that object from a version")
+    if sealed > len(tail):
+        tail = fetch(store, key, [(size - sealed, sealed - len(tail))])[0] + tail
+    if crc32c(tail[-footer:]) != int.from_bytes(tail[-sealed:-footer], "little"):
+        raise CorruptObjectError(f"{key} has a footer whose checksum is wrong; restore that object from a version")
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        _check_l1(metadata, key)
+    except _BROKEN as e:
+        raise _broken(key, e) from e
+    return metadata, tail
+
+
+def seal(file: BinaryIO) -> int:
+    """Put the footer's checksum before the footer of a Parquet file; returns the file's new size.
+
+    Whatever the footer names lies before both, and does not move.
+    """
+    file.seek(-_MAGIC, io.SEEK_END)
+    size = int.from_bytes(file.read(4), "little") + _MAGIC
+    at = file.seek(-size, io.SEEK_END)
+    footer = file.read(size)
+    file.seek(at)
+    return at + file.write(crc32c(footer).to_bytes(_CHECKSUM, "little") + footer)
+
+
 def _check_l1(metadata: Any, key: str) -> None:
     """Raises `CorruptObjectError` unless a file has the columns of an L1 object, and says that it is the one at `key`."""
-    found = metadata.schema.to_arrow_schema()  # read from a part of the file that no page checksum covers
+    found = metadata.schema.to_arrow_schema()
     wrong = found != L1_SCHEMA and any(
         found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in L1_SCHEMA
     )

@@ -8,6 +8,7 @@ is checked to hold consecutive offsets, uploaded as a whole, and named only then
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA, seal
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 
@@ -208,24 +209,24 @@ class Uploads:
 
     def __init__(self, store: ObjectStore, parallel: Parallel) -> None:
         self._store, self._parallel = store, parallel
-        self._waiting: list[tuple[str, pa.Buffer]] = []
+        self._waiting: list[tuple[str, bytes]] = []
         self._bytes = 0
 
-    def add(self, key: str, content: Path | pa.Buffer) -> None:
+    def add(self, key: str, content: Path | bytes) -> None:
         """Upload an object, durable after `flush`; a file is removed then."""
         if isinstance(content, Path):
             self._store.put_file(key, content)
             content.unlink()
             return
         self._waiting.append((key, content))
-        self._bytes += content.size
+        self._bytes += len(content)
         if len(self._waiting) >= _WAITING or self._bytes >= _WAITING_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Upload what waits."""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
-        self._parallel.map(lambda o: self._store.put_bulk(o[0], o[1].to_pybytes()), waiting)
+        self._parallel.map(lambda o: self._store.put_bulk(*o), waiting)
 
 
 class L1Writer:
@@ -299,8 +300,14 @@ class L1Writer:
         key = level_one(self.partition, self._epoch, self._base, last, name)
         self._writer.add_key_value_metadata({KEY_METADATA: key})
         self._writer.close()
-        content = self._sink if isinstance(self._sink, Path) else self._sink.getvalue()
-        size = content.stat().st_size if isinstance(content, Path) else content.size
+        content: Path | bytes
+        if isinstance(self._sink, Path):
+            content = self._sink
+            with content.open("r+b") as file:
+                size = seal(file)
+        else:
+            held = io.BytesIO(self._sink.getvalue())
+            size, content = seal(held), held.getvalue()
         self._uploads.add(key, content)
         times = min(self._max_timestamp, MAX_OFFSET)
         row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name))

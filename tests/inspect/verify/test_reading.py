@@ -29,6 +29,7 @@ from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, index_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from tests.support.l1_files import l1_body
 from tests.support.memory_store import Call, MemoryStore, another_process, store_of
 from tests.support.verify import (
     RECORDS,
@@ -356,10 +357,9 @@ def rewritten(cluster: Cluster, **changes: object) -> tuple[str, int]:
         index = table.schema.get_field_index(name)
         column = table.column(name).take(values) if isinstance(values, list) else values
         table = table.set_column(index, L1_SCHEMA.field(name), column)
-    sink = io.BytesIO()
-    pq.write_table(table, sink, write_page_checksum=False)
-    store_of(cluster).put(key, sink.getvalue())
-    return key, len(sink.getvalue())
+    body = l1_body(table, key, write_page_checksum=False)
+    store_of(cluster).put(key, body)
+    return key, len(body)
 
 
 def test_an_l1_object_without_page_checksums_is_read_as_well() -> None:
@@ -379,13 +379,14 @@ def test_an_l1_object_with_other_records_or_no_parquet_is_found() -> None:
     body = store_of(cluster).objects[key].body
     other = key.replace("0000009-", "0000008-")
     cluster.store.put(other, body)
-    assert "ends at record 9" in (l1_fault(cluster.store, other, file.bytes) or "")
+    assert "holds another object" in (l1_fault(cluster.store, other, file.bytes) or "")
+    cluster.store.put(other, l1_body(pq.read_table(io.BytesIO(body)), other))
+    assert "ends at record 9" in (l1_fault(cluster.store, other, size_of(cluster.store, other) or 0) or "")
     store_of(cluster).put(key, b"x" * file.bytes)
     assert "cannot be read" in (l1_fault(cluster.store, key, file.bytes) or "")
-    sink = io.BytesIO()
-    pq.write_table(pq.read_table(io.BytesIO(body)).drop_columns(["epoch"]), sink)
-    store_of(cluster).put(key, sink.getvalue())
-    assert "columns" in (l1_fault(cluster.store, key, len(sink.getvalue())) or "")
+    fewer = l1_body(pq.read_table(io.BytesIO(body)).drop_columns(["epoch"]), key)
+    store_of(cluster).put(key, fewer)
+    assert "columns" in (l1_fault(cluster.store, key, len(fewer)) or "")
 
 
 def test_an_l1_object_that_is_missing_or_of_another_size_has_no_content_to_judge() -> None:

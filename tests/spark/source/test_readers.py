@@ -17,10 +17,11 @@ from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClos
 from l0gc.spark.source.split import Slice
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.merge_plan import MergeRule
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
+from tests.support.l1_files import l1_body
 from tests.support.memory_store import another_process, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile, spill_early
@@ -151,11 +152,7 @@ def test_an_l1_object_with_other_offsets_than_the_journal_says_is_not_believed()
     key = next(k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
     table = pq.read_table(pa.BufferReader(store_of(cluster).objects[key].body))
     moved = table.set_column(0, L1_SCHEMA.field("offset"), pc.add(table.column("offset"), 1)).cast(L1_SCHEMA)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, L1_SCHEMA, write_page_checksum=True) as writer:
-        writer.write_table(moved)
-        writer.add_key_value_metadata({KEY_METADATA: key})
-    body = sink.getvalue().to_pybytes()
+    body = l1_body(moved, key)
     store_of(cluster).objects[key].body = body
     topic = cluster.controller.snapshot().topic("events")
     cluster.journal(topic.journals[0]).state.topics[topic.revision].l1["bytes"][0] = len(body)

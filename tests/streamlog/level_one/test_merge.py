@@ -25,6 +25,7 @@ from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.streamlog.level_one.reconcile import windows_of
 from l0gc.streamlog.reader import read_topic
 from tests.support.ingest import CrashError
+from tests.support.l1_files import l1_body
 from tests.support.memory_store import (
     Call,
     MemoryStore,
@@ -414,7 +415,7 @@ def corrupted(store: MemoryStore, key: str, kind: str) -> None:
     elif kind == "cut":
         store.objects[key].body = body[:-1]
     else:
-        at = len(body) // 3
+        at = len(body) // 4
         store.objects[key].body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
 
 
@@ -457,12 +458,7 @@ class Altering(MemoryStore):
 
     def put_bulk(self, key: str, body: bytes) -> None:
         if self.altering and key.startswith(DATA):
-            found = pq.ParquetFile(pa.BufferReader(body))
-            sink = pa.BufferOutputStream()
-            with pq.ParquetWriter(sink, found.schema_arrow, store_schema=False) as writer:
-                writer.write_table(self.alter(found.read()))
-                writer.add_key_value_metadata({"l0gc.key": key})
-            body = sink.getvalue().to_pybytes()
+            body = l1_body(self.alter(pq.read_table(pa.BufferReader(body))), key)
         super().put_bulk(key, body)
 
 

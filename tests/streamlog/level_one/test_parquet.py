@@ -16,6 +16,7 @@ from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one import parquet, read, write
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from tests.support.l1_files import footer_size, l1_body, sealed_again
 from tests.support.memory_store import FakeClock, store_of, topic_in_memory
 from tests.support.reconcile import files, l1_records, partition_of, put, reconcile
 
@@ -86,21 +87,36 @@ def test_reading_from_an_offset_leaves_out_row_groups_before_it(monkeypatch: pyt
     assert store_of(cluster).requests["get"] - before < whole
 
 
+def test_every_changed_bit_of_a_footer_is_noticed_before_arrow_reads_it() -> None:
+    """Arrow ends the process for some of them, and believes others: a row group's times, by which a filter leaves it out."""
+    cluster, p, file = an_object()
+    key = l1_key(p, file)
+    body = store_of(cluster).objects[key].body
+    assert sealed_again(body) == body
+    for bit in range(8 * (len(body) - footer_size(body) - 4), 8 * len(body)):
+        changed = bytearray(body)
+        changed[bit // 8] ^= 1 << bit % 8
+        store_of(cluster).objects[key].body = bytes(changed)
+        with pytest.raises(
+            CorruptObjectError, match=f"^{key} (has a footer whose checksum|does not end with a footer)"
+        ):
+            list(l1_records(cluster.store, key, file))
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "columns", "another name", "no name"])
 def test_an_object_that_is_damaged_is_named(damage: str) -> None:
     cluster, p, file = an_object()
     key = l1_key(p, file)
     body = store_of(cluster).objects[key].body
     half, name = len(body) // 4, body.rindex(b"timestamp")  # where the row group names the column again
-    other = pa.BufferOutputStream()
-    pq.write_table(pa.table({"offset": list(range(40)), "value": [b"x"] * 40}), other)
+    other = l1_body(pa.table({"offset": list(range(40)), "value": [b"x"] * 40}))
     store_of(cluster).objects[key].body = {
         "flip": body[:half] + bytes([body[half] ^ 1]) + body[half + 1 :],
         "cut": body[:-100],
         "empty": b"",
-        "columns": other.getvalue().to_pybytes(),
-        "another name": body[:name] + b"T" + body[name + 1 :],
-        "no name": body[:name] + b"\xf4" + body[name + 1 :],
+        "columns": other,
+        "another name": sealed_again(body[:name] + b"T" + body[name + 1 :]),
+        "no name": sealed_again(body[:name] + b"\xf4" + body[name + 1 :]),
     }[damage]
     file = dataclasses.replace(file, bytes=len(store_of(cluster).objects[key].body))
     with pytest.raises(CorruptObjectError, match=f"^{key} "):
