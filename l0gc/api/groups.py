@@ -24,9 +24,8 @@ from l0gc.streamlog.topics import (
 )
 
 if TYPE_CHECKING:
+    from l0gc.api.results import *
     from l0gc.collect.record import RecordedObject, Records
-    from l0gc.collect.runs import RunDetail, RunList
-    from l0gc.streamlog.producers import ProducerList, ProducerView
 
 R = TypeVar("R", bound=Outcome)
 
