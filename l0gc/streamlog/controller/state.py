@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +23,7 @@ import msgspec
 from l0gc.errors import NotFoundError, TopicNotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
-from l0gc.streamlog.controller.entries import (
-    UNLIMITED,
-)
+from l0gc.streamlog.controller.entries import UNLIMITED
 
 _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
@@ -236,7 +235,7 @@ class ControllerState(msgspec.Struct, array_like=True):
 
     def journals_in_use(self) -> list[int]:
         """The journals that keep a partition of a topic, in their order."""
-        return sorted({j for t in self.topics.values() for j in t.journals})
+        return list(by_journal(self.topics.values()))
 
     def topics_of(self, journal: int) -> list[tuple[Topic, JournalRun]]:
         """The topics of which `journal` keeps partitions, by name, and which partitions these are."""
@@ -254,11 +253,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         They are forgotten once each of these journals has closed them (`l0gc/streamlog/garbage.py`); until then every
         housekeeping closes them where that is still to be done.
         """
-        found: dict[int, list[Topic]] = {}
-        for d in self.deleted:
-            for journal in d.topic.journals:
-                found.setdefault(journal, []).append(d.topic)
-        return found
+        return by_journal(d.topic for d in self.deleted)
 
     def to_be_closed_by(self, now_ms: int) -> list[Topic]:
         """The topics that were deleted so long ago, by the store's clock, that each of their journals has closed them."""
@@ -272,3 +267,12 @@ class ControllerState(msgspec.Struct, array_like=True):
             for run in topic.runs():
                 held[run.journal] += run.count
         return tuple(heapq.nsmallest(journals, range(self.journals), key=lambda j: (held[j], j)))
+
+
+def by_journal(topics: Iterable[Topic]) -> dict[int, list[Topic]]:
+    """The topics of which each journal keeps partitions, in the order of the journals."""
+    found: dict[int, list[Topic]] = {}
+    for topic in topics:
+        for journal in topic.journals:
+            found.setdefault(journal, []).append(topic)
+    return dict(sorted(found.items()))

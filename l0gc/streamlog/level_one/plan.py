@@ -169,11 +169,11 @@ def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Ste
     """The oldest objects of a window, up to about `budget` bytes, in about `_CUTS` steps; and whether there are more."""
     steps: list[Step] = []
     total = 0
-    objects = unreconciled(state, window)
-    for cut, entry in groupby(objects, key=lambda o: o[1].log_offset):
+    for cut, entry in groupby(unreconciled(state, window), key=lambda o: o[1].log_offset):
         if total >= budget:
             return steps, True
-        step = Step(cut, *_weight(o for _, o in entry))
+        objects = [o for _, o in entry]
+        step = Step(cut, min(o.epoch for o in objects), len(objects), sum(o.needed_bytes for o in objects))
         total += step.bytes
         if steps and steps[-1].bytes + step.bytes <= budget // _CUTS:
             step = _together(steps.pop(), step)
@@ -183,15 +183,6 @@ def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Ste
 
 def _together(a: Step, b: Step) -> Step:
     return Step(b.cut, min(a.epoch, b.epoch), a.objects + b.objects, a.bytes + b.bytes)
-
-
-def _weight(objects: Iterable[UnreconciledObject]) -> tuple[int, int, int]:
-    """The lowest epoch of objects, their number, and the bytes to read of them."""
-    epochs, sizes = [], []
-    for o in objects:
-        epochs.append(o.epoch)
-        sizes.append(int(o.blocks["length"][distinct(o.extents["block"])].sum(dtype=np.int64)))
-    return min(epochs), len(sizes), sum(sizes)
 
 
 def choose(plans: Iterable[JournalPlan], budget: int) -> dict[int, Step]:
@@ -242,15 +233,9 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
 def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
     """What is to be read of each object of a window, in order of the log."""
     for revision, o in unreconciled(state, window):
-        needed, numbers = np.unique(o.extents["block"], return_inverse=True)
-        lengths = o.blocks["length"].astype(np.int64)
-        starts = o.start + np.cumsum(lengths) - lengths
-        columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed], o.blocks["bytes"][needed])
-        rows = zip(*(c.tolist() for c in columns), strict=True)
-        blocks = [Block(start, length, crc, size, o.time_ms) for start, length, crc, size in rows]
-        extents = o.extents.astype(EXTENT)  # a copy
-        extents["block"] = numbers
-        yield ObjectRead(window.journal, revision, o.key, o.epoch, blocks, extents)
+        needed, extents = o.needed, o.extents.astype(EXTENT)  # a copy
+        extents["block"] = np.searchsorted(needed, extents["block"])
+        yield ObjectRead(window.journal, revision, o.key, o.epoch, [o.block(n) for n in needed], extents)
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
