@@ -21,9 +21,9 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import EXTENT, MAX_OFFSET, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
 ROUND_BYTES: Final = 4 << 30
 """How much of L0 a round takes: some minutes of work for a small cluster, which is what a killed run can lose."""
@@ -101,21 +101,12 @@ class Round:
         return {revision: t for take in self.takes for revision, t in take.window.topics.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRead:
-    """The blocks of an L0 object that are to be read, and whose records lie where in them: `block` of `extents` is a number
-    in `blocks`."""
+class ObjectRead(NamedTuple):
+    """An L0 object of a topic, of which the blocks are to be read that its extents lie in."""
 
     journal: int
     revision: int
-    key: str
-    epoch: int
-    blocks: list[Block]
-    extents: Rows
-
-    @property
-    def bytes(self) -> int:
-        return sum(b.length for b in self.blocks)
+    object: UnreconciledObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +219,6 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
     tasks = max(-(-total // TASK_BYTES), min(cores, -(-total // SMALL_TASK_BYTES)), 1)
     writers = max(1, min(max(tasks, cores if tasks > 1 else 1), MAX_WRITERS, partitions))
     return Round(epoch, takes, total, max(1, min(tasks, objects)), writers)
-
-
-def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
-    """What is to be read of each object of a window, in order of the log."""
-    for revision, o in unreconciled(state, window):
-        needed, extents = o.needed, o.extents.astype(EXTENT)  # a copy
-        extents["block"] = np.searchsorted(needed, extents["block"])
-        yield ObjectRead(window.journal, revision, o.key, o.epoch, [o.block(n) for n in needed], extents)
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:

@@ -36,9 +36,9 @@ from l0gc.streamlog.level_one.plan import (
     choose,
     is_unreconciled,
     make_round,
-    reads_of,
     steps_of,
     strangers,
+    unreconciled,
 )
 from l0gc.streamlog.level_one.read import ROWS, StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
@@ -194,9 +194,9 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
 
 
 def reads_in(handle: JournalHandle, window: Window) -> list[ObjectRead]:
-    """What is to be read of a journal for a round."""
+    """What is to be read of a journal for a round, in order of the log."""
     with handle.replica.lock:
-        return list(reads_of(handle.catch_up(), window))
+        return [ObjectRead(window.journal, *found) for found in unreconciled(handle.catch_up(), window)]
 
 
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
@@ -257,7 +257,7 @@ class Lift:
             take, before = self.round.takes[number], 0
             for read in reads_in(cluster.journal(take.window.journal), take.window):
                 yield self.round.reader_of(take, before), read
-                before += read.bytes
+                before += read.object.needed_bytes
 
     def read(self, cluster: Cluster, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         """The records, and which writer gets them."""
