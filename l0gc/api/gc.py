@@ -29,7 +29,7 @@ from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster as Handles
-from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.streamlog.controller.state import Retention
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
@@ -133,32 +133,25 @@ class Cluster(Operations):
             "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
             "record_dir": record_dir, "spark": engine,
         }  # fmt: skip
+        merge = partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in)
+        compute = partial(self.compute_watermark, engine, dry_run=dry_run)
         sweep = partial(self.sweep, **both, min_age_s=min_age_s, max_delete_ratio=max_delete_ratio, run_id=run_id)
         vacuum = partial(self.vacuum, **both, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s, keep_runs_s=keep_runs_s)
         steps = [
             _Step(gc_steps.HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
             _Step(gc_steps.RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
-            _Step(
-                gc_steps.MERGE,
-                partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in),
-                due.no_merge,
-            ),
+            _Step(gc_steps.MERGE, merge, due.no_merge),
             _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
-            _Step(
-                gc_steps.COMPUTE,
-                partial(self.compute_watermark, engine, dry_run=dry_run),
-                due.no_watermark,
-                due.computed,
-            ),
+            _Step(gc_steps.COMPUTE, compute, due.no_watermark, due.computed),
             _Step(gc_steps.SWEEP, sweep, due.no_sweep, due.swept),
             _Step(gc_steps.VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
         ]
         if not reconcile:
             steps = [s for s in steps if s.name not in (gc_steps.RECONCILE, gc_steps.MERGE)]
-        if dry_run:
+        if everything:
             steps = [s for s in steps if s.name in (gc_steps.COMPUTE, gc_steps.SWEEP, gc_steps.VACUUM)]
         if external:  # the other system's log takes no entries of ours, and M comes from its reports
-            steps = [s for s in steps if s.name in (gc_steps.SWEEP, gc_steps.VACUUM)]
+            steps = [s for s in steps if s.name != gc_steps.COMPUTE]
         last = read_attempts(handles.store, handles.parallel)
         always = gc_steps.STEPS if everything else [step for step, a in last.items() if not a.ok]
         result = GcResult(dry_run=dry_run, run_id=run_id)
@@ -230,7 +223,7 @@ class _Run:
             _log.error("%s: %s", step.name, e, extra=event("error", exit_code=code, step=step.name))
             return not gc_steps.is_final(e)
         finally:
-            self._tell(step, why, code, round(time.monotonic() - began, 3))
+            self._log_end(step, why, code, round(time.monotonic() - began, 3))
         return True
 
     def _work(self, step: _Step, **hooks: Any) -> Outcome:
@@ -245,7 +238,7 @@ class _Run:
             step.done(result)
         return result
 
-    def _tell(self, step: _Step, why: str, code: int, seconds: float) -> None:
+    def _log_end(self, step: _Step, why: str, code: int, seconds: float) -> None:
         if why:
             fields = event("step_not_due", step=step.name, reason=why, seconds=seconds)
             _log.info("%s is not due: %s", step.name, why, extra=fields)
@@ -279,8 +272,7 @@ class _Due:
 
     def no_expiry(self) -> str:
         state = self._cluster.controller.snapshot()
-        kept = [state.retention(t) for t in state.topics.values()]
-        limited = any(r.ms != UNLIMITED or r.bytes != UNLIMITED for r in kept)
+        limited = any(state.retention(t) != Retention() for t in state.topics.values())
         return "" if limited else "no topic has a retention"
 
     def no_watermark(self) -> str:

@@ -108,10 +108,9 @@ class Producers(Group):
 
     def list(self) -> ProducerList:
         """The producers that the controller knows. As `l0gc producer list`."""
-        from l0gc.streamlog.producers import KnownProducer, ProducerList, list_producers
+        from l0gc.streamlog.producers import list_producers
 
-        known = list_producers(self._handles()).items()
-        return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
+        return list_producers(self._handles())
 
     def describe(self, name: str) -> ProducerView:
         """The newest run of a producer, and how far each journal is with it. As `l0gc producer describe`."""

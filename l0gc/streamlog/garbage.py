@@ -113,12 +113,7 @@ class JournalGarbage:
 
     def _check(self, journal: int, state: JournalState) -> None:
         """Refuse what a controller log that was not set back would know (hazard 10)."""
-        newest = max(state.max_applied_epoch, state.l1_fence)
-        epoch = self._cluster.controller.epoch(at_least=newest)
-        if newest > epoch:
-            raise EpochRegressionError(
-                f"journal {journal} has seen epoch {newest}, above the cluster epoch {epoch}: {_FORGOTTEN}"
-            )
+        self._cluster.journal(journal).check_not_ahead(max(state.max_applied_epoch, state.l1_fence))
         held = ((t.revision, t.topic_id) for t in state.topics.values())
         if unknown := unknown_topic(self._state, f"journal {journal}", held):
             raise EpochRegressionError(f"{unknown}: {_FORGOTTEN}")

@@ -16,7 +16,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -65,12 +65,12 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     topic_id: str
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    hidden: ClassVar[frozenset[str]] = frozenset({"topic_id"})
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, but for the id, which only `topic describe` prints."""
-        fields = msgspec.structs.asdict(self)
-        del fields["topic_id"]
-        return fields | {"journals": list(self.journals)}
+        """The fields, but for the hidden ones; the id is printed by `topic describe` alone."""
+        fields = msgspec.structs.asdict(self) | {"journals": list(self.journals)}
+        return {name: value for name, value in fields.items() if name not in self.hidden}
 
     def runs(self) -> list[JournalRun]:
         """Which journal keeps which partitions, in their order."""
