@@ -19,7 +19,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
 from l0gc.streamlog.journal.rows import Rows, distinct
-from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
 
 _INT64: Final = pa.int64()
@@ -74,25 +74,28 @@ def read_rows(
         yield from _in_order(held, writers)
 
 
-def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[bytes] | str:
-    """The body of each block that is needed, or why the object cannot be read."""
+def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | str:
+    """Each block that is needed, and its body, or why the object cannot be read."""
+    blocks = [o.block(number) for number in o.needed]
     try:
-        return fetch(store, o.key, [(b.start, b.length) for b in map(o.block, o.needed)])
+        return list(zip(blocks, fetch(store, o.key, [(b.start, b.length) for b in blocks]), strict=True))
     except ObjectNotFoundError as e:
         return f"{e}; restore that object from a version"
     except CorruptObjectError as e:
         return str(e)
 
 
-def _blocks(read: ObjectRead, bodies: list[bytes] | str, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
+def _blocks(
+    read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
+) -> Iterator[_Block | Fault]:
     o = read.object
-    if isinstance(bodies, str):
+    if isinstance(found, str):
         left = o.extents[still_needed(read.journal, read.revision, o.extents)]
         if len(left):
-            yield _fault(read, left, bodies)
+            yield _fault(read, left, found)
         return
-    for number, content in zip(o.needed, bodies, strict=True):
-        block, extents = o.block(number), o.extents[o.extents["block"] == number]
+    for number, (block, content) in zip(o.needed, found, strict=True):
+        extents = o.extents[o.extents["block"] == number]
         try:
             records = decode_block(content, o.key, block)
         except CorruptObjectError as e:
