@@ -290,7 +290,7 @@ class OffsetReader:
     def _from_l0(self, known: TopicState) -> Iterator[Piece]:
         # Later objects are looked up before earlier ones are read.
         objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
-        for wanted, bodies in self._ahead(self._fetched, objects, lambda o: o.needed_bytes):
+        for wanted, bodies in self._ahead(self._fetched, objects, lambda o: o.bytes):
             self.counters.l0_objects += 1
             self.counters.bytes += sum(map(len, bodies))
             at = self._rows_of(wanted)

@@ -117,13 +117,12 @@ class UnreconciledObject:
     extents: Rows
 
     @property
-    def needed(self) -> list[int]:
-        """The numbers of the blocks that its extents lie in."""
-        numbers: list[int] = distinct(self.extents["block"]).tolist()
-        return numbers
+    def needed(self) -> Rows:
+        """The numbers of the blocks with extents, ascending."""
+        return distinct(self.extents["block"])
 
     @property
-    def needed_bytes(self) -> int:
+    def bytes(self) -> int:
         """How many bytes these blocks take as they are stored."""
         return int(self.blocks["length"][self.needed].sum(dtype=np.int64))
 

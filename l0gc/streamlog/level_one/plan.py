@@ -164,7 +164,7 @@ def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Ste
         if total >= budget:
             return steps, True
         objects = [o for _, o in entry]
-        step = Step(cut, min(o.epoch for o in objects), len(objects), sum(o.needed_bytes for o in objects))
+        step = Step(cut, min(o.epoch for o in objects), len(objects), sum(o.bytes for o in objects))
         total += step.bytes
         if steps and steps[-1].bytes + step.bytes <= budget // _CUTS:
             step = _together(steps.pop(), step)

@@ -58,7 +58,7 @@ def read_rows(
     of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
     held: list[_Block] = []
     size = 0
-    for group in grouped(reads, (lambda read: read.object.needed_bytes, FETCH_BYTES)):
+    for group in grouped(reads, (lambda read: read.object.bytes, FETCH_BYTES)):
         bodies = parallel.map(lambda read: _fetched(store, read.object), group)
         for read, of_object in zip(group, bodies, strict=True):
             for found in _blocks(read, of_object, still_needed):

@@ -257,7 +257,7 @@ class Lift:
             take, before = self.round.takes[number], 0
             for read in reads_in(cluster.journal(take.window.journal), take.window):
                 yield self.round.reader_of(take, before), read
-                before += read.object.needed_bytes
+                before += read.object.bytes
 
     def read(self, cluster: Cluster, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         """The records, and which writer gets them."""

@@ -118,7 +118,7 @@ def test_only_blocks_with_something_left_are_counted_and_read() -> None:
     assert steps_of(j.state, WINDOW, 1) == ([Step(0, 9, 1, 204)], False)
     ((revision, o),) = unreconciled(j.state, WINDOW)
     assert [(b.start, b.length) for b in map(o.block, o.needed)] == [(0, 102), (204, 102)]
-    assert (o.needed_bytes, o.key, o.epoch, revision) == (204, "k", 9, REVISION)
+    assert (o.bytes, o.key, o.epoch, revision) == (204, "k", 9, REVISION)
     assert o.extents[["partition", "block", "row", "records", "base"]].tolist() == [
         (0, 0, 0, 2, 0),
         (1, 0, 2, 2, 0),

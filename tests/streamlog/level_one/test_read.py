@@ -215,7 +215,7 @@ def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.M
             groups.append(len(list(items)))
             return super().map(fn, items)
 
-    monkeypatch.setattr(read, "FETCH_BYTES", 3 * plan[0].object.needed_bytes)
+    monkeypatch.setattr(read, "FETCH_BYTES", 3 * plan[0].object.bytes)
     needed = reconcile.still_needed(cluster.journal)
     assert len(records(list(read_rows(cluster.store, plan, 1, needed, Counting())))) == 10
     assert groups == [3, 3, 3, 1]
@@ -279,6 +279,6 @@ def test_a_row_is_checked_before_it_is_believed() -> None:
     """The checksum is looked at first: bytes that are no block are never decoded."""
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)
-    store_of(cluster).objects[plan[0].object.key].body = b"?" * plan[0].object.needed_bytes
+    store_of(cluster).objects[plan[0].object.key].body = b"?" * plan[0].object.bytes
     (fault,) = faults(rows_of(cluster, plan))
     assert "does not match the checksum in the log" in fault.message
