@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from l0gc.errors import L0gcError
+from l0gc.errors import L0gcError, PartialFailureError
 
 STANDARD_PRICE: Final = 0.023
 """Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
@@ -23,11 +23,13 @@ class Outcome:
     __slots__ = ()
     hidden: ClassVar[frozenset[str]] = frozenset()
     """The fields that are not in the JSON."""
+    unfinished: ClassVar[str] = ""
+    """What a run says that has `errors`."""
 
     @property
     def problem(self) -> L0gcError | None:
         """What was left undone, or is wrong, as the error that the command ends with."""
-        return None
+        return PartialFailureError.of(self.unfinished, getattr(self, "errors", [])) if self.unfinished else None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""

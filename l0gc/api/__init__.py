@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from l0gc.api.engine import Engine as Engine
 from l0gc.api.gc import Cluster as Cluster
+from l0gc.api.gc import GcResult as GcResult
 from l0gc.api.groups import Producers as Producers
 from l0gc.api.groups import Runs as Runs
 from l0gc.api.groups import Topics as Topics
@@ -20,14 +21,14 @@ from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfi
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 
 if TYPE_CHECKING:
-    from l0gc.api.results import *  # noqa: F403
+    from l0gc.api.results import *
 else:
 
     def __getattr__(name: str) -> object:
         wanted = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
         results = vars(importlib.import_module("l0gc.api.results")) if wanted else {}
         if name == "__all__":
-            here = ["Cluster", "Engine", "Producers", "Runs", "Topics", "open"]
+            here = ["Cluster", "Engine", "GcResult", "Producers", "Runs", "Topics", "open"]
             return sorted([*here, *(n for n in results if n[0].isupper())])
         if name not in results:
             raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")

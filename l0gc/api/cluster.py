@@ -24,17 +24,7 @@ from l0gc.streamlog.ingest.formats import AUTO
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from l0gc.streamlog.controller.state import Topic
-    from l0gc.streamlog.founding import FoundedCluster
-    from l0gc.streamlog.housekeep import HousekeepResult
-    from l0gc.streamlog.ingest.inputs import Source
-    from l0gc.streamlog.ingest.result import UploadResult
-    from l0gc.streamlog.level_one.merge import MergeResult
-    from l0gc.streamlog.level_one.reconcile import ReconcileResult
-    from l0gc.streamlog.reader import Record, RecordLines
-    from l0gc.watermark.external_files import ExternalFiles
-    from l0gc.watermark.external_log import ExternalEpochs
-    from l0gc.watermark.pipeline import WatermarkResult
+    from l0gc.api.results import *
 
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""

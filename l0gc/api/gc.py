@@ -20,24 +20,8 @@ import msgspec
 from l0gc.api.engine import Engine
 from l0gc.api.groups import checked
 from l0gc.api.operations import Operations
+from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, read_gc_note, write_gc_note
-from l0gc.collect.gc_steps import (
-    COMPUTE,
-    EXPIRE,
-    HOUSEKEEP,
-    MERGE,
-    RECONCILE,
-    SCAN_EVERY_MS,
-    STEPS,
-    SWEEP,
-    VACUUM,
-    GcNote,
-    compute_not_due,
-    is_final,
-    is_left_out,
-    sweep_not_due,
-    worst,
-)
 from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
@@ -45,21 +29,15 @@ from l0gc.errors import L0gcError, StepsFailedError, StoppedError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster as Handles
-from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.streamlog.controller.state import Retention
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from l0gc.collect.sweep import SweepResult
-    from l0gc.collect.vacuum import VacuumResult
+    from l0gc.api.results import *
     from l0gc.streamlog.garbage import JournalGarbage
-    from l0gc.streamlog.housekeep import HousekeepResult
-    from l0gc.streamlog.level_one.expire import ExpireResult
-    from l0gc.streamlog.level_one.merge import MergeResult
     from l0gc.streamlog.level_one.merge_plan import MergeRule
-    from l0gc.streamlog.level_one.reconcile import ReconcileResult
-    from l0gc.watermark.pipeline import WatermarkResult
 
 _INTERRUPTED: Final = 130
 _log: Final = logging.getLogger(__name__)
@@ -101,7 +79,7 @@ class GcResult(Outcome):
             return None
         failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
         text = f"not every step went through: {failed}; what each said is above, and l0gc status has the way out"
-        return StepsFailedError(text, worst(e.exit_code for e in self.errors))
+        return StepsFailedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
 class Cluster(Operations):
@@ -155,29 +133,33 @@ class Cluster(Operations):
             "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
             "record_dir": record_dir, "spark": engine,
         }  # fmt: skip
+        merge = partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in)
+        compute = partial(self.compute_watermark, engine, dry_run=dry_run)
         sweep = partial(self.sweep, **both, min_age_s=min_age_s, max_delete_ratio=max_delete_ratio, run_id=run_id)
         vacuum = partial(self.vacuum, **both, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s, keep_runs_s=keep_runs_s)
         steps = [
-            _Step(HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
-            _Step(RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
-            _Step(MERGE, partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in), due.no_merge),
-            _Step(EXPIRE, self.expire, due.no_expiry),
-            _Step(COMPUTE, partial(self.compute_watermark, engine, dry_run=dry_run), due.no_watermark, due.computed),
-            _Step(SWEEP, sweep, due.no_sweep, due.swept),
-            _Step(VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
+            _Step(gc_steps.HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
+            _Step(gc_steps.RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
+            _Step(gc_steps.MERGE, merge, due.no_merge),
+            _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
+            _Step(gc_steps.COMPUTE, compute, due.no_watermark, due.computed),
+            _Step(gc_steps.SWEEP, sweep, due.no_sweep, due.swept),
+            _Step(gc_steps.VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
         ]
         if not reconcile:
-            steps = [s for s in steps if s.name not in (RECONCILE, MERGE)]
-        if dry_run:
-            steps = [s for s in steps if s.name in (COMPUTE, SWEEP, VACUUM)]
+            steps = [s for s in steps if s.name not in (gc_steps.RECONCILE, gc_steps.MERGE)]
+        if everything:
+            steps = [s for s in steps if s.name in (gc_steps.COMPUTE, gc_steps.SWEEP, gc_steps.VACUUM)]
         if external:  # the other system's log takes no entries of ours, and M comes from its reports
-            steps = [s for s in steps if s.name in (SWEEP, VACUUM)]
+            steps = [s for s in steps if s.name != gc_steps.COMPUTE]
         last = read_attempts(handles.store, handles.parallel)
-        always = STEPS if everything else [step for step, a in last.items() if not a.ok]
+        always = gc_steps.STEPS if everything else [step for step, a in last.items() if not a.ok]
         result = GcResult(dry_run=dry_run, run_id=run_id)
-        computed = last.get(COMPUTE)
+        computed = last.get(gc_steps.COMPUTE)
         if external and computed is not None and not computed.ok:  # only it notices that their log was set back
-            result.errors.append(StepError(COMPUTE, computed.exit_code, f"its last run failed: {computed.error}"))
+            result.errors.append(
+                StepError(gc_steps.COMPUTE, computed.exit_code, f"its last run failed: {computed.error}")
+            )
         try:
             _Run(result, always, around).play(steps)
         except KeyboardInterrupt as e:
@@ -214,7 +196,7 @@ class _Run:
     def play(self, steps: Iterable[_Step]) -> None:
         """Do the steps. Raises `StoppedError` and what nobody expects; of others, see `GcResult.errors`."""
         for step in steps:
-            if is_left_out(step.name, [e.step for e in self._result.errors]):
+            if gc_steps.is_left_out(step.name, [e.step for e in self._result.errors]):
                 left_out = event("step_left_out", step=step.name)
                 _log.log(NOTE, "%s is left out: M was not computed", step.name, extra=left_out)
             elif not self._do(step):
@@ -239,9 +221,9 @@ class _Run:
             code = e.exit_code
             self._result.errors.append(StepError(step.name, code, str(e)))
             _log.error("%s: %s", step.name, e, extra=event("error", exit_code=code, step=step.name))
-            return not is_final(e)
+            return not gc_steps.is_final(e)
         finally:
-            self._tell(step, why, code, round(time.monotonic() - began, 3))
+            self._log_end(step, why, code, round(time.monotonic() - began, 3))
         return True
 
     def _work(self, step: _Step, **hooks: Any) -> Outcome:
@@ -256,7 +238,7 @@ class _Run:
             step.done(result)
         return result
 
-    def _tell(self, step: _Step, why: str, code: int, seconds: float) -> None:
+    def _log_end(self, step: _Step, why: str, code: int, seconds: float) -> None:
         if why:
             fields = event("step_not_due", step=step.name, reason=why, seconds=seconds)
             _log.info("%s is not due: %s", step.name, why, extra=fields)
@@ -273,7 +255,7 @@ class _Due:
     def __init__(self, cluster: Handles, rule: MergeRule, *, l1_grace_s: float, orphan_age_s: float) -> None:
         self._cluster, self._rule = cluster, rule
         self._l1_grace_ms, self._orphan_age_ms = int(l1_grace_s * 1000), int(orphan_age_s * 1000)
-        self._note = GcNote()
+        self._note = gc_steps.GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
 
@@ -290,8 +272,7 @@ class _Due:
 
     def no_expiry(self) -> str:
         state = self._cluster.controller.snapshot()
-        kept = [state.retention(t) for t in state.topics.values()]
-        limited = any(r.ms != UNLIMITED or r.bytes != UNLIMITED for r in kept)
+        limited = any(state.retention(t) != Retention() for t in state.topics.values())
         return "" if limited else "no topic has a retention"
 
     def no_watermark(self) -> str:
@@ -302,7 +283,7 @@ class _Due:
         self._landed = now.landed
         published = self._published()
         now_ms = self._cluster.store.now_ms()
-        return compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
+        return gc_steps.compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
 
     def computed(self, result: WatermarkResult) -> None:
         """Keep for the next run what M was computed from."""
@@ -315,7 +296,7 @@ class _Due:
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
 
     def no_sweep(self) -> str:
-        return sweep_not_due(self._published(), self._note)
+        return gc_steps.sweep_not_due(self._published(), self._note)
 
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""
@@ -331,7 +312,7 @@ class _Due:
 
     def orphans(self) -> bool:
         """Whether it is time to look for orphans, which takes a listing."""
-        before_ms = self._cluster.store.now_ms() - self._orphan_age_ms - SCAN_EVERY_MS
+        before_ms = self._cluster.store.now_ms() - self._orphan_age_ms - gc_steps.SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
     def _garbage_now(self) -> JournalGarbage:

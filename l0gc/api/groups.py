@@ -24,9 +24,8 @@ from l0gc.streamlog.topics import (
 )
 
 if TYPE_CHECKING:
+    from l0gc.api.results import *
     from l0gc.collect.record import RecordedObject, Records
-    from l0gc.collect.runs import RunDetail, RunList
-    from l0gc.streamlog.producers import ProducerList, ProducerView
 
 R = TypeVar("R", bound=Outcome)
 
@@ -109,10 +108,9 @@ class Producers(Group):
 
     def list(self) -> ProducerList:
         """The producers that the controller knows. As `l0gc producer list`."""
-        from l0gc.streamlog.producers import KnownProducer, ProducerList, list_producers
+        from l0gc.streamlog.producers import list_producers
 
-        known = list_producers(self._handles()).items()
-        return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
+        return list_producers(self._handles())
 
     def describe(self, name: str) -> ProducerView:
         """The newest run of a producer, and how far each journal is with it. As `l0gc producer describe`."""

@@ -24,19 +24,9 @@ from l0gc.streamlog.topics import PARTITIONS_SHOWN
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from l0gc.collect.pause import NewPause, Pause
-    from l0gc.collect.runs import UndeleteResult
+    from l0gc.api.results import *
     from l0gc.collect.scan import Deletable
-    from l0gc.collect.sweep import SweepResult
-    from l0gc.collect.vacuum import VacuumResult
-    from l0gc.inspect.doctor.checkup import DoctorResult
-    from l0gc.inspect.explain import Explanation
     from l0gc.inspect.log import Shown
-    from l0gc.inspect.report.page import Report
-    from l0gc.inspect.status import Status
-    from l0gc.inspect.verify.findings import VerifyResult
-    from l0gc.streamlog.level_one.expire import ExpireResult
-    from l0gc.streamlog.topics import AdvancedEpoch
 
 
 class Operations(DailyWork):

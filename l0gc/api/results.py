@@ -5,7 +5,6 @@ A module of its own, since these imports bring in most of l0gc: `l0gc.api` impor
 
 # ruff: noqa: PLC0414 - the alias says that the name is meant to be imported from here
 
-from l0gc.api.gc import GcResult as GcResult
 from l0gc.collect.pause import NewPause as NewPause
 from l0gc.collect.pause import Pause as Pause
 from l0gc.collect.runs import RunDetail as RunDetail

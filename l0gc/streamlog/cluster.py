@@ -131,11 +131,6 @@ class Cluster:
 
         return self.parallel.map(read, [t for t in everyone if some is None or t.journal in some])
 
-    def touched(self) -> list[JournalHandle]:
-        """The handles that this process has used."""
-        with self._lock:
-            return list(self._journals.values())
-
 
 @contextmanager
 def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Cluster, S3Store]]:

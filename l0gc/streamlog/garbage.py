@@ -40,15 +40,17 @@ from l0gc.errors import (
 from l0gc.formatting import count
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.parallel import grouped
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.l1 import index_rows
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_dropped
+from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_index
 
 BATCH: Final = 16 * PAGE_SIZE
 """Dropped objects that are deleted before their journal records it."""
@@ -111,12 +113,7 @@ class JournalGarbage:
 
     def _check(self, journal: int, state: JournalState) -> None:
         """Refuse what a controller log that was not set back would know (hazard 10)."""
-        newest = max(state.max_applied_epoch, state.l1_fence)
-        epoch = self._cluster.controller.epoch(at_least=newest)
-        if newest > epoch:
-            raise EpochRegressionError(
-                f"journal {journal} has seen epoch {newest}, above the cluster epoch {epoch}: {_FORGOTTEN}"
-            )
+        self._cluster.journal(journal).check_not_ahead(max(state.max_applied_epoch, state.l1_fence))
         held = ((t.revision, t.topic_id) for t in state.topics.values())
         if unknown := unknown_topic(self._state, f"journal {journal}", held):
             raise EpochRegressionError(f"{unknown}: {_FORGOTTEN}")
@@ -162,10 +159,7 @@ class JournalGarbage:
 
     def _trees(self, trees: Rows) -> Iterator[DroppedBatch]:
         """Index objects with all that they list, which goes first. An unreadable one stays, with what it lists."""
-        at = 0
-        while at < len(trees):
-            end = at + 1 + int(np.searchsorted(np.cumsum(trees["rows"][at:]), BATCH))
-            some, at = trees[at:end], end
+        for some in grouped(trees, (lambda tree: int(tree["rows"]), BATCH)):
             listed = self._cluster.parallel.map(self._listed, some)
             readable = [(self._dropped(row), of) for row, of in zip(some, listed, strict=True) if of is not None]
             if readable:
@@ -175,7 +169,7 @@ class JournalGarbage:
         """What a dropped index object lists; None if that cannot be known."""
         p = self._partition(tree)
         try:
-            rows = read_dropped(self._cluster.store, p, tree)
+            rows = read_index(self._cluster.store, p, index_rows(np.array([tree])))
         except ObjectNotFoundError:
             return []  # it was deleted after all that it listed, and its journal does not know
         except UNREADABLE as e:

@@ -29,22 +29,11 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import Rows, distinct, places
+from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+from l0gc.streamlog.level_one import parquet
 from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.level_one.parquet import (
-    L1_SCHEMA,
-    L1Chunk,
-    Opened,
-    Times,
-    WantedFile,
-    chunks,
-    decode,
-    fetch_chunk,
-    open_l1,
-    wanted_groups,
-)
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -78,25 +67,9 @@ def _deleted(topic: Topic) -> PartitionClosedError:
     return PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted while it was read")
 
 
-class WantedObject(NamedTuple):
-    """An L0 object, and those of its extents that are wanted, cut to what is wanted of them."""
-
-    object: UnreconciledObject
-    extents: Rows
-
-    @property
-    def blocks(self) -> list[int]:
-        numbers: list[int] = distinct(self.extents["block"]).tolist()
-        return numbers
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes its blocks take as they are stored."""
-        return int(self.object.blocks["length"][self.blocks].sum(dtype=np.int64))
-
-
-def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Iterator[WantedObject]:
-    """The L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets.
+def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Iterator[UnreconciledObject]:
+    """The L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets; of
+    their extents those that are wanted, cut to what is wanted of them.
 
     Args:
         starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
@@ -110,13 +83,14 @@ def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows
             cut = o.extents[inside].copy()
             cut["row"] += (first[inside] - cut["base"]).astype(np.int32)
             cut["base"], cut["records"] = first[inside], end[inside] - first[inside]
-            yield WantedObject(o, cut)
+            yield replace(o, extents=cut)
 
 
 def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
     """About how many bytes of L0 the records of each partition take; see `objects_within`."""
     found = np.zeros(len(partitions))
-    for o, extents in objects_within(known, partitions, starts, ends):
+    for o in objects_within(known, partitions, starts, ends):
+        extents = o.extents
         records = np.ones(len(o.blocks))
         np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
         shares = extents["records"] / records[extents["block"]] * o.blocks["length"][extents["block"]]
@@ -192,13 +166,13 @@ class OffsetReader:
         *,
         names: Sequence[str],
         pool: Executor | None,
-        times: Times | None = None,
+        times: parquet.Times | None = None,
     ) -> None:
         self._cluster, self._journal, self._topic, self._pool = cluster, journal, topic, pool
         self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
         self._starts, self._next = ranges["base"], ranges["base"].copy()
         self._on_deleted, self._times = on_deleted, times
-        self._schema = pa.schema([f for f in L1_SCHEMA if f.name in names or f.name == "offset"])
+        self._schema = pa.schema([f for f in parquet.L1_SCHEMA if f.name in names or f.name == "offset"])
         self._missed = ""
         self.counters = Counters()
 
@@ -259,26 +233,28 @@ class OffsetReader:
     def _from_l1(self, known: TopicState) -> Iterator[Piece]:
         store, names = self._cluster.store, self._schema.names
 
-        def opened(wanted: tuple[int, WantedFile]) -> tuple[int, Opened]:
+        def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.Opened]:
             at, w = wanted
             with _holding(at, w.file.base_offset):
-                return at, open_l1(store, w, self._times)
+                return at, parquet.open_l1(store, w, self._times)
 
-        def parts() -> Iterator[tuple[int, Opened, L1Chunk | None]]:
+        def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
             for at, o in self._ahead(opened, self._files(known), lambda w: 0):
-                groups = wanted_groups(o, self._times)
+                groups = parquet.wanted_groups(o, self._times)
                 self.counters.l1_objects += o.metadata is not None
                 self.counters.l1_objects_skipped += o.metadata is None
                 self.counters.row_groups += len(groups)
                 self.counters.row_groups_skipped += len(o.groups) - len(groups)
-                for chunk in chunks(o, groups):
+                for chunk in parquet.chunks(o, groups):
                     yield at, o, chunk
                 yield at, o, None
 
-        def fetched(part: tuple[int, Opened, L1Chunk | None]) -> tuple[int, Opened, L1Chunk | None]:
+        def fetched(
+            part: tuple[int, parquet.Opened, parquet.L1Chunk | None],
+        ) -> tuple[int, parquet.Opened, parquet.L1Chunk | None]:
             at, o, chunk = part
             with _holding(at, o.wanted.file.base_offset):
-                return at, o, None if chunk is None else fetch_chunk(store, chunk, names)
+                return at, o, None if chunk is None else parquet.fetch_chunk(store, chunk, names)
 
         for at, o, chunk in self._ahead(fetched, parts(), lambda part: 0 if part[2] is None else part[2].bytes):
             file = o.wanted.file
@@ -288,14 +264,14 @@ class OffsetReader:
                 self._next[at] = max(self._next[at], min(self._ends[at], file.last_offset + 1))
                 continue
             self.counters.bytes += sum(len(body) for _, body in chunk.pieces)
-            for base, batch in decode(chunk, names):
+            for base, batch in parquet.decode(chunk, names):
                 first = max(int(self._next[at]), base)
                 n = min(int(self._ends[at]), base + batch.num_rows) - first
                 if n > 0:
                     self._next[at] = first + n
                     yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
 
-    def _files(self, known: TopicState) -> Iterator[tuple[int, WantedFile]]:
+    def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
         """The L1 objects that are wanted, partition by partition in order of offset."""
         state = JournalState(topics={known.revision: known})
         reconciled = known.values(known.reconciled, self._partitions, -1)
@@ -307,14 +283,14 @@ class OffsetReader:
                     if f.base_offset >= end:
                         break
                     if f.last_offset >= start:
-                        yield at, WantedFile(l1_key(p, f), f, start, end)
+                        yield at, parquet.WantedFile(l1_key(p, f), f, start, end)
 
     # -- L0 ------------------------------------------------------------------------------------------------------------
 
     def _from_l0(self, known: TopicState) -> Iterator[Piece]:
         # Later objects are looked up before earlier ones are read.
         objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
-        for wanted, bodies in self._ahead(self._fetched, objects, lambda w: w.bytes):
+        for wanted, bodies in self._ahead(self._fetched, objects, lambda o: o.bytes):
             self.counters.l0_objects += 1
             self.counters.bytes += sum(map(len, bodies))
             at = self._rows_of(wanted)
@@ -325,29 +301,29 @@ class OffsetReader:
             self._next[at] = wanted.extents["base"] + wanted.extents["records"]
             yield piece
 
-    def _rows_of(self, wanted: WantedObject) -> Rows:
+    def _rows_of(self, wanted: UnreconciledObject) -> Rows:
         """Which of the reader's partitions those of the extents are."""
         return np.searchsorted(self._partitions, wanted.extents["partition"])
 
-    def _fetched(self, wanted: WantedObject) -> tuple[WantedObject, list[bytes]]:
-        blocks = [wanted.object.block(n) for n in wanted.blocks]
+    def _fetched(self, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
+        blocks = [wanted.block(n) for n in wanted.needed]
         with _holding(int(self._rows_of(wanted)[0]), int(wanted.extents["base"][0])):
-            return wanted, fetch(self._cluster.store, wanted.object.key, [(b.start, b.length) for b in blocks])
+            return wanted, fetch(self._cluster.store, wanted.key, [(b.start, b.length) for b in blocks])
 
-    def _of_l0(self, wanted: WantedObject, bodies: Sequence[bytes]) -> Piece:
-        o, extents = wanted.object, wanted.extents
+    def _of_l0(self, wanted: UnreconciledObject, bodies: Sequence[bytes]) -> Piece:
+        extents = wanted.extents
         found: list[pa.RecordBatch] = []
-        for number, body in zip(wanted.blocks, bodies, strict=True):
+        for number, body in zip(wanted.needed, bodies, strict=True):
             mine = extents[extents["block"] == number]
             at_least = int((mine["row"].astype(np.int64) + mine["records"]).max())
-            found.append(select(decode_block(body, o.key, o.block(number), at_least), mine))
+            found.append(select(decode_block(body, wanted.key, wanted.block(number), at_least), mine))
         # An extent's block rises with it, so the rows lie in the order of the extents.
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())
         stored = {f.name: pa.concat_arrays([b.column(f.name) for b in found]) for f in RECORDS}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
-        stored["epoch"] = columns.repeated(o.epoch, total)
+        stored["epoch"] = columns.repeated(wanted.epoch, total)
         arrays = [stored[name] for name in self._schema.names]
         partitions = np.repeat(extents["partition"].astype(np.int32), counts)
         return self._piece(partitions, pa.RecordBatch.from_arrays(arrays, names=self._schema.names))

@@ -77,9 +77,10 @@ class ProducerList(Outcome):
     producers: list[KnownProducer]
 
 
-def list_producers(cluster: Cluster) -> dict[str, Producer]:
-    """Every producer that the controller knows, by name."""
-    return dict(sorted(cluster.controller.snapshot().producers.items()))
+def list_producers(cluster: Cluster) -> ProducerList:
+    """Every producer that the controller knows."""
+    known = sorted(cluster.controller.snapshot().producers.items())
+    return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
 
 
 def describe_producer(cluster: Cluster, name: str) -> ProducerView:

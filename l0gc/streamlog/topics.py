@@ -8,7 +8,7 @@ before anything is written. A deleted topic is closed in its journals, so that a
 from __future__ import annotations
 
 from dataclasses import asdict, astuple, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -57,9 +57,10 @@ class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
 
 
 class RemovedTopic(Topic, frozen=True, array_like=False):
-    """The topic that was deleted; `broken` names the journals in which it could not be closed."""
+    """The topic that was deleted; `broken` names the journals in which it could not be closed, for the error to say."""
 
     broken: list[Broken] = msgspec.field(default_factory=list)
+    hidden: ClassVar[frozenset[str]] = Topic.hidden | {"broken"}
 
     @property
     def problem(self) -> PartialFailureError | None:
@@ -70,12 +71,6 @@ class RemovedTopic(Topic, frozen=True, array_like=False):
         return PartialFailureError(
             f"the topic is deleted, but could not be closed in journal {first.journal}: {first.error}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """The topic as it was; what could not be closed is the error's to say."""
-        fields = super().to_json()
-        del fields["broken"]
-        return fields
 
 
 class TopicList(list[Topic], Outcome):

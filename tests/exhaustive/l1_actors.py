@@ -19,7 +19,7 @@ import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
-import l0gc.streamlog.offset_reader
+import l0gc.streamlog.level_one.parquet
 import l0gc.streamlog.reader
 from l0gc import columns
 from l0gc.collect.plan import Removal
@@ -30,7 +30,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
-from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.journal.topic import UnreconciledObject, l1_file
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
@@ -38,7 +38,7 @@ from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, WantedObject
+from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
 
@@ -250,11 +250,11 @@ def _decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Reco
     yield f.base_offset, _batch(f.base_offset, f.last_offset - f.base_offset + 1)
 
 
-def _fetched(reader: OffsetReader, wanted: WantedObject) -> tuple[WantedObject, list[bytes]]:
+def _fetched(reader: OffsetReader, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
     return wanted, []
 
 
-def _of_l0(reader: OffsetReader, wanted: WantedObject, bodies: Sequence[bytes]) -> Piece:
+def _of_l0(reader: OffsetReader, wanted: UnreconciledObject, bodies: Sequence[bytes]) -> Piece:
     ((partition, _, _, records, base),) = wanted.extents.tolist()
     return Piece(partition, _batch(base, records))
 
@@ -288,10 +288,10 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.merge, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
-        (l0gc.streamlog.offset_reader, "open_l1", _open_l1),
-        (l0gc.streamlog.offset_reader, "chunks", _chunks),
-        (l0gc.streamlog.offset_reader, "fetch_chunk", _fetch_chunk),
-        (l0gc.streamlog.offset_reader, "decode", _decode),
+        (level_one.parquet, "open_l1", _open_l1),
+        (level_one.parquet, "chunks", _chunks),
+        (level_one.parquet, "fetch_chunk", _fetch_chunk),
+        (level_one.parquet, "decode", _decode),
         (OffsetReader, "_fetched", _fetched),
         (OffsetReader, "_of_l0", _of_l0),
     ]

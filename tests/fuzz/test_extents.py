@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.ingest.extents import decode_block
-from l0gc.streamlog.journal.rows import EXTENT, NUMBER, Rows
-from l0gc.streamlog.journal.topic import Block
+from l0gc.streamlog.journal.rows import BLOCK, EXTENT, NUMBER, Rows
+from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead
 from l0gc.streamlog.level_one.read import read_rows
 from tests.fuzz.mutations import changed, fuzzing, hostile
@@ -73,8 +73,8 @@ def test_a_block_that_was_changed_is_refused(body: bytes) -> None:
 def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, before: int) -> None:
     store = MemoryStore()
     store.put(KEY, bytes(before) + body)
-    block = Block(before, len(BODY), crc32c(BODY), MOST_BYTES, TIME_MS)
-    read = ObjectRead(0, 3, KEY, 1, [block], EXTENTS)
+    blocks = np.array([(len(BODY), crc32c(BODY), len(EXTENTS), MOST_BYTES)], BLOCK)
+    read = ObjectRead(0, 3, UnreconciledObject(KEY, 1, 0, TIME_MS, before, blocks, EXTENTS))
 
     def needed(journal: int, revision: int, extents: Rows) -> Rows:
         return np.ones(len(extents), bool)

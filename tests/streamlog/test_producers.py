@@ -10,7 +10,7 @@ from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
 from l0gc.streamlog.journal.entries import InputSpan, ProducerBatch
-from l0gc.streamlog.producers import InputView, JournalView, describe_producer, list_producers
+from l0gc.streamlog.producers import InputView, JournalView, KnownProducer, describe_producer, list_producers
 from tests.support.journal import of_topic
 from tests.support.memory_store import (
     FakeClock,
@@ -106,8 +106,9 @@ def test_producers_are_not_mixed_up() -> None:
     send(cluster, a, 0, journal=0)
     send(cluster, b, 0, journal=1)
     assert [j.journal for j in describe_producer(cluster, "b").journals] == [0]
-    assert list(list_producers(cluster)) == ["a", "b"]
-    assert list_producers(cluster)["b"] == a
+    known = list_producers(cluster).producers
+    assert [p.name for p in known] == ["a", "b"]
+    assert known[1] == KnownProducer("b", a.producer_id, a.epoch, a.time_ms)
 
 
 def test_a_name_that_is_not_there_is_answered_with_the_nearest() -> None:

@@ -114,7 +114,7 @@ def test_only_the_partitions_that_were_requested_and_only_their_journals(tmp_pat
     cluster = new_cluster(tmp_path, partitions=6, journals=3, unreconciled=4)
     process = another_process(cluster)
     assert list(places(read(process, None, [4]))) == [(4, o) for o in range(4)]
-    assert [j.journal for j in process.touched()] == [cluster.controller.snapshot().topic("events").journal_of(4)]
+    assert list(process._journals) == [cluster.controller.snapshot().topic("events").journal_of(4)]
     assert list(read(process, None, [])) == []
 
 

@@ -21,20 +21,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.formatting import count
-from l0gc.streamlog.controller.entries import (
-    MAX_RETENTION,
-    MAX_TEXT,
-    UNLIMITED,
-    AlterDefaults,
-    AlterTopic,
-    Bootstrap,
-    CreateTopic,
-    InitProducer,
-    Tick,
-    check_founded,
-    check_topic,
-    is_text,
-)
+from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic
 
 TICK_SLACK: Final = 20
@@ -55,9 +42,9 @@ class RetentionSettings:
     def check(self) -> None:
         """Raises `UsageError`: a number cannot be."""
         for name, value in (("retention-ms", self.ms), ("retention-bytes", self.bytes)):
-            if isinstance(value, int) and not UNLIMITED <= value <= MAX_RETENTION:
+            if isinstance(value, int) and not entries.UNLIMITED <= value <= entries.MAX_RETENTION:
                 raise UsageError(
-                    f"--{name} {value} cannot be; give a number from 0 to {MAX_RETENTION}, or -1 for unlimited"
+                    f"--{name} {value} cannot be; give a number from 0 to {entries.MAX_RETENTION}, or -1 for unlimited"
                 )
 
     def over(self, topic: Topic | None) -> tuple[int | None, int | None]:
@@ -70,7 +57,9 @@ class RetentionSettings:
 NOT_GIVEN: Final = RetentionSettings()
 
 
-def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | None) -> Bootstrap | None:
+def decide_bootstrap(
+    state: ControllerState, entry: entries.Bootstrap, expected: str | None
+) -> entries.Bootstrap | None:
     """Bootstrap a cluster, once; None if it was done before.
 
     Raises:
@@ -78,7 +67,7 @@ def decide_bootstrap(state: ControllerState, entry: Bootstrap, expected: str | N
         UsageError: the cluster cannot be so, or was created with another key layout or other journals.
     """
     if state.epoch < 0:
-        check_founded(entry.cluster_id, entry.shards, entry.key_template, entry.journals)
+        entries.check_founded(entry.cluster_id, entry.shards, entry.key_template, entry.journals)
         return entry
     check_cluster(state, expected)
     if (state.shards, state.key_template) != (entry.shards, entry.key_template):
@@ -120,7 +109,7 @@ def decide_create_topic(
     journals: int | None,
     topic_id: str,
     retention: RetentionSettings = NOT_GIVEN,
-) -> CreateTopic | None:
+) -> entries.CreateTopic | None:
     """Create a topic; None if it exists and is as wanted.
 
     Args:
@@ -131,7 +120,7 @@ def decide_create_topic(
         UsageError: the name or a number cannot be.
         TopicExistsError: it exists with another number of partitions or journals, or another retention.
     """
-    check_topic(name, partitions, topic_id)
+    entries.check_topic(name, partitions, topic_id)
     retention.check()
     topic = state.topics.get(name)
     if topic is not None:
@@ -148,10 +137,10 @@ def decide_create_topic(
             f"{count(partitions, 'partition')} cannot lie in {wanted} journals: this cluster has {state.journals}, "
             "and each of them takes one partition or more"
         )
-    return CreateTopic(name, partitions, wanted, topic_id, *retention.over(None))
+    return entries.CreateTopic(name, partitions, wanted, topic_id, *retention.over(None))
 
 
-def decide_alter_topic(state: ControllerState, name: str, retention: RetentionSettings) -> AlterTopic | None:
+def decide_alter_topic(state: ControllerState, name: str, retention: RetentionSettings) -> entries.AlterTopic | None:
     """Change a topic's retention; None if it is as wanted.
 
     Raises:
@@ -163,15 +152,15 @@ def decide_alter_topic(state: ControllerState, name: str, retention: RetentionSe
     wanted = retention.over(topic)
     if wanted == (topic.retention_ms, topic.retention_bytes):
         return None
-    return AlterTopic(name, topic.revision, *wanted)
+    return entries.AlterTopic(name, topic.revision, *wanted)
 
 
-def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) -> AlterDefaults | None:
+def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) -> entries.AlterDefaults | None:
     """Change the cluster's retention; None if it is as wanted. The default of the defaults is unlimited."""
     retention.check()
     given = zip((retention.ms, retention.bytes), (state.retention_ms, state.retention_bytes), strict=True)
-    ms, size = (old if isinstance(new, UnsetType) else UNLIMITED if new is None else new for new, old in given)
-    return None if (ms, size) == (state.retention_ms, state.retention_bytes) else AlterDefaults(ms, size)
+    ms, size = (old if isinstance(new, UnsetType) else entries.UNLIMITED if new is None else new for new, old in given)
+    return None if (ms, size) == (state.retention_ms, state.retention_bytes) else entries.AlterDefaults(ms, size)
 
 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:
@@ -185,7 +174,7 @@ def tick_is_due(age_ms: int, interval_ms: int) -> bool:
     return age_ms >= interval_ms - slack_ms
 
 
-def decide_advance(state: ControllerState, expected: int | None, caller: str) -> Tick | None:
+def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:
     """Advance the epoch; None if this caller's earlier advance, whose reply was lost, has done so (KIP-360's rule).
 
     Raises:
@@ -193,11 +182,13 @@ def decide_advance(state: ControllerState, expected: int | None, caller: str) ->
         UsageError: the caller's name cannot be one.
     """
     if expected is None:
-        return Tick()
-    if caller and not is_text(caller):
-        raise UsageError(f"the caller that advances the epoch has a name of at most {MAX_TEXT} printable characters")
+        return entries.Tick()
+    if caller and not entries.is_text(caller):
+        raise UsageError(
+            f"the caller that advances the epoch has a name of at most {entries.MAX_TEXT} printable characters"
+        )
     if expected == state.epoch:
-        return Tick(expected, caller)
+        return entries.Tick(expected, caller)
     if state.last_tick == LastTick(expected, caller):
         return None
     raise EpochExpectationError(
@@ -214,7 +205,7 @@ def decide_init_producer(
     new_id: int,
     new_run: str,
     above: int = -1,
-) -> InitProducer | None:
+) -> entries.InitProducer | None:
     """Bump a producer's epoch; None if the bump was done by this instance before and its reply was lost (KIP-360).
 
     Args:
@@ -231,23 +222,23 @@ def decide_init_producer(
         InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
         UsageError: the name cannot be one.
     """
-    if not is_text(name):
-        raise UsageError(f"producer name {name!r} must have 1 to {MAX_TEXT} printable characters")
+    if not entries.is_text(name):
+        raise UsageError(f"producer name {name!r} must have 1 to {entries.MAX_TEXT} printable characters")
     producer = state.producers.get(name)
     if instance is None:
         if producer is None:
-            return InitProducer(name, new_id, 0, -1, new_run)
+            return entries.InitProducer(name, new_id, 0, -1, new_run)
         if above > state.epoch:
             raise EpochRegressionError(
                 f"a journal has seen epoch {above} of producer {name!r}, and the controller log is only at epoch "
                 f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see docs/operations.md"
             )
-        return InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
+        return entries.InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
     producer_id, epoch, run = instance
     if producer is None or producer.producer_id != producer_id:
         raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it anew, without an epoch")
     if (epoch, run) == (producer.epoch, producer.run):
-        return InitProducer(name, producer_id, epoch + 1, epoch, new_run)
+        return entries.InitProducer(name, producer_id, epoch + 1, epoch, new_run)
     if 0 <= epoch == producer.last_epoch and run == producer.last_run:  # -1 stands for "none", which nobody can have
         return None
     raise InvalidProducerEpochError(

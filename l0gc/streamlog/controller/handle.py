@@ -24,6 +24,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.replica import Replica
+from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.decisions import (
     NOT_GIVEN,
     RetentionSettings,
@@ -36,16 +37,6 @@ from l0gc.streamlog.controller.decisions import (
     decide_create_topic,
     decide_init_producer,
     tick_is_due,
-)
-from l0gc.streamlog.controller.entries import (
-    DEFAULT_JOURNALS,
-    MAX_PRODUCER_ID,
-    Bootstrap,
-    ControllerEntry,
-    DeleteTopic,
-    ForgetTopics,
-    InitProducer,
-    Tick,
 )
 from l0gc.streamlog.controller.machine import ControllerMachine, refusal
 from l0gc.streamlog.controller.state import ControllerState, Producer, Retention, Topic
@@ -155,7 +146,7 @@ class Controller:
 
     def _propose(
         self,
-        decide: Callable[[ControllerState], ControllerEntry | None],
+        decide: Callable[[ControllerState], entries.ControllerEntry | None],
         *,
         initialised: bool = True,
         guarded: bool = True,
@@ -198,11 +189,11 @@ class Controller:
         """Found the cluster; False if it exists. See `decide_bootstrap`."""
         new_id = self._expected or self._runtime.new_id()
 
-        def decide(state: ControllerState) -> Bootstrap | None:
+        def decide(state: ControllerState) -> entries.Bootstrap | None:
             wanted = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
             template = key_template or (state.key_template if state.epoch >= 0 else DEFAULT_TEMPLATE)
-            in_all = journals if journals is not None else (state.journals or DEFAULT_JOURNALS)
-            entry = Bootstrap(new_id, wanted, template, external_log or state.external_log, in_all)
+            in_all = journals if journals is not None else (state.journals or entries.DEFAULT_JOURNALS)
+            entry = entries.Bootstrap(new_id, wanted, template, external_log or state.external_log, in_all)
             return decide_bootstrap(state, entry, self._expected)
 
         return self._propose(decide, initialised=False, guarded=False)
@@ -237,9 +228,9 @@ class Controller:
         """
         wanted = set(revisions)
 
-        def decide(state: ControllerState) -> ForgetTopics | None:
+        def decide(state: ControllerState) -> entries.ForgetTopics | None:
             known = sorted(wanted & {d.topic.revision for d in state.deleted})
-            return ForgetTopics(known) if known else None
+            return entries.ForgetTopics(known) if known else None
 
         return self._propose(decide)
 
@@ -251,7 +242,7 @@ class Controller:
         """
         topics: list[Topic] = []
 
-        def decide(state: ControllerState) -> DeleteTopic:
+        def decide(state: ControllerState) -> entries.DeleteTopic:
             topic = state.topic(name)
             topics.append(topic)
             if topic.revision != topics[0].revision:
@@ -259,7 +250,7 @@ class Controller:
                     f"topic {name!r} (revision {topics[0].revision}) has just been deleted, and created again with "
                     f"revision {topic.revision}; the new topic was left as it is"
                 )
-            return DeleteTopic(name, topic.revision)
+            return entries.DeleteTopic(name, topic.revision)
 
         self._propose(decide)
         return topics[-1]
@@ -286,16 +277,16 @@ class Controller:
         if self._check_above is not None:
             self._check_above(epoch)
         with self.replica.lock:
-            self._propose(lambda s: Tick(to=epoch + 1) if s.epoch <= epoch else None, guarded=False)
+            self._propose(lambda s: entries.Tick(to=epoch + 1) if s.epoch <= epoch else None, guarded=False)
             return self.replica.state.epoch
 
     def tick_if_due(self) -> int:
         """Advance the epoch if that is due by the store's clock (see `tick_is_due`); returns it."""
 
-        def decide(state: ControllerState) -> Tick | None:
+        def decide(state: ControllerState) -> entries.Tick | None:
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
-            return Tick() if tick_is_due(as_of_ms - state.time_ms, self._epoch_interval_ms) else None
+            return entries.Tick() if tick_is_due(as_of_ms - state.time_ms, self._epoch_interval_ms) else None
 
         with self.replica.lock:
             self._propose(decide)
@@ -324,10 +315,10 @@ class Controller:
         )
         new_run = self._new_name()
 
-        def decide(state: ControllerState) -> InitProducer | None:
+        def decide(state: ControllerState) -> entries.InitProducer | None:
             # Random, so that a log that was restored from a backup gives no id a second time.
             taken = {p.producer_id for p in state.producers.values()}
-            while (new_id := self._runtime.random.randrange(MAX_PRODUCER_ID)) in taken:
+            while (new_id := self._runtime.random.randrange(entries.MAX_PRODUCER_ID)) in taken:
                 pass
             return decide_init_producer(state, name, instance, new_id=new_id, new_run=new_run, above=above)
 

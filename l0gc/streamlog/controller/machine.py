@@ -15,23 +15,7 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import HIGHEST_JUMP, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.controller.entries import (
-    MAX_PRODUCER_ID,
-    AlterDefaults,
-    AlterTopic,
-    Bootstrap,
-    ControllerEntry,
-    CreateTopic,
-    DeleteTopic,
-    ForgetTopics,
-    InitProducer,
-    Tick,
-    check_founded,
-    check_retention,
-    check_topic,
-    decode_entry,
-    is_text,
-)
+from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.state import (
     EPOCH_TIME_STEP_MS,
     EPOCH_TIMES_KEPT_MS,
@@ -66,36 +50,36 @@ class ControllerMachine:
         return state
 
     def apply(self, state: ControllerState, entry: Landed) -> None:
-        e = decode_entry(entry.offset, entry.payload)
+        e = entries.decode_entry(entry.offset, entry.payload)
         if (why := refusal(state, entry.offset, e)) is not None:
             raise CorruptObjectError(f"controller log entry {entry.offset} is wrong: {why}")
         now_ms, epoch = max(state.time_ms, entry.time_ms), state.epoch_at(entry.offset)
         match e:
-            case Bootstrap():
+            case entries.Bootstrap():
                 state.cluster_id, state.shards, state.key_template = e.cluster_id, e.shards, e.key_template
                 state.external_log, state.journals = e.external_log, e.journals
-            case CreateTopic():
+            case entries.CreateTopic():
                 placed = state.place(e.journals)
                 kept = e.retention_ms, e.retention_bytes
                 state.topics[e.name] = Topic(e.name, epoch, e.partitions, placed, e.topic_id, *kept)
-            case AlterTopic():
+            case entries.AlterTopic():
                 state.topics[e.name] = msgspec.structs.replace(
                     state.topics[e.name], retention_ms=e.retention_ms, retention_bytes=e.retention_bytes
                 )
-            case AlterDefaults():
+            case entries.AlterDefaults():
                 state.retention_ms, state.retention_bytes = e.retention_ms, e.retention_bytes
-            case DeleteTopic():
+            case entries.DeleteTopic():
                 state.deleted.append(DeletedTopic(state.topics.pop(e.name), epoch))
-            case ForgetTopics():
+            case entries.ForgetTopics():
                 state.deleted = [d for d in state.deleted if d.topic.revision not in e.revisions]
-            case InitProducer():
+            case entries.InitProducer():
                 known = state.producers.pop(e.name, None)  # so that it is the last one again
                 last_run = known.run if known is not None and e.last_epoch >= 0 else ""
                 state.producers[e.name] = Producer(e.producer_id, e.epoch, e.last_epoch, now_ms, e.run, last_run)
-            case Tick():
+            case entries.Tick():
                 if e.to >= 0:
                     epoch, state.jump = e.to, Jump(entry.offset, e.to)
-        state.last_tick = LastTick(e.expected, e.caller) if isinstance(e, Tick) else None
+        state.last_tick = LastTick(e.expected, e.caller) if isinstance(e, entries.Tick) else None
         state.epoch = epoch
         state.time_ms = now_ms
         _note_time(state)
@@ -120,7 +104,7 @@ def _note_time(state: ControllerState) -> None:
 # -- what the log may hold --------------------------------------------------------------------------------------------
 
 
-def refusal(state: ControllerState, offset: int, e: ControllerEntry) -> str | None:
+def refusal(state: ControllerState, offset: int, e: entries.ControllerEntry) -> str | None:
     """What is wrong with an entry at this place of the log, None if nothing is."""
     try:
         _check(state, offset, e)
@@ -129,50 +113,50 @@ def refusal(state: ControllerState, offset: int, e: ControllerEntry) -> str | No
     return None
 
 
-def _check(state: ControllerState, offset: int, e: ControllerEntry) -> None:
+def _check(state: ControllerState, offset: int, e: entries.ControllerEntry) -> None:
     if state.epoch_at(offset) != state.epoch + 1 or not is_epoch(state.epoch + 1):
         raise UsageError(f"it does not follow epoch {state.epoch}")
-    if isinstance(e, Bootstrap) != (offset == 0):
+    if isinstance(e, entries.Bootstrap) != (offset == 0):
         raise UsageError("a bootstrap belongs at offset 0 and only there")
     match e:
-        case Bootstrap():
-            check_founded(e.cluster_id, e.shards, e.key_template, e.journals)
-        case CreateTopic():
+        case entries.Bootstrap():
+            entries.check_founded(e.cluster_id, e.shards, e.key_template, e.journals)
+        case entries.CreateTopic():
             if e.name in state.topics:
                 raise UsageError(f"it creates topic {e.name!r} a second time")
             if not 1 <= e.journals <= min(e.partitions, state.journals):
                 raise UsageError(f"it creates topic {e.name!r} in {e.journals} of {state.journals} journals")
-            check_topic(e.name, e.partitions, e.topic_id)
-            check_retention(e.retention_ms, e.retention_bytes)
-        case AlterTopic() | DeleteTopic():
+            entries.check_topic(e.name, e.partitions, e.topic_id)
+            entries.check_retention(e.retention_ms, e.retention_bytes)
+        case entries.AlterTopic() | entries.DeleteTopic():
             topic = state.topics.get(e.name)
             if topic is None or topic.revision != e.revision:
                 raise UsageError(f"topic {e.name!r} with revision {e.revision} does not exist")
-            if isinstance(e, AlterTopic):
-                check_retention(e.retention_ms, e.retention_bytes)
-        case AlterDefaults():
-            check_retention(e.retention_ms, e.retention_bytes)
-        case ForgetTopics():
+            if isinstance(e, entries.AlterTopic):
+                entries.check_retention(e.retention_ms, e.retention_bytes)
+        case entries.AlterDefaults():
+            entries.check_retention(e.retention_ms, e.retention_bytes)
+        case entries.ForgetTopics():
             deleted = {d.topic.revision for d in state.deleted}
             if not e.revisions or len(set(e.revisions)) != len(e.revisions) or not deleted.issuperset(e.revisions):
                 raise UsageError("it forgets topics that were not deleted")
-        case InitProducer():
+        case entries.InitProducer():
             if not _is_bump(state, e):
                 raise UsageError(f"it bumps producer {e.name!r} wrongly")
-        case Tick():
-            if e.caller != "" and not is_text(e.caller):
+        case entries.Tick():
+            if e.caller != "" and not entries.is_text(e.caller):
                 raise UsageError("it ticks for a caller that cannot be")
             if e.to != -1 and not state.epoch < e.to <= HIGHEST_JUMP:
                 raise UsageError(f"it jumps to epoch {e.to}")
 
 
-def _is_bump(state: ControllerState, e: InitProducer) -> bool:
+def _is_bump(state: ControllerState, e: entries.InitProducer) -> bool:
     """Whether the entry is one that `decide_init_producer` makes.
 
     A new id is taken for a name that is known, too: the writer of the entry may have had a shorter `NAME_EXPIRY_MS`.
     """
     known = state.producers.get(e.name)
-    if not is_text(e.name) or not is_text(e.run) or not 0 <= e.producer_id < MAX_PRODUCER_ID:
+    if not entries.is_text(e.name) or not entries.is_text(e.run) or not 0 <= e.producer_id < entries.MAX_PRODUCER_ID:
         return False
     if known is not None and e.producer_id == known.producer_id:
         if e.last_epoch == -1:  # it may go above what a journal has seen, which the log has forgotten
@@ -188,18 +172,18 @@ def _check_state(state: ControllerState) -> None:
         if state != ControllerState():
             raise UsageError("it is of no epoch, and not empty")
         return
-    check_founded(state.cluster_id, state.shards, state.key_template, state.journals)
+    entries.check_founded(state.cluster_id, state.shards, state.key_template, state.journals)
     if not is_epoch(state.epoch):
         raise UsageError(f"epoch {state.epoch} cannot be")
     for topic in (*state.topics.values(), *(d.topic for d in state.deleted)):
-        check_topic(topic.name, topic.partitions, topic.topic_id)
-        check_retention(topic.retention_ms, topic.retention_bytes)
+        entries.check_topic(topic.name, topic.partitions, topic.topic_id)
+        entries.check_retention(topic.retention_ms, topic.retention_bytes)
         placed = set(topic.journals)
         if not 1 <= len(topic.journals) == len(placed) <= topic.partitions:
             raise UsageError(f"topic {topic.name!r} lies in {len(topic.journals)} journals")
         if not (min(placed) >= 0 and max(placed) < state.journals and 0 < topic.revision <= state.epoch):
             raise UsageError(f"topic {topic.name!r} lies in no journal, or in no epoch")
-    check_retention(state.retention_ms, state.retention_bytes)
+    entries.check_retention(state.retention_ms, state.retention_bytes)
     if not 0 <= state.jump.offset <= state.jump.epoch <= state.epoch:
         raise UsageError("its epoch jumped to an impossible value")
     epochs = [e.epoch for e in state.epoch_times]
@@ -212,6 +196,6 @@ def _check_state(state: ControllerState) -> None:
         if not d.topic.revision < d.deleted_epoch <= state.epoch:
             raise UsageError(f"topic {d.topic.name!r} was deleted in an epoch that cannot be")
     for name, p in state.producers.items():
-        known = is_text(name) and is_text(p.run) and 0 <= p.producer_id < MAX_PRODUCER_ID
+        known = entries.is_text(name) and entries.is_text(p.run) and 0 <= p.producer_id < entries.MAX_PRODUCER_ID
         if not known or not -1 <= p.last_epoch < p.epoch:
             raise UsageError(f"producer {name!r} cannot be")

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from l0gc.errors import NotFoundError, TopicNotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
-from l0gc.streamlog.controller.entries import (
-    UNLIMITED,
-)
+from l0gc.streamlog.controller.entries import UNLIMITED
 
 _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
@@ -66,12 +65,12 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     topic_id: str
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    hidden: ClassVar[frozenset[str]] = frozenset({"topic_id"})
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, but for the id, which only `topic describe` prints."""
-        fields = msgspec.structs.asdict(self)
-        del fields["topic_id"]
-        return fields | {"journals": list(self.journals)}
+        """The fields, but for the hidden ones; the id is printed by `topic describe` alone."""
+        fields = msgspec.structs.asdict(self) | {"journals": list(self.journals)}
+        return {name: value for name, value in fields.items() if name not in self.hidden}
 
     def runs(self) -> list[JournalRun]:
         """Which journal keeps which partitions, in their order."""
@@ -236,7 +235,7 @@ class ControllerState(msgspec.Struct, array_like=True):
 
     def journals_in_use(self) -> list[int]:
         """The journals that keep a partition of a topic, in their order."""
-        return sorted({j for t in self.topics.values() for j in t.journals})
+        return list(by_journal(self.topics.values()))
 
     def topics_of(self, journal: int) -> list[tuple[Topic, JournalRun]]:
         """The topics of which `journal` keeps partitions, by name, and which partitions these are."""
@@ -254,11 +253,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         They are forgotten once each of these journals has closed them (`l0gc/streamlog/garbage.py`); until then every
         housekeeping closes them where that is still to be done.
         """
-        found: dict[int, list[Topic]] = {}
-        for d in self.deleted:
-            for journal in d.topic.journals:
-                found.setdefault(journal, []).append(d.topic)
-        return found
+        return by_journal(d.topic for d in self.deleted)
 
     def to_be_closed_by(self, now_ms: int) -> list[Topic]:
         """The topics that were deleted so long ago, by the store's clock, that each of their journals has closed them."""
@@ -272,3 +267,12 @@ class ControllerState(msgspec.Struct, array_like=True):
             for run in topic.runs():
                 held[run.journal] += run.count
         return tuple(heapq.nsmallest(journals, range(self.journals), key=lambda j: (held[j], j)))
+
+
+def by_journal(topics: Iterable[Topic]) -> dict[int, list[Topic]]:
+    """The topics of which each journal keeps partitions, in the order of the journals."""
+    found: dict[int, list[Topic]] = {}
+    for topic in topics:
+        for journal in topic.journals:
+            found.setdefault(journal, []).append(topic)
+    return dict(sorted(found.items()))

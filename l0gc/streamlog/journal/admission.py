@@ -21,11 +21,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
     UsageError,
 )
-from l0gc.streamlog.journal.entries import (
-    LandedSequence,
-    ObjectExtents,
-    ProducerState,
-)
+from l0gc.streamlog.journal.entries import LandedSequence, ObjectExtents, ProducerState
 from l0gc.streamlog.journal.producers import Overlay
 from l0gc.streamlog.journal.rows import MAX_OFFSET, NUMBER, unpack
 from l0gc.streamlog.journal.topic import TopicState, check_object

@@ -177,12 +177,8 @@ def dropped_rows(revision: int, kind: int, rows: Rows, time_ms: int, epoch: int)
     dropped = np.zeros(len(rows), DROPPED)
     for column in ("partition", "base", "last", "epoch", "name"):
         dropped[column] = rows[column]
-    dropped["revision"], dropped["kind"], dropped["dropped_ms"], dropped["dropped_epoch"] = (
-        revision,
-        kind,
-        time_ms,
-        epoch,
-    )
+    dropped["revision"], dropped["kind"] = revision, kind
+    dropped["dropped_ms"], dropped["dropped_epoch"] = time_ms, epoch
     if kind == L1_OBJECT:
         dropped["bytes"] = rows["bytes"]
     else:

@@ -22,6 +22,7 @@ from l0gc.streamlog.journal.rows import (
     NUMBER,
     Rows,
     ascending,
+    distinct,
     name_text,
     of_partition,
     places,
@@ -114,6 +115,16 @@ class UnreconciledObject:
     start: int
     blocks: Rows
     extents: Rows
+
+    @property
+    def needed(self) -> Rows:
+        """The numbers of the blocks with extents, ascending."""
+        return distinct(self.extents["block"])
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes these blocks take as they are stored."""
+        return int(self.blocks["length"][self.needed].sum(dtype=np.int64))
 
     def block(self, number: int) -> Block:
         """Where a block lies."""

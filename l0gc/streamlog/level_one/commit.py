@@ -159,9 +159,8 @@ class Commit:
             return landed, set()
         with self._handle.replica.lock:
             topic = self._handle.catch_up().topics.get(revision)
-        if (
-            live.tobytes() != (NO_INDEX_ROWS if topic is None else topic.index).tobytes()
-        ):  # it may be gone because of that
+        now = NO_INDEX_ROWS if topic is None else topic.index
+        if live.tobytes() != now.tobytes():  # it may be gone because of that
             more, unknown = self._landed(revision, rows[np.isin(rows["partition"], list(damage))])
             return landed | more, unknown
         self._result.errors += [

@@ -14,23 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 
-from l0gc.errors import (
-    CorruptObjectError,
-    L0gcError,
-    ObjectNotFoundError,
-    PartialFailureError,
-    ProtocolError,
-    StoreError,
-)
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import UNLIMITED
-from l0gc.streamlog.controller.state import Retention, Topic
+from l0gc.streamlog.controller.state import Retention, Topic, by_journal
 from l0gc.streamlog.journal.commits import divided
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, Expired, ExpiredTopic
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
@@ -77,11 +70,7 @@ class ExpireResult(Outcome):
     starts: list[NewStart] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     dry_run: bool = field(default=False, compare=False)
-
-    @property
-    def problem(self) -> PartialFailureError | None:
-        """What went wrong, in one sentence."""
-        return PartialFailureError.of("not all records could be deleted, the rest is done", self.errors)
+    unfinished: ClassVar[str] = "not all records could be deleted, the rest is done"
 
 
 # -- where partitions are to begin ----------------------------------------------------------------------------------------
@@ -170,32 +159,23 @@ def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False,
     return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
 
 
-def run_expiry(
-    cluster: Cluster,
-    topics: list[Topic],
-    wanted: NewStarts,
-    dry_run: bool,
-    shown: int,
-) -> ExpireResult:
+def run_expiry(cluster: Cluster, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
     """Move log start offsets in every journal that keeps some of the topics.
 
     What fails for one journal concerns that one alone, and an index object that cannot be read its partition alone.
     """
     result = ExpireResult(dry_run=dry_run)
-    by_journal: dict[int, list[Topic]] = {}
-    for topic in topics:
-        for journal in topic.journals:
-            by_journal.setdefault(journal, []).append(topic)
 
-    def one(journal: int) -> ExpireResult:
-        run = _JournalRun(cluster, journal, by_journal[journal], wanted, dry_run, shown)
+    def one(part: tuple[int, list[Topic]]) -> ExpireResult:
+        journal, of_journal = part
+        run = _JournalRun(cluster, journal, of_journal, wanted, dry_run, shown)
         try:
             run.run()
         except (CorruptObjectError, ObjectNotFoundError, ProtocolError, StoreError) as e:
             run.result.errors.append(f"journal {journal}: {e}")
         return run.result
 
-    for done in cluster.parallel.map(one, sorted(by_journal)):
+    for done in cluster.parallel.map(one, by_journal(topics).items()):
         result.add(done, "partitions", "records", "l1_objects", "bytes", "lost", "starts", "errors")
     del result.starts[shown:]
     return result

@@ -22,7 +22,7 @@ from l0gc.storage.entry import pack, unpack
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.commits import check_rows
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, IndexChange, index_rows
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, IndexChange
 from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
     L1_ROW,
@@ -90,23 +90,15 @@ def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int
         ObjectNotFoundError: one is gone.
     """
     topic = state.topic(p.revision)
-    return chain(_older(store, p, topic.index_of(p.partition), start), topic.files(p.partition))
-
-
-def _older(store: ObjectStore, p: PartitionId, index: Rows, start: int) -> Iterator[L1File]:
-    for row in index[index["last"] >= start]:
-        yield from (l1_file(file) for file in _read(store, p, row))
+    index = topic.index_of(p.partition)
+    older = (_read(store, p, row) for row in index[index["last"] >= start])
+    return map(l1_file, chain.from_iterable(chain(older, [topic.l1_of(p.partition)])))
 
 
 def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) -> Rows:
     """The rows of `L1_ROW` that index objects, given in order of offset, list of a partition; see `files_of`."""
     found = [_read(store, p, row) for row in index[index["last"] >= start]]
     return np.concatenate(found) if found else NO_L1_ROWS
-
-
-def read_dropped(store: ObjectStore, p: PartitionId, row: Any) -> Rows:
-    """The rows of `L1_ROW` that a dropped index object lists, given its row of `DROPPED`. Raises as `files_of` does."""
-    return _read(store, p, index_rows(np.array([row]))[0])
 
 
 def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:

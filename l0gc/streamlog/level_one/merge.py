@@ -16,11 +16,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartialFailureError, ProtocolError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, ProtocolError
 from l0gc.formatting import Outcome, count
 from l0gc.keys import PartitionId
 from l0gc.storage.parallel import grouped
@@ -34,7 +34,7 @@ from l0gc.streamlog.journal.l1 import NO_L1_ROWS, Change
 from l0gc.streamlog.journal.rows import Rows, pack
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
-from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, is_due, merges_of
+from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
 from l0gc.streamlog.level_one.reconcile import few_at_once, judged, windows_of
 from l0gc.streamlog.level_one.rewrite import Rewritten, rewrite
@@ -87,15 +87,11 @@ class MergeResult(Outcome):
     engine: str = LOCAL
     dry_run: bool = False
     seconds: float = 0.0
+    unfinished: ClassVar[str] = "not everything could be merged"
 
     def to_json(self) -> dict[str, Any]:
         fields = Outcome.to_json(self)
         return {"merged": {name: fields.pop(name) for name in _IN_MERGED}, **fields}
-
-    @property
-    def problem(self) -> PartialFailureError | None:
-        """What went wrong, in one sentence."""
-        return PartialFailureError.of("not everything could be merged", self.errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +123,7 @@ def merge_due(cluster: Cluster, rule: MergeRule = DEFAULT_RULE) -> bool:
     The journals are read here, a few at a time, and forgotten; nothing else is.
     """
     shares = _whole_journals(cluster.controller.snapshot(), None, rule)
-
-    def look(share: Share) -> bool:
-        window = share.window
-        try:
-            return any(
-                is_due(t, share.rules[t.revision]) for t in _topics_of(cluster.passing_journal(window.journal), window)
-            )
-        except CorruptObjectError:
-            return True
-
-    return any(few_at_once(cluster, look, shares))
+    return any(few_at_once(cluster, lambda share: _ShareMerge(cluster, share).is_due(), shares))
 
 
 def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
@@ -158,7 +144,7 @@ def plan_merge(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEF
     unread = refuse_if_set_back(cluster, keep=False).unread
     shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
     shares = [s for s in shares if judged([s.window], unread)]
-    found = cluster.parallel.map(functools.partial(_plan_share, cluster), shares)
+    found = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).run(dry_run=True), shares)
     plan = MergePlan(list(zip(shares, found, strict=True)))
     plan.total.errors += unread.values()
     for result in found:
@@ -193,11 +179,6 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 # -- what a worker does -------------------------------------------------------------------------------------------------
 
 
-def _plan_share(cluster: Cluster, share: Share) -> MergeResult:
-    """What there is to merge in a share."""
-    return _ShareMerge(cluster, share).run(dry_run=True)
-
-
 def _merge_share(cluster: Cluster, share: Share) -> MergeResult:
     """Merge a share."""
     return _ShareMerge(cluster, share).run(dry_run=False)
@@ -224,6 +205,13 @@ class _ShareMerge:
             self._report(e)
         self._result.partitions = len(self._partitions)
         return self._result
+
+    def is_due(self) -> bool:
+        """Whether there is anything to merge, or to report."""
+        try:
+            return any(True for _ in self._merges()) or bool(self._result.errors)
+        except _DAMAGE:
+            return True
 
     def _merge_all(self) -> None:
         c = self._cluster

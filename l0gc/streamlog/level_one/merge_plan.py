@@ -159,16 +159,6 @@ def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]
         yield from _merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True)
 
 
-def is_due(topic: TopicState, rule: MergeRule) -> bool:
-    """Whether there is something to merge in a topic, by its state alone."""
-    if _crowded(topic.index, rule).any():
-        return True
-    return any(
-        next(_merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True), None) is not None
-        for partition in candidates(topic, rule).tolist()
-    )
-
-
 def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows: bool) -> Iterator[Merge]:
     for part in _windows(rows, rule):
         newest = grows and bool(part["last"][-1] == rows["last"][-1])

@@ -21,9 +21,9 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import EXTENT, MAX_OFFSET, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
 ROUND_BYTES: Final = 4 << 30
 """How much of L0 a round takes: some minutes of work for a small cluster, which is what a killed run can lose."""
@@ -101,21 +101,12 @@ class Round:
         return {revision: t for take in self.takes for revision, t in take.window.topics.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRead:
-    """The blocks of an L0 object that are to be read, and whose records lie where in them: `block` of `extents` is a number
-    in `blocks`."""
+class ObjectRead(NamedTuple):
+    """An L0 object of a topic, of which the blocks are to be read that its extents lie in."""
 
     journal: int
     revision: int
-    key: str
-    epoch: int
-    blocks: list[Block]
-    extents: Rows
-
-    @property
-    def bytes(self) -> int:
-        return sum(b.length for b in self.blocks)
+    object: UnreconciledObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +160,11 @@ def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Ste
     """The oldest objects of a window, up to about `budget` bytes, in about `_CUTS` steps; and whether there are more."""
     steps: list[Step] = []
     total = 0
-    objects = unreconciled(state, window)
-    for cut, entry in groupby(objects, key=lambda o: o[1].log_offset):
+    for cut, entry in groupby(unreconciled(state, window), key=lambda o: o[1].log_offset):
         if total >= budget:
             return steps, True
-        step = Step(cut, *_weight(o for _, o in entry))
+        objects = [o for _, o in entry]
+        step = Step(cut, min(o.epoch for o in objects), len(objects), sum(o.bytes for o in objects))
         total += step.bytes
         if steps and steps[-1].bytes + step.bytes <= budget // _CUTS:
             step = _together(steps.pop(), step)
@@ -183,15 +174,6 @@ def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Ste
 
 def _together(a: Step, b: Step) -> Step:
     return Step(b.cut, min(a.epoch, b.epoch), a.objects + b.objects, a.bytes + b.bytes)
-
-
-def _weight(objects: Iterable[UnreconciledObject]) -> tuple[int, int, int]:
-    """The lowest epoch of objects, their number, and the bytes to read of them."""
-    epochs, sizes = [], []
-    for o in objects:
-        epochs.append(o.epoch)
-        sizes.append(int(o.blocks["length"][distinct(o.extents["block"])].sum(dtype=np.int64)))
-    return min(epochs), len(sizes), sum(sizes)
 
 
 def choose(plans: Iterable[JournalPlan], budget: int) -> dict[int, Step]:
@@ -237,20 +219,6 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
     tasks = max(-(-total // TASK_BYTES), min(cores, -(-total // SMALL_TASK_BYTES)), 1)
     writers = max(1, min(max(tasks, cores if tasks > 1 else 1), MAX_WRITERS, partitions))
     return Round(epoch, takes, total, max(1, min(tasks, objects)), writers)
-
-
-def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
-    """What is to be read of each object of a window, in order of the log."""
-    for revision, o in unreconciled(state, window):
-        needed, numbers = np.unique(o.extents["block"], return_inverse=True)
-        lengths = o.blocks["length"].astype(np.int64)
-        starts = o.start + np.cumsum(lengths) - lengths
-        columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed], o.blocks["bytes"][needed])
-        rows = zip(*(c.tolist() for c in columns), strict=True)
-        blocks = [Block(start, length, crc, size, o.time_ms) for start, length, crc, size in rows]
-        extents = o.extents.astype(EXTENT)  # a copy
-        extents["block"] = numbers
-        yield ObjectRead(window.journal, revision, o.key, o.epoch, blocks, extents)
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:

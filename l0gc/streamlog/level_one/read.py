@@ -19,6 +19,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
 from l0gc.streamlog.journal.rows import Rows, distinct
+from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
 
 _INT64: Final = pa.int64()
@@ -57,8 +58,8 @@ def read_rows(
     of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
     held: list[_Block] = []
     size = 0
-    for group in grouped(reads, (lambda read: read.bytes, FETCH_BYTES)):
-        bodies = parallel.map(lambda read: _fetched(store, read), group)
+    for group in grouped(reads, (lambda read: read.object.bytes, FETCH_BYTES)):
+        bodies = parallel.map(lambda read: _fetched(store, read.object), group)
         for read, of_object in zip(group, bodies, strict=True):
             for found in _blocks(read, of_object, still_needed):
                 if isinstance(found, Fault):
@@ -73,32 +74,36 @@ def read_rows(
         yield from _in_order(held, writers)
 
 
-def _fetched(store: ObjectStore, read: ObjectRead) -> list[bytes] | str:
-    """The body of each block, or why the object cannot be read."""
+def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | str:
+    """Each block that is needed, and its body, or why the object cannot be read."""
+    blocks = [o.block(number) for number in o.needed]
     try:
-        return fetch(store, read.key, [(b.start, b.length) for b in read.blocks])
+        return list(zip(blocks, fetch(store, o.key, [(b.start, b.length) for b in blocks]), strict=True))
     except ObjectNotFoundError as e:
         return f"{e}; restore that object from a version"
     except CorruptObjectError as e:
         return str(e)
 
 
-def _blocks(read: ObjectRead, bodies: list[bytes] | str, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
-    if isinstance(bodies, str):
-        left = read.extents[still_needed(read.journal, read.revision, read.extents)]
+def _blocks(
+    read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
+) -> Iterator[_Block | Fault]:
+    o = read.object
+    if isinstance(found, str):
+        left = o.extents[still_needed(read.journal, read.revision, o.extents)]
         if len(left):
-            yield _fault(read, left, bodies)
+            yield _fault(read, left, found)
         return
-    for number, (block, content) in enumerate(zip(read.blocks, bodies, strict=True)):
-        extents = read.extents[read.extents["block"] == number]
+    for number, (block, content) in zip(o.needed, found, strict=True):
+        extents = o.extents[o.extents["block"] == number]
         try:
-            records = decode_block(content, read.key, block)
+            records = decode_block(content, o.key, block)
         except CorruptObjectError as e:
             yield _fault(read, extents, str(e))
             continue
         beyond = extents["row"].astype(np.int64) + extents["records"] > records.num_rows
         if beyond.any():
-            where = f"{read.key} at bytes {block.start} to {block.start + block.length}"
+            where = f"{o.key} at bytes {block.start} to {block.start + block.length}"
             message = f"{where} holds {records.num_rows} records, fewer than the journal says"
             yield _fault(read, extents[beyond], f"{message}; restore that object from a version")
             extents = extents[~beyond]
@@ -121,8 +126,9 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     """The records of several blocks, by writer, revision, partition and offset, a batch for each writer."""
     extents = np.concatenate([b.extents for b in blocks])
     per_block = [len(b.extents) for b in blocks]
+    of_blocks = zip(*((b.read.journal, b.read.revision, b.read.object.epoch) for b in blocks), strict=True)
     columns = {
-        name: np.repeat([getattr(b.read, name) for b in blocks], per_block) for name in ("journal", "revision", "epoch")
+        name: np.repeat(of, per_block) for name, of in zip(("journal", "revision", "epoch"), of_blocks, strict=True)
     }
     writer = np.concatenate([writers_of(b.read.revision, b.extents["partition"], writers) for b in blocks])
     order = np.lexsort((extents["base"], extents["partition"], columns["revision"], writer))

@@ -13,16 +13,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from l0gc.errors import CorruptObjectError, PartialFailureError
+from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.controller.state import ControllerState, by_journal
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.level_one.commit import Commit, Committed
@@ -36,9 +36,9 @@ from l0gc.streamlog.level_one.plan import (
     choose,
     is_unreconciled,
     make_round,
-    reads_of,
     steps_of,
     strangers,
+    unreconciled,
 )
 from l0gc.streamlog.level_one.read import ROWS, StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
@@ -64,11 +64,7 @@ class ReconcileResult(Outcome):
     rounds: int = 0
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
-
-    @property
-    def problem(self) -> PartialFailureError | None:
-        """What went wrong, in one sentence."""
-        return PartialFailureError.of("not everything could be lifted", self.errors)
+    unfinished: ClassVar[str] = "not everything could be lifted"
 
 
 def reconcile(
@@ -122,11 +118,8 @@ def reconcile(
 
 def windows_of(state: ControllerState, topic: str | None) -> list[Window]:
     """What a run may take: all of one topic, or of all of them. Raises `TopicNotFoundError`."""
-    wanted: dict[int, dict[int, Topic]] = {}
-    for t in state.topics.values() if topic is None else [state.topic(topic)]:
-        for journal in t.journals:
-            wanted.setdefault(journal, {})[t.revision] = t
-    return [Window(journal, of_journal) for journal, of_journal in sorted(wanted.items())]
+    wanted = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
+    return [Window(journal, {t.revision: t for t in topics}) for journal, topics in wanted.items()]
 
 
 def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
@@ -201,9 +194,9 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
 
 
 def reads_in(handle: JournalHandle, window: Window) -> list[ObjectRead]:
-    """What is to be read of a journal for a round."""
+    """What is to be read of a journal for a round, in order of the log."""
     with handle.replica.lock:
-        return list(reads_of(handle.catch_up(), window))
+        return [ObjectRead(window.journal, *found) for found in unreconciled(handle.catch_up(), window)]
 
 
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
@@ -264,7 +257,7 @@ class Lift:
             take, before = self.round.takes[number], 0
             for read in reads_in(cluster.journal(take.window.journal), take.window):
                 yield self.round.reader_of(take, before), read
-                before += read.bytes
+                before += read.object.bytes
 
     def read(self, cluster: Cluster, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         """The records, and which writer gets them."""

@@ -151,7 +151,7 @@ def unread_goes_on() -> AbstractContextManager[Any]:
 
     def units(self: Cluster, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
         found = _units(self, *rest, **more)
-        for handle in self.touched():
+        for handle in self._journals.values():
             handle.unread = ""
         return found
 

@@ -16,7 +16,7 @@ from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundErr
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack as seal
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, dropped_rows
+from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, dropped_rows, index_rows
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, Rows, in_order, name_text, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
@@ -29,7 +29,6 @@ from l0gc.streamlog.level_one.index import (
     files_of,
     index_key,
     l1_key,
-    read_dropped,
     read_index,
     replace_in_index,
     spill,
@@ -248,7 +247,7 @@ def test_an_expiry_cuts_the_index_object_in_which_it_begins(start: int, left: in
 def test_a_dropped_index_object_can_be_read_as_long_as_it_is_there() -> None:
     store = MemoryStore()
     dropped = dropped_rows(3, INDEX_TREE, written(store, 5), 0, 0)
-    assert read_dropped(store, P, dropped[0]).tolist() == rows(0, 5).tolist()
+    assert read_index(store, P, index_rows(dropped[:1])).tolist() == rows(0, 5).tolist()
     assert index_key(P, dropped[0]) in store.objects
     assert dropped[["bytes", "rows", "row_bytes"]].tolist() == [(len(next(iter(store.objects.values())).body), 5, 510)]
 

@@ -28,7 +28,6 @@ from l0gc.streamlog.level_one.plan import (
     commit_entries,
     is_unreconciled,
     make_round,
-    reads_of,
     steps_of,
     still_there,
     strangers,
@@ -117,13 +116,13 @@ def test_only_blocks_with_something_left_are_counted_and_read() -> None:
     j.land(extents_of(9, dict.fromkeys(range(6), 2), key="k"))
     j.reconcile({2: 1, 3: 1, 5: 1})
     assert steps_of(j.state, WINDOW, 1) == ([Step(0, 9, 1, 204)], False)
-    (read,) = reads_of(j.state, WINDOW)
-    assert [(b.start, b.length) for b in read.blocks] == [(0, 102), (204, 102)]
-    assert (read.bytes, read.key, read.epoch, read.journal, read.revision) == (204, "k", 9, 0, REVISION)
-    assert read.extents[["partition", "block", "row", "records", "base"]].tolist() == [
+    ((revision, o),) = unreconciled(j.state, WINDOW)
+    assert [(b.start, b.length) for b in map(o.block, o.needed)] == [(0, 102), (204, 102)]
+    assert (o.bytes, o.key, o.epoch, revision) == (204, "k", 9, REVISION)
+    assert o.extents[["partition", "block", "row", "records", "base"]].tolist() == [
         (0, 0, 0, 2, 0),
         (1, 0, 2, 2, 0),
-        (4, 1, 0, 2, 0),
+        (4, 2, 0, 2, 0),
     ]
 
 
@@ -286,8 +285,8 @@ def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> No
         j.land(extents_of(9, {n % 3: 2, 3: 1}, key=key_of(9, n)))
     (step,), _ = steps_of(j.state, Window(0, TOPICS, upto=2), 1 << 20)
     ends: dict[int, int] = {}
-    for read in reads_of(j.state, Window(0, TOPICS, upto=step.cut)):
-        for e in read.extents:
+    for _, o in unreconciled(j.state, Window(0, TOPICS, upto=step.cut)):
+        for e in o.extents:
             ends[int(e["partition"])] = int(e["base"] + e["records"] - 1)
     files = rows(*((p, 0, last) for p, last in sorted(ends.items())))
     (entry,) = commit_entries(5, step.cut, {REVISION: files}, {}, 1 << 20)

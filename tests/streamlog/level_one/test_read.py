@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -91,13 +92,13 @@ def test_batches_are_in_order_of_partition_and_offset_for_each_writer() -> None:
 def test_what_is_in_l1_is_not_read_again() -> None:
     cluster = uploaded({0: [LARGE], 1: [b"a"], 2: [b"b"], 3: [LARGE]})
     (before,) = reads(cluster)
-    assert len(before.blocks) == 3
+    assert len(before.object.needed) == 3
     lift(cluster)
     assert reads(cluster) == []
     put(cluster, "events", {0: [LARGE], 1: [b"c"], 2: [b"d"], 3: [LARGE]})
     (new,) = reads(cluster)
-    only = new.extents[new.extents["partition"] == 2]
-    found = rows_of(cluster, [ObjectRead(0, 1, new.key, 1, new.blocks, only)])
+    only = new.object.extents[new.object.extents["partition"] == 2]
+    found = rows_of(cluster, [ObjectRead(0, 1, replace(new.object, extents=only))])
     assert records(found) == {(2, 1): b"d"}
 
 
@@ -105,8 +106,8 @@ def test_what_is_in_l1_is_not_read_again() -> None:
 def test_any_of_the_extents_of_a_block_can_be_taken(wanted: list[int]) -> None:
     cluster = uploaded({p: [b"%d.%d" % (p, n) for n in range(p + 1)] for p in range(4)})
     (whole,) = reads(cluster)
-    only = whole.extents[np.isin(whole.extents["partition"], wanted)]
-    found = rows_of(cluster, [ObjectRead(0, 1, whole.key, 1, whole.blocks, only)])
+    only = whole.object.extents[np.isin(whole.object.extents["partition"], wanted)]
+    found = rows_of(cluster, [ObjectRead(0, 1, replace(whole.object, extents=only))])
     assert records(found) == {(p, n): b"%d.%d" % (p, n) for p in wanted for n in range(p + 1)}
 
 
@@ -115,16 +116,16 @@ def test_a_damaged_block_is_named_with_its_partitions_and_the_others_go_on(damag
     objects = [{0: [b"a%d" % n, LARGE], 1: [b"b%d" % n], 2: [b"c%d" % n], 3: [LARGE]} for n in range(3)]
     cluster = uploaded(*objects)
     store, (_, second, third) = store_of(cluster), reads(cluster)
-    body, block = store.objects[second.key].body, second.blocks[1]
+    body, block = store.objects[second.object.key].body, second.object.block(1)
     at = block.start + 10
-    store.objects[second.key].body = {
+    store.objects[second.object.key].body = {
         "flip": body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :],
         "cut": body[: block.start + block.length - 1],
-        "swap": body[: block.start] + store.objects[third.key].body[block.start :],
+        "swap": body[: block.start] + store.objects[third.object.key].body[block.start :],
     }[damage]
     found = rows_of(cluster, reads(cluster), 1)
     of_block = faults(found)[0]
-    assert of_block.message.startswith(f"{second.key} at bytes {block.start} to {block.start + block.length} ")
+    assert of_block.message.startswith(f"{second.object.key} at bytes {block.start} to {block.start + block.length} ")
     assert (of_block.partitions.tolist(), of_block.bases.tolist()) == ([1, 2], [1, 1])
     lost = {(int(p), int(base)) for f in faults(found) for p, base in zip(f.partitions, f.bases, strict=True)}
     assert {p for p, _ in lost} == {"flip": {1, 2}, "cut": {1, 2, 3}, "swap": {1, 2}}[damage]
@@ -135,9 +136,9 @@ def test_a_damaged_block_is_named_with_its_partitions_and_the_others_go_on(damag
 def test_an_extent_that_claims_more_rows_than_its_block_has_is_named() -> None:
     cluster = uploaded({0: [b"a"], 1: [b"b"], 2: [b"c"]})
     (whole,) = reads(cluster)
-    longer = whole.extents.copy()
+    longer = whole.object.extents.copy()
     longer["records"][2] = 2
-    found = rows_of(cluster, [ObjectRead(0, 1, whole.key, 1, whole.blocks, longer)])
+    found = rows_of(cluster, [ObjectRead(0, 1, replace(whole.object, extents=longer))])
     (fault,) = faults(found)
     assert "holds 3 records, fewer than the journal says" in fault.message
     assert fault.partitions.tolist() == [2]
@@ -148,10 +149,10 @@ def test_a_missing_object_is_a_fault_of_all_its_partitions() -> None:
     cluster = uploaded({0: [b"a"], 1: [b"b"]}, {0: [b"c"]})
     first, _ = reads(cluster)
     plan = reads(cluster)
-    del store_of(cluster).objects[first.key]
+    del store_of(cluster).objects[first.object.key]
     found = rows_of(cluster, plan, 2)
     assert {f.message for f in faults(found)} == {
-        f"memory://{first.key} does not exist; restore that object from a version"
+        f"memory://{first.object.key} does not exist; restore that object from a version"
     }
     assert sorted(p for f in faults(found) for p in f.partitions.tolist()) == [0, 1]
     assert {w for w, f in found if isinstance(f, Fault)} == {0, 1}
@@ -163,14 +164,14 @@ def test_an_object_that_another_reconciler_lifted_and_a_sweep_took_is_no_fault()
     cluster = uploaded({0: [b"a"], 1: [b"b"]})
     plan = reads(cluster)
     lift(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
-    del store_of(cluster).objects[plan[0].key]
+    del store_of(cluster).objects[plan[0].object.key]
     assert rows_of(cluster, plan) == []
 
 
 def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_fault() -> None:
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)
-    del store_of(cluster).objects[plan[0].key]
+    del store_of(cluster).objects[plan[0].object.key]
     cluster.controller.delete_topic("events")
     cluster.journal(0).close(1)
     assert rows_of(cluster, plan) == []
@@ -180,7 +181,7 @@ def test_where_the_journal_cannot_be_read_a_missing_object_stays_a_fault() -> No
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)
     store = store_of(cluster)
-    del store.objects[plan[0].key]
+    del store.objects[plan[0].object.key]
     for key in [k for k in store.objects if k.startswith("l0gc/journal/0000/log/")]:
         store.objects[key].body = b"?"
     other = memory_cluster(store, seed=1, bootstrap=False)
@@ -194,8 +195,8 @@ def test_a_store_that_fails_ends_the_run_but_not_for_an_object_that_is_too_short
     plan = reads(cluster)
     store = store_of(cluster)
     if truncated:
-        store.objects[plan[0].key].body = b"short"
-    store.fault = failing(StoreError("416"), "get", plan[0].key)
+        store.objects[plan[0].object.key].body = b"short"
+    store.fault = failing(StoreError("416"), "get", plan[0].object.key)
     if not truncated:
         with pytest.raises(StoreError, match="416"):
             rows_of(cluster, plan)
@@ -214,7 +215,7 @@ def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.M
             groups.append(len(list(items)))
             return super().map(fn, items)
 
-    monkeypatch.setattr(read, "FETCH_BYTES", 3 * plan[0].bytes)
+    monkeypatch.setattr(read, "FETCH_BYTES", 3 * plan[0].object.bytes)
     needed = reconcile.still_needed(cluster.journal)
     assert len(records(list(read_rows(cluster.store, plan, 1, needed, Counting())))) == 10
     assert groups == [3, 3, 3, 1]
@@ -278,6 +279,6 @@ def test_a_row_is_checked_before_it_is_believed() -> None:
     """The checksum is looked at first: bytes that are no block are never decoded."""
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)
-    store_of(cluster).objects[plan[0].key].body = b"?" * plan[0].bytes
+    store_of(cluster).objects[plan[0].object.key].body = b"?" * plan[0].object.bytes
     (fault,) = faults(rows_of(cluster, plan))
     assert "does not match the checksum in the log" in fault.message
