@@ -138,7 +138,6 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """Where it is, for people."""
-        ...
 
     quotes_etags: bool
     """Whether If-Match takes an ETag in its quotes, as HTTP has it. Some stores refuse that form, and take it without: the
@@ -146,76 +145,57 @@ class ObjectStore(Protocol):
 
     def get(self, key: str) -> Stored:
         """The object. Raises `ObjectNotFoundError`."""
-        ...
 
     def head(self, key: str) -> Head:
         """Its size, version and time. Raises `ObjectNotFoundError`."""
-        ...
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
-        ...
 
     def put(self, key: str, body: bytes) -> Written:
         """Write, whatever is there."""
-        ...
 
     def put_bulk(self, key: str, body: bytes) -> None:
         """As `put`, with less CPU: for what is written again and again while something else is to be done."""
-        ...
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file, in parts if it is large; durable and complete when this returns."""
-        ...
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
         """Create. Raises `PreconditionFailedError` if the key exists, `AmbiguousWriteError`."""
-        ...
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
         """Replace the version `etag`. Raises `PreconditionFailedError` if it is another one, `AmbiguousWriteError`."""
-        ...
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         """Delete up to `PAGE_SIZE` keys in one request; a key that is not there counts as deleted."""
-        ...
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         """As `delete`, but sent once, so that each `ThrottledError` reaches the caller, which adapts its pace."""
-        ...
 
     def discard(self, folder: str) -> None:
         """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
-        ...
 
     def list(self, folder: str) -> Listing:
         """All keys of a small folder, and the store's clock before the listing began."""
-        ...
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         """The keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
-        ...
 
     def now_ms(self) -> int:
         """The store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
-        ...
 
     def versioning(self) -> str:
         """`off`, `enabled` or `suspended`."""
-        ...
 
     def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
         """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
-        ...
 
     def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
         """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never touches a newer version."""
-        ...
 
     def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
         """The unfinished uploads below `prefix`, a page for each request."""
-        ...
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Abort an upload; one that is gone counts as aborted."""
-        ...

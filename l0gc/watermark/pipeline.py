@@ -84,21 +84,17 @@ class EpochSource(Protocol):
     @property
     def external(self) -> bool:
         """Whether it stands for an external log."""
-        ...
 
     @property
     def snapshot_age_ms(self) -> int | None:
         """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
-        ...
 
     @property
     def way_out(self) -> str:
         """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
-        ...
 
     def snapshot(self) -> ClusterIdentity:
         """The cluster, with the epoch that caps M."""
-        ...
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
         """What the partitions of the snapshot may still need.
@@ -109,11 +105,9 @@ class EpochSource(Protocol):
         Raises:
             EpochRegressionError: the snapshot is older than the partitions (hazard 10).
         """
-        ...
 
     def epoch_now(self) -> int:
         """The epoch, read again: to be compared with what was seen since the snapshot."""
-        ...
 
 
 def run_pipeline(
