@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -17,8 +17,8 @@ from l0gc.collect.runs import RunEntry, list_runs
 from l0gc.decoding import UNDECODABLE
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, size, span
-from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA, Cause
-from l0gc.inspect.journals import Journals
+from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA
+from l0gc.inspect.journals import Cause, Held, Journals, Overview
 from l0gc.inspect.report.series import (
     DeletedBar,
     EpochBar,
@@ -33,7 +33,7 @@ from l0gc.inspect.report.series import (
     sweeps_since,
     thinned,
 )
-from l0gc.inspect.status import Held, Overview, Status, deleted_since, status_and_journals
+from l0gc.inspect.status import Status, deleted_since, status_and_journals
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
@@ -137,6 +137,8 @@ class ReportFacts(Overview, kw_only=True):
         deleted: what runs deleted, as bars.
         notes: what else could not be read, and what is therefore missing.
     """
+
+    hidden: ClassVar[frozenset[str]] = Overview.hidden | {"epoch_ms", "attempts"}
 
     verdict: Verdict = Verdict()
     url: str
