@@ -17,10 +17,9 @@ import msgspec
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import CorruptObjectError
 from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.keys import KeyLayout
-from l0gc.storage.objectstore import Head, ObjectStore
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
@@ -115,12 +114,18 @@ class Journals:
             due: whether a tick is due now, so that the next housekeeping does both at once.
             journal: the only one that matters.
         """
-        found = [0]
+        most = 0
         for r in self.readings:
             revisions = [topic.revision for topic, _ in self.snapshot.topics_of(r.journal)]
-            if r.state is not None and revisions and journal in (None, r.journal):
-                found.append(_ticks(r.state.window, min(revisions), epoch, self.snapshot.epoch, due=due))
-        return max(found)
+            if r.state is None or not revisions or journal not in (None, r.journal):
+                continue
+            ticks, window = 0, r.state.window if due else r.state.window.slide(self.snapshot.epoch)
+            newest = max(self.snapshot.epoch, window.newest)  # it is above the epoch only where the log went back
+            while max(min(revisions), window.oldest) <= epoch:
+                ticks += 1
+                window = window.slide(newest + ticks)
+            most = max(most, ticks)
+        return most
 
     def records(self) -> tuple[int, int]:
         """How many records were ever uploaded into the topics there are, and how many of them are not in L1."""
@@ -254,32 +259,12 @@ class Overview(_Evidence, Outcome, kw_only=True):
         return next((a for a in self.attempts if a.command == command), None)
 
 
-def head_of(store: ObjectStore, key: str) -> Head | None:
-    """The metadata of an object; None if it is not there."""
-    try:
-        return store.head(key)
-    except ObjectNotFoundError:
-        return None
-
-
 def unclosed_text(topic: Topic, journal: int) -> str:
     """That a journal has not closed a topic that was deleted long ago."""
     return (
         f"topic {topic.name!r} (revision {topic.revision}) was deleted more than a day ago and is not closed in journal "
         f"{journal}, so its L1 objects stay"
     )
-
-
-def _ticks(window: EpochWindow, revision: int, epoch: int, cluster_epoch: int, *, due: bool) -> int:
-    """The same for a journal, `revision` being the lowest of its topics, below which nothing is needed anyway."""
-    ticks = 0
-    if not due:
-        window = window.slide(cluster_epoch)
-    cluster_epoch = max(cluster_epoch, window.newest)  # it is lower only where its log went back
-    while max(revision, window.oldest) <= epoch:
-        ticks += 1
-        window = window.slide(cluster_epoch + ticks)
-    return ticks
 
 
 def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -> Journals:

@@ -35,9 +35,9 @@ from l0gc.inspect.causes import (
     find_warnings,
     next_step,
 )
-from l0gc.inspect.journals import Held, Journals, Overview, head_of, read_journals
+from l0gc.inspect.journals import Held, Journals, Overview, read_journals
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
-from l0gc.storage.objectstore import Head
+from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.ingest.extents import decode_block
@@ -234,12 +234,15 @@ def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedW
     by_data = [h for h in m.held_back_by if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
-    heads = dict(zip(keys, cluster.parallel.map(partial(head_of, cluster.store), keys), strict=True))
+    heads = dict(zip(keys, cluster.parallel.map(partial(if_there, cluster.store.head), keys), strict=True))
     failed = s.last("reconcile")
     if s.cluster_epoch - m.watermark > NORMAL_LAG or (failed is not None and not failed.ok):
         suspects = _suspects(cluster, extents, heads, "" if failed is None else failed.error)
         for h, extent, text in suspects:
-            if _still(cluster, journals, h, extent):
+            # It may have been reconciled and swept since: then the journal refers to it no more.
+            topic = journals.snapshot.topics[h.topic]
+            state = cluster.journal(topic.journal_of(h.partition)).catch_up()
+            if extent in state.topic(topic.revision).extents(h.partition):
                 s.damaged = f"reconcile fails on object {extent.key}: {text}"
                 where = f"{h.topic} --partition {h.partition} --before-offset {extent.last_offset + 1}"
                 s.giving_up = f"l0gc delete-records {where}"
@@ -268,10 +271,3 @@ def _suspects(
             yield h, extent, "it is missing"
         except CorruptObjectError:
             yield h, extent, "it does not match the checksum in the log"
-
-
-def _still(cluster: Cluster, journals: Journals, holder: Holder, extent: Extent) -> bool:
-    """Whether the journal refers to it still: it may have been reconciled and swept since."""
-    topic = journals.snapshot.topics[holder.topic]
-    state = cluster.journal(topic.journal_of(holder.partition)).catch_up()
-    return extent in state.topic(topic.revision).extents(holder.partition)

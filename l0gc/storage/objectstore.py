@@ -8,12 +8,15 @@ a listing is in key order. Keys here are relative to the URL's prefix.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from l0gc.errors import ObjectNotFoundError
 from l0gc.storage.refusals import why_kept
+
+T = TypeVar("T")
 
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
@@ -199,3 +202,11 @@ class ObjectStore(Protocol):
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Abort an upload; one that is gone counts as aborted."""
+
+
+def if_there(read: Callable[..., T], *what: Any) -> T | None:
+    """What `read` gives for these arguments; None if the object does not exist."""
+    try:
+        return read(*what)
+    except ObjectNotFoundError:
+        return None

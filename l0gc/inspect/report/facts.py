@@ -200,7 +200,11 @@ def gather(
     trend = read_trend(cluster.store, cluster.parallel, known.cluster_id, SCANS_READ)
     if trend.skipped:
         notes.append(f"{trend.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
-    garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
+    garbage, bars = None, list[EpochBar]()
+    if scan is not None:
+        garbage = garbage_of(scan, watermark, runs, price_gb_month)
+        left = garbage.left_objects / max(1, garbage.eligible_objects)
+        bars = epoch_bars(rows_left(scan.rows, watermark, left), watermark)
     behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
     shared = {name: getattr(known, name) for name in Overview.__struct_fields__}
     if known.external_log:
@@ -216,7 +220,7 @@ def gather(
         others_lag=others_lag,
         by_topic=[] if known.external_log else by_topic(epoch, journals),
         garbage=garbage,
-        epochs=_bars(scan, garbage) if scan is not None and garbage is not None else [],
+        epochs=bars,
         trend=thinned(trend.scans),
         sweeps=sweeps_since(runs, trend.scans[0].taken_ms) if trend.scans else [],
         saved=saved(runs, price_gb_month),
@@ -318,11 +322,6 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
         held_bytes=held_bytes,
         held_dollars_month=round(dollars_month(held_bytes, price_gb_month), 6),
     )
-
-
-def _bars(scan: ScanSnapshot, garbage: GarbageFigures) -> list[EpochBar]:
-    left = garbage.left_objects / max(1, garbage.eligible_objects)
-    return epoch_bars(rows_left(scan.rows, garbage.watermark, left), garbage.watermark)
 
 
 def _runs(cluster: Cluster, notes: list[str]) -> tuple[list[RunEntry], int]:
