@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from l0gc.errors import ObjectNotFoundError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.refusals import why_kept
 
 T = TypeVar("T")
@@ -210,3 +210,39 @@ def if_there(read: Callable[..., T], *what: Any) -> T | None:
         return read(*what)
     except ObjectNotFoundError:
         return None
+
+
+class LocalFolder:
+    """A folder of this machine, read as a bucket is: a key is a path below it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def head(self, key: str) -> Head:
+        try:
+            found = (self.folder / key).stat()
+        except OSError as e:
+            raise ObjectNotFoundError(str(e)) from e
+        return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
+
+    def get(self, key: str) -> Stored:
+        """A file. Raises `ObjectNotFoundError`; `CorruptObjectError`: it is there, and cannot be read."""
+        path = self.folder / key
+        if not path.is_file():
+            raise ObjectNotFoundError(f"{path} does not exist")
+        try:
+            return Stored(path.read_bytes(), "", self.head(key).modified_ms, 0)
+        except OSError as e:
+            raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
+
+    def list(self, prefix: str) -> Listing:
+        return Listing({key: self.head(key).modified_ms for key in self.files(prefix)}, 0)
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        found = [(key, self.head(key)) for key in self.files(prefix) if key > start_after]
+        if found:
+            yield ListedPage([k for k, _ in found], [h.size for _, h in found], [h.modified_ms for _, h in found])
+
+    def files(self, prefix: str) -> builtins.list[str]:
+        """The keys of all files below `prefix`, in order."""
+        return sorted(p.relative_to(self.folder).as_posix() for p in (self.folder / prefix).rglob("*") if p.is_file())

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.formatting import count
-from l0gc.storage.objectstore import Head, Listing, ObjectStore, Stored, if_there
+from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_log import ExternalLog, ListedPartition, OpenStore, PartitionReport, SnapshotLimits
 
@@ -148,41 +148,14 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
     return pa.concat_tables(tables)
 
 
-def _opened(place: str, open_store: OpenStore) -> ObjectStore | _LocalFolder:
-    return open_store(place) if place.startswith("s3://") else _LocalFolder(place)
+def _opened(place: str, open_store: OpenStore) -> ObjectStore | LocalFolder:
+    return open_store(place) if place.startswith("s3://") else LocalFolder(Path(place))
 
 
-def _marker(store: ObjectStore | _LocalFolder) -> object | None:
+def _marker(store: ObjectStore | LocalFolder) -> object | None:
     """What distinguishes a folder's `_SUCCESS` from another one of that name; None if it does not exist."""
     found = if_there(store.head, _MARKER)
     return None if found is None else (found.etag, found.modified_ms)
-
-
-class _LocalFolder:
-    """A folder of this machine, read as the objects of a bucket are."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-
-    def head(self, key: str) -> Head:
-        try:
-            found = (self._folder / key).stat()
-        except OSError as e:
-            raise ObjectNotFoundError(str(e)) from e
-        return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
-
-    def list(self, prefix: str) -> Listing:
-        found = sorted(f for f in (self._folder / prefix).rglob("*") if f.is_file())
-        return Listing({f.relative_to(self._folder).as_posix(): 0 for f in found}, 0)
-
-    def get(self, key: str) -> Stored:
-        path = self._folder / key
-        if not path.is_file():
-            raise ObjectNotFoundError(f"{path} does not exist")
-        try:
-            return Stored(path.read_bytes(), "", 0, 0)
-        except OSError as e:  # gone since it was listed, or not ours to read
-            raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
 
 
 def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:

@@ -34,7 +34,7 @@ from l0gc.epoch import EPOCH_DIGITS, MAX_EPOCH
 from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.objectstore import ObjectStore, if_there
+from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import Place, Workers
 from l0gc.watermark.histogram import INVENTORY, EpochRow, Histogram
@@ -76,13 +76,11 @@ def inventory_at(config: StoreConfig, url: str) -> Inventory:
     """
 
     def read(url: str) -> bytes | None:
-        if not url.startswith("s3://"):
-            try:
-                return Path(url).read_bytes() if Path(url).is_file() else None
-            except OSError as e:
-                raise CorruptObjectError(f"{url} cannot be read: {e.strerror or e}") from e
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        stored = if_there(_store_at(replace(config, bucket=bucket, prefix="")).get, key)
+        if url.startswith("s3://"):
+            stored = if_there(_store_at(replace(config, bucket=bucket, prefix="")).get, key)
+        else:
+            stored = if_there(LocalFolder(Path()).get, url)
         return None if stored is None else stored.body
 
     return read_inventory(url, config.bucket, read)
