@@ -8,7 +8,7 @@ that is a cause. docs/operations.md has a row for each code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from l0gc.collect.pause import describe
@@ -136,44 +136,43 @@ def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
 # -- what is published, and what is in the bucket -----------------------------------------------------------------------
 
 
-def _of_the_watermark(f: Overview) -> list[Cause]:
+def _of_the_watermark(f: Overview) -> Iterator[Cause]:
     if f.watermark_error is not None:
         code, text = f.watermark_error
         compute = THEIR_COMPUTE if f.external_log else COMPUTE
         way_out = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
         if code == FOREIGN_WATERMARK:
             way_out = f"remove {PUBLISHED_WATERMARK}"
-        return [Cause(code, text, f"{way_out}, then {compute}")]
+        yield Cause(code, text, f"{way_out}, then {compute}")
+        return
     highest, where = f.highest
     if f.external_log or (highest <= f.cluster_epoch and not f.forgotten):
-        return []
+        return
     ahead = f"{where} is at epoch {highest}, above the cluster epoch {f.cluster_epoch}"
     detail = f"{ahead if highest > f.cluster_epoch else f.forgotten}: the controller log went back, as from a backup"
-    return [Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")]
+    yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")
 
 
-def _of_the_bucket(f: Overview) -> list[Cause]:
-    found = []
+def _of_the_bucket(f: Overview) -> Iterator[Cause]:
     if f.set_back:
         remedy = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
-        found.append(Cause(SET_BACK_JOURNAL, f.set_back, remedy))
+        yield Cause(SET_BACK_JOURNAL, f.set_back, remedy)
     for key in _keys_in(f, "compute-watermark"):
         parsed = f.layout.parse(key)
         if not f.external_log and parsed is not None and parsed.epoch > f.cluster_epoch >= f.highest[0]:
             detail = (
                 f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {f.cluster_epoch}; M is refused"
             )
-            found.append(Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}"))
+            yield Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}")
     if f.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(DAMAGED_JOURNAL, _first(f.damaged_journals), remedy))
+        yield Cause(DAMAGED_JOURNAL, _first(f.damaged_journals), remedy)
     if unreadable := [e for e in f.errors if e not in f.damaged_journals]:
         remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy))
+        yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)
     if f.damaged:
         ways = f"restore that object from a version or a backup, or give up its records: {f.giving_up} (docs/operations.md)"
-        found.append(Cause(DAMAGED_OBJECT, f.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}"))
-    return found
+        yield Cause(DAMAGED_OBJECT, f.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}")
 
 
 def _first(errors: Sequence[str]) -> str:
@@ -191,18 +190,17 @@ def _keys_in(f: Overview, command: str) -> list[str]:
 # -- time ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_time(f: Overview) -> list[Cause]:
+def _of_time(f: Overview) -> Iterator[Cause]:
     ahead_ms = f.epoch_ms - f.as_of_ms
     if ahead_ms > SKEW_MS:
         detail = (
             f"the last entry of the controller log is {span(ahead_ms)} ahead of the store's clock, which went back: no "
             "tick is due until then"
         )
-        return [Cause(STORE_CLOCK, detail, f"{BARRIER} && {COMPUTE}")]
-    if -ahead_ms <= TICKS_LATE * max(f.interval_ms, _LEAST_INTERVAL_MS):
-        return []
-    detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(f, 'housekeep')}"
-    return [Cause(HOUSEKEEP_OVERDUE, detail, f"{HOUSEKEEP} && {COMPUTE}")]
+        yield Cause(STORE_CLOCK, detail, f"{BARRIER} && {COMPUTE}")
+    elif -ahead_ms > TICKS_LATE * max(f.interval_ms, _LEAST_INTERVAL_MS):
+        detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(f, 'housekeep')}"
+        yield Cause(HOUSEKEEP_OVERDUE, detail, f"{HOUSEKEEP} && {COMPUTE}")
 
 
 def _ran(f: Overview, command: str) -> str:
@@ -216,27 +214,24 @@ def _ran(f: Overview, command: str) -> str:
 # -- partitions ---------------------------------------------------------------------------------------------------------
 
 
-def _of_partitions(f: Overview) -> list[Cause]:
+def _of_partitions(f: Overview) -> Iterator[Cause]:
     if f.computable_watermark is None or f.cluster_epoch - f.computable_watermark <= NORMAL_LAG:
-        return []
+        return
     by_data = [h for h in f.held_back_by if h.kind == UNRECONCILED]
     idle = [h for h in f.held_back_by if h.kind == IDLE]
     remedy = _moving(f, by_data)
-    found = []
     if by_data and not f.damaged:
         records = count(sum(h.unreconciled_records for h in by_data), "record")
         held = f"{_some(f, by_data)} at {f.computable_watermark}: {_at_least(f)}{records} not in L1 yet"
-        failed = f.last("reconcile")
-        if failed is not None and not failed.ok:
+        if failed := f.failed("reconcile"):
             detail = f"{held}, and {_ran(f, 'reconcile')}: {failed.error}"
-            found.append(Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}"))
+            yield Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}")
         else:
-            found.append(Cause(UNRECONCILED_DATA, f"{held}; {_ran(f, 'reconcile')}", remedy))
+            yield Cause(UNRECONCILED_DATA, f"{held}; {_ran(f, 'reconcile')}", remedy)
     if idle:
         still = f"idle, but may still take epoch {f.computable_watermark + 1}"
         detail = f"{_some(f, idle)} at {f.computable_watermark}: {still}; {_ran(f, 'housekeep')}"
-        found.append(Cause(IDLE_WINDOW, detail, remedy))
-    return found
+        yield Cause(IDLE_WINDOW, detail, remedy)
 
 
 def _moving(f: Overview, by_data: Sequence[Holder]) -> str:
@@ -271,24 +266,20 @@ def _some(f: Overview, holders: Sequence[Holder]) -> str:
 # -- M ------------------------------------------------------------------------------------------------------------------
 
 
-def _of_m(f: Overview, others: set[str]) -> list[Cause]:
+def _of_m(f: Overview, others: set[str]) -> Iterator[Cause]:
     """What the journals allow, and what is published does not."""
-    if f.computable_watermark is None or others & _M_REFUSED:
-        return []
-    failed = f.last("compute-watermark")
-    if failed is not None and not failed.ok:
-        return []
-    if f.watermark >= min(f.computable_watermark, f.cluster_epoch - NORMAL_LAG):
-        return []
-    published = f"{f.watermark} is published" if f.watermark >= 0 else "none is published"
-    detail = f"M could be {f.computable_watermark} and {published}; {_ran(f, 'compute-watermark')}"
-    return [Cause(NOT_COMPUTED, detail, COMPUTE)]
+    if f.computable_watermark is None or others & _M_REFUSED or f.failed("compute-watermark"):
+        return
+    if f.watermark < min(f.computable_watermark, f.cluster_epoch - NORMAL_LAG):
+        published = f"{f.watermark} is published" if f.watermark >= 0 else "none is published"
+        detail = f"M could be {f.computable_watermark} and {published}; {_ran(f, 'compute-watermark')}"
+        yield Cause(NOT_COMPUTED, detail, COMPUTE)
 
 
 # -- failed runs, and sweeps --------------------------------------------------------------------------------------------
 
 
-def _of_failed_runs(f: Overview, others: set[str]) -> list[Cause]:
+def _of_failed_runs(f: Overview, others: set[str]) -> Iterator[Cause]:
     """What no better cause explains; the run's own words are the sentence."""
     compute = THEIR_COMPUTE if f.external_log else f"{HOUSEKEEP} && {COMPUTE}"
     journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
@@ -297,19 +288,14 @@ def _of_failed_runs(f: Overview, others: set[str]) -> list[Cause]:
         ("reconcile", RECONCILE_FAILED, RECONCILE, journals | {DAMAGED_OBJECT, RECONCILE_FAILED}),
         ("compute-watermark", COMPUTE_FAILED, compute, _M_REFUSED),
     )
-    found = []
     for command, code, remedy, explained in rows:
-        attempt = f.last(command)
-        if attempt is not None and not attempt.ok and not others & explained:
-            detail = f"{_ran(f, command)}: {attempt.error}"
-            found.append(Cause(code, detail, f"see to what it says, then {remedy}"))
-    return found
+        attempt = f.failed(command)
+        if attempt is not None and not others & explained:
+            yield Cause(code, f"{_ran(f, command)}: {attempt.error}", f"see to what it says, then {remedy}")
 
 
-def _of_sweeps(f: Overview) -> list[Cause]:
+def _of_sweeps(f: Overview) -> Iterator[Cause]:
     if f.paused is not None:
-        return [Cause(PAUSED, f"sweeps are paused: {describe(f.paused)}", RESUME)]
-    attempt = f.last("sweep")
-    if attempt is None or attempt.ok:
-        return []
-    return [Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")]
+        yield Cause(PAUSED, f"sweeps are paused: {describe(f.paused)}", RESUME)
+    elif attempt := f.failed("sweep"):
+        yield Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")

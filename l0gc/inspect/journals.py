@@ -258,6 +258,10 @@ class Overview(_Evidence, Outcome, kw_only=True):
         """The last run of a command, if one is on record."""
         return next((a for a in self.attempts if a.command == command), None)
 
+    def failed(self, command: str) -> Attempt | None:
+        """The last run of a command, if it failed."""
+        return next((a for a in self.attempts if a.command == command and not a.ok), None)
+
 
 def unclosed_text(topic: Topic, journal: int) -> str:
     """That a journal has not closed a topic that was deleted long ago."""

@@ -235,8 +235,8 @@ def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedW
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
     heads = dict(zip(keys, cluster.parallel.map(partial(if_there, cluster.store.head), keys), strict=True))
-    failed = s.last("reconcile")
-    if s.cluster_epoch - m.watermark > NORMAL_LAG or (failed is not None and not failed.ok):
+    failed = s.failed("reconcile")
+    if s.cluster_epoch - m.watermark > NORMAL_LAG or failed:
         suspects = _suspects(cluster, extents, heads, "" if failed is None else failed.error)
         for h, extent, text in suspects:
             # It may have been reconciled and swept since: then the journal refers to it no more.
