@@ -275,7 +275,7 @@ class SharedLog:
                 return doubt, None, self._store.put_if_absent(self.entry_key(offset), body).date_ms
             except PreconditionFailedError as e:
                 try:
-                    owner = if_there(self.get, offset)
+                    owner = self._owner(offset)
                 except StoreError as unread:
                     doubt = doubt or unread
                     owner = self._settle(offset, deadline, doubt)
@@ -304,7 +304,7 @@ class SharedLog:
         attempt = 0
         while True:
             with suppress(StoreError):
-                owner = if_there(self.get, offset)
+                owner = self._owner(offset)
                 if owner is not None or self._runtime.clock.monotonic() <= deadline:
                     return owner
             if self._runtime.clock.monotonic() > deadline:
@@ -315,7 +315,7 @@ class SharedLog:
     def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> Landed:
         """This writer's entry, where it landed in spite of a refusal, which is raised where it did not."""
         try:
-            owner = if_there(self.get, offset)
+            owner = self._owner(offset)
         except StoreError as e:
             if isinstance(refusal, AccessDeniedError) and isinstance(e, AccessDeniedError):
                 raise refusal from e  # credentials that may not even read have written nothing
@@ -325,6 +325,9 @@ class SharedLog:
         if owner is None or owner.id != entry_id:
             raise refusal
         return owner
+
+    def _owner(self, offset: int) -> Landed | None:
+        return if_there(self.get, offset)
 
     def _pause(self, attempt: int) -> None:
         self._runtime.clock.sleep(self._runtime.jitter(min(5.0, _BACKOFF_S * 2**attempt)))
