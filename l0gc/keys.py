@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
@@ -75,34 +76,31 @@ class KeyLayout:
             raise UsageError(
                 f"key template {self.template!r} needs a separator that sorts before {JUMP!r} after the shard"
             )
-        if not 1 <= self.shards <= 10 ** self._width("shard"):
-            raise UsageError(
-                f"{self.shards} shards do not fit {self._width('shard')} digits; use 1 to {10 ** self._width('shard')}"
-            )
+        if not 1 <= self.shards <= 10 ** widths[0]:
+            raise UsageError(f"{self.shards} shards do not fit {widths[0]} digits; use 1 to {10 ** widths[0]}")
 
-    def _width(self, name: str) -> int:
-        return next(int(m.group(2)) for m in _FIELD.finditer(self.template) if m.group(1) == name)
+    @cached_property
+    def _parts(self) -> tuple[str, int, str, int, str, str]:
+        """The text before the shard, the shard's width, the text up to the epoch, its width, the text up to the name, the
+        rest."""
+        before, _, shard, between, _, epoch, last, _, _, rest = _FIELD.split(self.template)
+        return before, int(shard), between, int(epoch), last, rest
 
     @cached_property
     def pattern(self) -> str:
-        """The template as an anchored regular expression (RE2 and Python syntax) with groups shard, epoch, name."""
-        out, at = "^", 0
-        for m in _FIELD.finditer(self.template):
-            out += re.escape(self.template[at : m.start()])
-            group = "name" if m.group(1) == "uuid" else m.group(1)
-            body = _UUID if m.group(1) == "uuid" else f"[0-9]{{{int(m.group(2))}}}"
-            out += f"(?P<{group}>{body})"
-            at = m.end()
-        return out + re.escape(self.template[at:]) + "$"
+        """The template as an anchored regular expression (RE2 and Python syntax)."""
+        before, shard, between, epoch, last, rest = self._parts
+        numbers = f"{re.escape(before)}[0-9]{{{shard}}}{re.escape(between)}[0-9]{{{epoch}}}"
+        return f"^{numbers}{re.escape(last)}{_UUID}{re.escape(rest)}$"
 
     @cached_property
     def _regex(self) -> re.Pattern[str]:
         return re.compile(self.pattern[:-1] + r"\Z")
 
-    @cached_property
+    @property
     def data_prefix(self) -> str:
         """The part of every L0 key before the shard, e.g. `level_zero/data/`."""
-        return self.template[: self.template.index("{")]
+        return self._parts[0]
 
     def format(self, shard: int, epoch: int, name: str) -> str:
         """The key of the L0 object `name` (a UUID) at `epoch` in `shard`.
@@ -110,36 +108,29 @@ class KeyLayout:
         Raises:
             UsageError: the epoch or the shard does not fit its field.
         """
-        if not is_epoch(epoch) or epoch >= 10 ** self._width("epoch") or not 0 <= shard < self.shards:
+        _, _, _, width, last, rest = self._parts
+        if not is_epoch(epoch) or epoch >= 10**width or not 0 <= shard < self.shards:
             raise UsageError(f"shard {shard} of {self.shards} at epoch {epoch} does not fit the key layout")
-        return self.template.replace("{uuid}", "{name}").format(shard=shard, epoch=epoch, name=name)
+        return f"{self._up_to_epoch(shard, epoch)}{last}{name}{rest}"
 
     def parse(self, key: str) -> L0Key | None:
         """What `key` says, or None if it is not an L0 key of this layout."""
-        m = self._regex.match(key)
-        if m is None:
+        (epoch,) = self.epochs([key])
+        if epoch < 0:
             return None
-        epoch, shard = int(m["epoch"]), int(m["shard"])
-        if epoch > MAX_EPOCH or shard >= self.shards:
-            return None
-        return L0Key(shard, epoch, m["name"])
+        (a, b, _, end), last, rest = self.places, self._parts[4], self._parts[5]
+        return L0Key(int(key[a:b]), epoch, key[end + len(last) : len(key) - len(rest)])
 
     @cached_property
     def places(self) -> tuple[int, int, int, int]:
         """Where in a key the shard begins and ends, and the epoch, in characters: every field has a fixed width."""
-        shard = len(self.data_prefix)
-        between = self.template[self.template.index("}") + 1 : self.template.index("{epoch")]
-        epoch = shard + self._width("shard") + len(between)
-        return shard, shard + self._width("shard"), epoch, epoch + self._width("epoch")
-
-    @cached_property
-    def _shape(self) -> re.Pattern[str]:
-        """The key's shape without groups."""
-        return re.compile(re.sub(r"\?P<\w+>", "?:", self.pattern[:-1]) + r"\Z")
+        before, shard, between, epoch, _, _ = self._parts
+        a, b, c, d = accumulate((len(before), shard, len(between), epoch))
+        return a, b, c, d
 
     def epochs(self, keys: Sequence[str]) -> list[int]:
-        """The epoch of each key, -1 for one that `parse` gives None for; several times as fast as parsing them."""
-        shape, (a, b, c, d) = self._shape, self.places
+        """The epoch of each key, -1 for one that `parse` gives None for."""
+        shape, (a, b, c, d) = self._regex, self.places
         found = [int(k[c:d]) if shape.match(k) else -1 for k in keys]
         if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
             for i, (key, epoch) in enumerate(zip(keys, found, strict=True)):
@@ -149,12 +140,11 @@ class KeyLayout:
 
     def shard_text(self, key: str) -> str:
         """The digits of the shard in `key`, for display; in a foreign key, whatever stands in their place."""
-        start = len(self.data_prefix)
-        return key[start : start + self._width("shard")]
+        return key[self.places[0] : self.places[1]]
 
     def shard_prefix(self, shard: int) -> str:
         """What all keys of `shard` begin with, without the separator after the number."""
-        return f"{self.data_prefix}{shard:0{self._width('shard')}}"
+        return f"{self._parts[0]}{shard:0{self._parts[1]}}"
 
     def before_shard(self, shard: int) -> str:
         """A `StartAfter` that sorts after all of shard - 1 and before all of `shard`; empty for the first one."""
@@ -166,14 +156,12 @@ class KeyLayout:
 
     def before_name(self, shard: int, epoch: int, first: int) -> str:
         """The same within an epoch, for the names whose first two hexadecimal digits are `first` (0 to 255)."""
-        between = self.template[: self.template.index("{uuid}")].rpartition("}")[2]
         if first <= 0:
             return self.before_epoch(shard, epoch)
-        return f"{self._up_to_epoch(shard, epoch)}{between}{first - 1:02x}{JUMP}"
+        return f"{self._up_to_epoch(shard, epoch)}{self._parts[4]}{first - 1:02x}{JUMP}"
 
     def _up_to_epoch(self, shard: int, epoch: int) -> str:
-        between = self.template[: self.template.index("{epoch")].rpartition("}")[2]
-        return f"{self.shard_prefix(shard)}{between}{epoch:0{self._width('epoch')}}"
+        return f"{self.shard_prefix(shard)}{self._parts[2]}{epoch:0{self._parts[3]}}"
 
     def shard_of(self, name: str) -> int:
         """The shard that the object `name` belongs to: spread by hash."""

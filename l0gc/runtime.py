@@ -25,15 +25,12 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never goes back."""
-        ...
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970 (UTC); for the timestamps of records, and to be compared with the store's."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
 
 
 class SystemClock:

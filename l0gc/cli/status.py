@@ -26,7 +26,8 @@ from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.doctor.checkup import OK, DoctorResult
-from l0gc.inspect.status import Held, Status
+from l0gc.inspect.journals import Held
+from l0gc.inspect.status import Status
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.watermark.source import Holder
 

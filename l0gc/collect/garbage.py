@@ -116,17 +116,14 @@ class GarbageSource(Protocol):
     @property
     def broken(self) -> Sequence[str]:
         """The units that cannot be read, each with its error; nothing of theirs is garbage."""
-        ...
 
     @property
     def damaged(self) -> Sequence[str]:
         """The dropped objects that cannot be read, each with its error and the way out; they stay with what they list."""
-        ...
 
     @property
     def objects(self) -> int:
         """About how many objects the units name."""
-        ...
 
     def refresh(self) -> None:
         """Read all units.
@@ -134,23 +131,18 @@ class GarbageSource(Protocol):
         Raises:
             EpochRegressionError: a unit knows what the controller does not (hazard 10).
         """
-        ...
 
     def units(self) -> Sequence[int]:
         """The units that can be read."""
-        ...
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         """What a unit dropped at `before_ms` or before, by the store's clock, and when no epoch above `epoch` was known."""
-        ...
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         """Those dropped objects are gone."""
-        ...
 
     def amounts(self) -> Amounts:
         """What there is of L1, as the units have it now."""
-        ...
 
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         """Append a fence against what was stamped before `before_ms` to all units; returns its epoch, 0 without one.
@@ -158,15 +150,12 @@ class GarbageSource(Protocol):
         What was dropped since `dropped_before_ms` is not garbage yet, even if nothing but the listing finds it.
         A unit that does not take it is broken from then on. A dry run appends nothing, and assumes what it would append.
         """
-        ...
 
     def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
         """The listing below `prefix` in about `count` parts, which together are all of it."""
-        ...
 
     def looker(self, *, remote: bool) -> LookAt:
         """How a part is read; `remote` where that is done in another process."""
-        ...
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         """All objects below the fence that are not needed were found: what was kept only to find them may be forgotten.
@@ -174,4 +163,3 @@ class GarbageSource(Protocol):
         Args:
             left: the keys of those that could not be deleted; None if they are too many to be known.
         """
-        ...

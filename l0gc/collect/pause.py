@@ -12,10 +12,10 @@ from typing import Annotated, Final
 import msgspec
 
 from l0gc.decoding import UNDECODABLE
-from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PausedError, PreconditionFailedError, StoreError
+from l0gc.errors import AmbiguousWriteError, PausedError, PreconditionFailedError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.keys import PAUSED
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, if_there
 
 _TRIES: Final = 5
 _LAST_MS: Final = 253_402_300_799_999
@@ -41,12 +41,9 @@ _PAUSE: Final = msgspec.json.Decoder(Pause)
 
 def read_pause(store: ObjectStore) -> Pause | None:
     """The pause that is set, or None; raises `StoreError` if it cannot be read, and the sweep does not go on."""
+    stored = if_there(store.get, PAUSED)
     try:
-        body = store.get(PAUSED).body
-    except ObjectNotFoundError:
-        return None
-    try:
-        return _PAUSE.decode(body)
+        return None if stored is None else _PAUSE.decode(stored.body)
     except UNDECODABLE:
         return Pause("(the flag cannot be read)", "unknown", 0)
 

@@ -11,12 +11,11 @@ killed, as in the bucket.
 
 from __future__ import annotations
 
-import builtins
 import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +24,9 @@ import msgspec
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.scan import Deletable
 from l0gc.decoding import decoded
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError, UsageError
+from l0gc.errors import CorruptObjectError, StoreError, UsageError
 from l0gc.keys import RUNS
-from l0gc.storage.objectstore import ListedPage, Listing, ObjectStore, Stored
+from l0gc.storage.objectstore import LocalFolder, ObjectStore
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
@@ -44,11 +43,8 @@ VERSIONS: Final = "versions"
 """What a segment holds, and how its name begins: objects as they are, or versions that go for good."""
 
 
-class FolderRecords:
+class FolderRecords(LocalFolder):
     """Keeps records below a folder, under the keys that they would have in the bucket."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
     @classmethod
     def created(cls, folder: Path) -> FolderRecords:
@@ -64,7 +60,7 @@ class FolderRecords:
 
     def put(self, key: str, body: bytes) -> None:
         """Write a file, whole or not at all, and on disk when this returns. Raises `StoreError`."""
-        path = self._folder / key
+        path = self.folder / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(path.name + _PARTIAL)
@@ -88,29 +84,8 @@ class FolderRecords:
         finally:
             os.close(descriptor)
 
-    def get(self, key: str) -> Stored:
-        """A file. Raises `ObjectNotFoundError`, `StoreError`."""
-        path = self._folder / key
-        try:
-            modified_ms = int(path.stat().st_mtime * 1000)
-            return Stored(path.read_bytes(), "", modified_ms, modified_ms)
-        except FileNotFoundError as e:
-            raise ObjectNotFoundError(f"{path} does not exist") from e
-        except OSError as e:
-            raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
-
-    def list(self, folder: str) -> Listing:
-        return Listing({key: int(p.stat().st_mtime * 1000) for key, p in self._files(folder)}, 0)
-
-    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        found = [(key, p.stat()) for key, p in self._files(prefix) if key > start_after]
-        if found:
-            times = [int(s.st_mtime * 1000) for _, s in found]
-            yield ListedPage([key for key, _ in found], [s.st_size for _, s in found], times)
-
-    def _files(self, prefix: str) -> builtins.list[tuple[str, Path]]:
-        files = (p for p in (self._folder / prefix).rglob("*") if p.is_file() and not p.name.endswith(_PARTIAL))
-        return sorted((p.relative_to(self._folder).as_posix(), p) for p in files)
+    def files(self, prefix: str) -> list[str]:
+        return [key for key in super().files(prefix) if not key.endswith(_PARTIAL)]
 
 
 Records = ObjectStore | FolderRecords

@@ -30,10 +30,10 @@ from l0gc.collect.record import (
     read_summary,
     summary_key,
 )
-from l0gc.errors import NotFoundError, ObjectNotFoundError, PartialFailureError, UsageError
+from l0gc.errors import NotFoundError, PartialFailureError, UsageError
 from l0gc.formatting import Outcome, count
 from l0gc.keys import RUNS
-from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey
+from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey, if_there
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
 
@@ -201,7 +201,7 @@ def show_run(
     """
     records = records or cluster.store
     segments = _segments(records, run_id)
-    detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), _summary(records, run_id)))
+    detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), if_there(read_summary, records, run_id)))
     for rows in _settled(cluster, records, segments):
         for row in rows:
             each(row)
@@ -223,13 +223,6 @@ def _segments(records: Records, run_id: str) -> list[str]:
     if not keys:
         raise NotFoundError(f"run {run_id} has no record; l0gc runs list shows the records that are kept")
     return [k for k in keys if k.endswith(".parquet")]
-
-
-def _summary(records: Records, run_id: str) -> RunSummary | None:
-    try:
-        return read_summary(records, run_id)
-    except ObjectNotFoundError:
-        return None
 
 
 def _settled(cluster: ClusterHandle, records: Records, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
@@ -287,7 +280,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
     segments = _segments(records, run_id)
     if any(_is_of_versions(key) for key in segments):
         raise UsageError(f"run {run_id} removed versions for good: there is nothing to bring back")
-    summary = _summary(records, run_id)
+    summary = if_there(read_summary, records, run_id)
     if (summary is not None and summary.versioning == OFF) or store.versioning() == OFF:
         raise UsageError(f"run {run_id} deleted from a bucket that kept no versions: there is nothing to bring back")
     since_ms = started_ms(run_id)

@@ -8,18 +8,14 @@ that is a cause. docs/operations.md has a row for each code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
-from l0gc.collect.attempts import Attempt
-from l0gc.collect.pause import Pause, describe
+from l0gc.collect.pause import describe
 from l0gc.formatting import count, span
-from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
+from l0gc.inspect.journals import Cause, Overview
+from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
@@ -74,69 +70,7 @@ NOTHING: Final = "nothing"
 """How the text begins if no step is needed: held objects become free in time, and the sentence says when."""
 
 
-class Cause(msgspec.Struct, frozen=True):
-    """Why something stands: a stable code, a sentence, and what to do."""
-
-    cause: str
-    detail: str
-    remedy: str
-
-
-@dataclass(slots=True)
-class Facts:
-    """What status has found. Epochs are -1 and times 0 if unknown; times are the store's clock.
-
-    Attributes:
-        epoch: the cluster epoch, read after everything that is compared with it.
-        epoch_ms: when it began.
-        interval_ms: how often it should move.
-        local_ms: this machine's clock as `now_ms` was read.
-        watermark: the published M; `watermark_error` is the code of the cause if it cannot be used, with the sentence.
-        highest: the highest epoch in the published M or a journal, and in which of them.
-        forgotten: what a journal holds and the controller's log does not, as a sentence.
-        set_back: which journal was set back, and how that shows, as a sentence.
-        computable: M as the journals have it; None if the logs are not l0gc's.
-        holders: the first few of the partitions that `computable` stands at; `held_partitions` counts all of them.
-        windows: those of the journals in which M would still stand there if all were reconciled.
-        damaged_journals, unreadable_journals: why journals cannot be read: what they hold, or what the store said.
-        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
-        giving_up: the command that gives up its records in the first partition that it holds.
-        damaged_record: why the record of a sweep cannot be read.
-        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
-        eligible_objects: garbage at the last scan, less what went since; -1 where it is not known.
-        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
-    """
-
-    layout: KeyLayout
-    now_ms: int
-    local_ms: int
-    epoch: int
-    epoch_ms: int
-    interval_ms: int
-    external_log: bool = False
-    watermark: int = -1
-    watermark_error: tuple[str, str] | None = None
-    highest: tuple[int, str] = (-1, "")
-    forgotten: str = ""
-    set_back: str = ""
-    computable: int | None = None
-    holders: Sequence[Holder] = ()
-    held_partitions: int = 0
-    windows: Sequence[EpochWindow] = ()
-    damaged_journals: Sequence[str] = ()
-    unreadable_journals: Sequence[str] = ()
-    damaged: str = ""
-    giving_up: str = ""
-    damaged_record: str = ""
-    unclosed: Sequence[str] = ()
-    unreconciled_records: int = 0
-    eligible_objects: int = -1
-    held_objects: Mapping[int, int] = field(default_factory=dict)
-    attempts: Mapping[str, Attempt] = field(default_factory=dict)
-    pause: Pause | None = None
-
-
-def find_causes(f: Facts) -> list[Cause]:
+def find_causes(f: Overview) -> list[Cause]:
     """What keeps M or the sweep where it is, the first to be seen to first."""
     found = [*_of_the_watermark(f), *_of_the_bucket(f)]
     if not f.external_log:
@@ -144,7 +78,7 @@ def find_causes(f: Facts) -> list[Cause]:
     return [*found, *_of_failed_runs(f, {c.cause for c in found}), *_of_sweeps(f)]
 
 
-def find_warnings(f: Facts) -> list[Cause]:
+def find_warnings(f: Overview) -> list[Cause]:
     """What is wrong and holds nothing."""
     found = []
     if f.damaged_record:
@@ -152,7 +86,7 @@ def find_warnings(f: Facts) -> list[Cause]:
         found.append(Cause(DAMAGED_RECORD, f.damaged_record, remedy))
     if f.unclosed:
         found.append(Cause(UNCLOSED_TOPIC, _first(f.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot"))
-    skew_s = (f.local_ms - f.now_ms) / 1000
+    skew_s = (f.local_ms - f.as_of_ms) / 1000
     if abs(skew_s) * 1000 <= SKEW_MS:
         return found
     side = "ahead of" if skew_s > 0 else "behind"
@@ -163,25 +97,25 @@ def find_warnings(f: Facts) -> list[Cause]:
     return [*found, Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")]
 
 
-def next_step(f: Facts, causes: Sequence[Cause]) -> str:
+def next_step(f: Overview, causes: Sequence[Cause]) -> str:
     """The one thing to do now: the first cause's remedy, or what the loop needs next."""
     if causes:
         return causes[0].remedy
     if f.external_log:
-        return SWEEP if f.eligible_objects > 0 else THEIR_COMPUTE
-    if f.computable is not None and f.computable > f.watermark:
+        return SWEEP if f.left_objects > 0 else THEIR_COMPUTE
+    if f.computable_watermark is not None and f.computable_watermark > f.watermark:
         return COMPUTE
     if f.unreconciled_records:
         return RECONCILE
-    return SWEEP if f.eligible_objects > 0 else _waiting(f)
+    return SWEEP if f.left_objects > 0 else _waiting(f)
 
 
-def _waiting(f: Facts) -> str:
+def _waiting(f: Overview) -> str:
     """That there is nothing to do, and when what is held becomes garbage, given that `l0gc gc` runs at each tick."""
     if not f.held_objects:
         return NOTHING
     held = count(sum(f.held_objects.values()), "object")
-    age_ms = f.now_ms - f.epoch_ms
+    age_ms = f.as_of_ms - f.epoch_ms
     first, last = (free_in(n, age_ms, f.interval_ms) for n in (min(f.held_objects), max(f.held_objects)))
     becomes = "becomes" if sum(f.held_objects.values()) == 1 else "become"
     when = last if first == last else f"{last.replace('in', 'within', 1)}, the first {first}"
@@ -202,42 +136,43 @@ def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
 # -- what is published, and what is in the bucket -----------------------------------------------------------------------
 
 
-def _of_the_watermark(f: Facts) -> list[Cause]:
+def _of_the_watermark(f: Overview) -> Iterator[Cause]:
     if f.watermark_error is not None:
         code, text = f.watermark_error
         compute = THEIR_COMPUTE if f.external_log else COMPUTE
         way_out = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
         if code == FOREIGN_WATERMARK:
             way_out = f"remove {PUBLISHED_WATERMARK}"
-        return [Cause(code, text, f"{way_out}, then {compute}")]
+        yield Cause(code, text, f"{way_out}, then {compute}")
+        return
     highest, where = f.highest
-    if f.external_log or (highest <= f.epoch and not f.forgotten):
-        return []
-    known = f"{where} is at epoch {highest}, above the cluster epoch {f.epoch}" if highest > f.epoch else f.forgotten
-    detail = f"{known}: the controller log went back, as from a backup"
-    return [Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")]
+    if f.external_log or (highest <= f.cluster_epoch and not f.forgotten):
+        return
+    ahead = f"{where} is at epoch {highest}, above the cluster epoch {f.cluster_epoch}"
+    detail = f"{ahead if highest > f.cluster_epoch else f.forgotten}: the controller log went back, as from a backup"
+    yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")
 
 
-def _of_the_bucket(f: Facts) -> list[Cause]:
-    found = []
+def _of_the_bucket(f: Overview) -> Iterator[Cause]:
     if f.set_back:
         remedy = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
-        found.append(Cause(SET_BACK_JOURNAL, f.set_back, remedy))
+        yield Cause(SET_BACK_JOURNAL, f.set_back, remedy)
     for key in _keys_in(f, "compute-watermark"):
         parsed = f.layout.parse(key)
-        if not f.external_log and parsed is not None and parsed.epoch > f.epoch >= f.highest[0]:
-            detail = f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {f.epoch}; M is refused"
-            found.append(Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}"))
+        if not f.external_log and parsed is not None and parsed.epoch > f.cluster_epoch >= f.highest[0]:
+            detail = (
+                f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {f.cluster_epoch}; M is refused"
+            )
+            yield Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}")
     if f.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(DAMAGED_JOURNAL, _first(f.damaged_journals), remedy))
-    if f.unreadable_journals:
+        yield Cause(DAMAGED_JOURNAL, _first(f.damaged_journals), remedy)
+    if unreadable := [e for e in f.errors if e not in f.damaged_journals]:
         remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
-        found.append(Cause(UNREADABLE_JOURNAL, _first(f.unreadable_journals), remedy))
+        yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)
     if f.damaged:
         ways = f"restore that object from a version or a backup, or give up its records: {f.giving_up} (docs/operations.md)"
-        found.append(Cause(DAMAGED_OBJECT, f.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}"))
-    return found
+        yield Cause(DAMAGED_OBJECT, f.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}")
 
 
 def _first(errors: Sequence[str]) -> str:
@@ -245,9 +180,9 @@ def _first(errors: Sequence[str]) -> str:
     return f"{errors[0]}{more}"
 
 
-def _keys_in(f: Facts, command: str) -> list[str]:
+def _keys_in(f: Overview, command: str) -> list[str]:
     """The L0 keys that the last run of a command failed over."""
-    attempt = f.attempts.get(command)
+    attempt = f.last(command)
     words = attempt.error.split() if attempt is not None else []
     return [w for w in (word.strip(",;:'") for word in words) if f.layout.parse(w) is not None]
 
@@ -255,55 +190,51 @@ def _keys_in(f: Facts, command: str) -> list[str]:
 # -- time ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_time(f: Facts) -> list[Cause]:
-    ahead_ms = f.epoch_ms - f.now_ms
+def _of_time(f: Overview) -> Iterator[Cause]:
+    ahead_ms = f.epoch_ms - f.as_of_ms
     if ahead_ms > SKEW_MS:
         detail = (
             f"the last entry of the controller log is {span(ahead_ms)} ahead of the store's clock, which went back: no "
             "tick is due until then"
         )
-        return [Cause(STORE_CLOCK, detail, f"{BARRIER} && {COMPUTE}")]
-    if -ahead_ms <= TICKS_LATE * max(f.interval_ms, _LEAST_INTERVAL_MS):
-        return []
-    detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(f, 'housekeep')}"
-    return [Cause(HOUSEKEEP_OVERDUE, detail, f"{HOUSEKEEP} && {COMPUTE}")]
+        yield Cause(STORE_CLOCK, detail, f"{BARRIER} && {COMPUTE}")
+    elif -ahead_ms > TICKS_LATE * max(f.interval_ms, _LEAST_INTERVAL_MS):
+        detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(f, 'housekeep')}"
+        yield Cause(HOUSEKEEP_OVERDUE, detail, f"{HOUSEKEEP} && {COMPUTE}")
 
 
-def _ran(f: Facts, command: str) -> str:
-    attempt = f.attempts.get(command)
+def _ran(f: Overview, command: str) -> str:
+    attempt = f.last(command)
     if attempt is None:
         return f"no {command} is on record"
     how = "ended" if attempt.ok else "failed"
-    return f"the last {command} {how} {span(f.now_ms - attempt.ended_ms)} ago"
+    return f"the last {command} {how} {span(f.as_of_ms - attempt.ended_ms)} ago"
 
 
 # -- partitions ---------------------------------------------------------------------------------------------------------
 
 
-def _of_partitions(f: Facts) -> list[Cause]:
-    if f.computable is None or f.epoch - f.computable <= NORMAL_LAG:
-        return []
-    by_data = [h for h in f.holders if h.kind == UNRECONCILED]
-    idle = [h for h in f.holders if h.kind == IDLE]
+def _of_partitions(f: Overview) -> Iterator[Cause]:
+    if f.computable_watermark is None or f.cluster_epoch - f.computable_watermark <= NORMAL_LAG:
+        return
+    by_data = [h for h in f.held_back_by if h.kind == UNRECONCILED]
+    idle = [h for h in f.held_back_by if h.kind == IDLE]
     remedy = _moving(f, by_data)
-    found = []
     if by_data and not f.damaged:
         records = count(sum(h.unreconciled_records for h in by_data), "record")
-        held = f"{_some(f, by_data)} at {f.computable}: {_at_least(f)}{records} not in L1 yet"
-        failed = f.attempts.get("reconcile")
-        if failed is not None and not failed.ok:
+        held = f"{_some(f, by_data)} at {f.computable_watermark}: {_at_least(f)}{records} not in L1 yet"
+        if failed := f.failed("reconcile"):
             detail = f"{held}, and {_ran(f, 'reconcile')}: {failed.error}"
-            found.append(Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}"))
+            yield Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}")
         else:
-            found.append(Cause(UNRECONCILED_DATA, f"{held}; {_ran(f, 'reconcile')}", remedy))
+            yield Cause(UNRECONCILED_DATA, f"{held}; {_ran(f, 'reconcile')}", remedy)
     if idle:
-        still = f"idle, but may still take epoch {f.computable + 1}"
-        detail = f"{_some(f, idle)} at {f.computable}: {still}; {_ran(f, 'housekeep')}"
-        found.append(Cause(IDLE_WINDOW, detail, remedy))
-    return found
+        still = f"idle, but may still take epoch {f.computable_watermark + 1}"
+        detail = f"{_some(f, idle)} at {f.computable_watermark}: {still}; {_ran(f, 'housekeep')}"
+        yield Cause(IDLE_WINDOW, detail, remedy)
 
 
-def _moving(f: Facts, by_data: Sequence[Holder]) -> str:
+def _moving(f: Overview, by_data: Sequence[Holder]) -> str:
     """What makes M move, if it has to leave all of these behind at once.
 
     A plain housekeeping puts the newest epoch of a window in the place of the oldest; where that is not above the epoch that
@@ -311,21 +242,21 @@ def _moving(f: Facts, by_data: Sequence[Holder]) -> str:
     """
     steps = [RECONCILE] if by_data else []
     if f.windows:
-        assert f.computable is not None
-        due = tick_is_due(f.now_ms - f.epoch_ms, f.interval_ms)
-        slides = all(w.newest > f.computable + 1 and (f.epoch > w.newest or due) for w in f.windows)
+        assert f.computable_watermark is not None
+        due = tick_is_due(f.as_of_ms - f.epoch_ms, f.interval_ms)
+        slides = all(w.newest > f.computable_watermark + 1 and (f.cluster_epoch > w.newest or due) for w in f.windows)
         steps.append(HOUSEKEEP if slides else BARRIER)
     return " && ".join([*steps, COMPUTE])
 
 
-def _at_least(f: Facts) -> str:
+def _at_least(f: Overview) -> str:
     """Where there are more partitions than are named."""
-    return "at least " if f.held_partitions > len(f.holders) else ""
+    return "at least " if f.held_partitions > len(f.held_back_by) else ""
 
 
-def _some(f: Facts, holders: Sequence[Holder]) -> str:
+def _some(f: Overview, holders: Sequence[Holder]) -> str:
     """The first of them by name, and how many more; where all that are named are of one kind, the others count with them."""
-    alone = len(holders) == len(f.holders)
+    alone = len(holders) == len(f.held_back_by)
     more = (f.held_partitions if alone else len(holders)) - 1
     if more < 1:
         return holders[0].name
@@ -335,24 +266,20 @@ def _some(f: Facts, holders: Sequence[Holder]) -> str:
 # -- M ------------------------------------------------------------------------------------------------------------------
 
 
-def _of_m(f: Facts, others: set[str]) -> list[Cause]:
+def _of_m(f: Overview, others: set[str]) -> Iterator[Cause]:
     """What the journals allow, and what is published does not."""
-    if f.computable is None or others & _M_REFUSED:
-        return []
-    failed = f.attempts.get("compute-watermark")
-    if failed is not None and not failed.ok:
-        return []
-    if f.watermark >= min(f.computable, f.epoch - NORMAL_LAG):
-        return []
-    published = f"{f.watermark} is published" if f.watermark >= 0 else "none is published"
-    detail = f"M could be {f.computable} and {published}; {_ran(f, 'compute-watermark')}"
-    return [Cause(NOT_COMPUTED, detail, COMPUTE)]
+    if f.computable_watermark is None or others & _M_REFUSED or f.failed("compute-watermark"):
+        return
+    if f.watermark < min(f.computable_watermark, f.cluster_epoch - NORMAL_LAG):
+        published = f"{f.watermark} is published" if f.watermark >= 0 else "none is published"
+        detail = f"M could be {f.computable_watermark} and {published}; {_ran(f, 'compute-watermark')}"
+        yield Cause(NOT_COMPUTED, detail, COMPUTE)
 
 
 # -- failed runs, and sweeps --------------------------------------------------------------------------------------------
 
 
-def _of_failed_runs(f: Facts, others: set[str]) -> list[Cause]:
+def _of_failed_runs(f: Overview, others: set[str]) -> Iterator[Cause]:
     """What no better cause explains; the run's own words are the sentence."""
     compute = THEIR_COMPUTE if f.external_log else f"{HOUSEKEEP} && {COMPUTE}"
     journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
@@ -361,19 +288,14 @@ def _of_failed_runs(f: Facts, others: set[str]) -> list[Cause]:
         ("reconcile", RECONCILE_FAILED, RECONCILE, journals | {DAMAGED_OBJECT, RECONCILE_FAILED}),
         ("compute-watermark", COMPUTE_FAILED, compute, _M_REFUSED),
     )
-    found = []
     for command, code, remedy, explained in rows:
-        attempt = f.attempts.get(command)
-        if attempt is not None and not attempt.ok and not others & explained:
-            detail = f"{_ran(f, command)}: {attempt.error}"
-            found.append(Cause(code, detail, f"see to what it says, then {remedy}"))
-    return found
+        attempt = f.failed(command)
+        if attempt is not None and not others & explained:
+            yield Cause(code, f"{_ran(f, command)}: {attempt.error}", f"see to what it says, then {remedy}")
 
 
-def _of_sweeps(f: Facts) -> list[Cause]:
-    if f.pause is not None:
-        return [Cause(PAUSED, f"sweeps are paused: {describe(f.pause)}", RESUME)]
-    attempt = f.attempts.get("sweep")
-    if attempt is None or attempt.ok:
-        return []
-    return [Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")]
+def _of_sweeps(f: Overview) -> Iterator[Cause]:
+    if f.paused is not None:
+        yield Cause(PAUSED, f"sweeps are paused: {describe(f.paused)}", RESUME)
+    elif attempt := f.failed("sweep"):
+        yield Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")

@@ -25,8 +25,9 @@ from l0gc.inspect.causes import (
     THEIR_COMPUTE,
     free_in,
 )
-from l0gc.inspect.journals import Journals, head_of, read_journals
+from l0gc.inspect.journals import Journals, read_journals
 from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
@@ -112,9 +113,19 @@ def explain_key(cluster: Cluster, key: str) -> Explanation:
     """Why the object `key` (relative to the URL) is kept, or that it may go."""
     view = _View(cluster)
     parsed = view.layout.parse(key)
-    there = bool(key) and not key.endswith("/") and head_of(cluster.store, key) is not None
+    there = bool(key) and not key.endswith("/") and if_there(cluster.store.head, key) is not None
     if parsed is None:
-        return _foreign(view, key, there=there)
+        if not there:
+            raise NotFoundError(
+                f"no object {key!r} exists, and that is not an L0 key of this cluster ({view.layout.template})"
+            )
+        e = view.explanation(key)
+        e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
+        what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
+        if key.startswith(("l0gc/", "level_one/")):
+            what = "It is not an L0 object: no sweep ever lists it."
+        e.explanation.append(what)
+        return e
     e = view.explanation(key, parsed.epoch)
     if not there:
         e.explanation.append("There is no such object: it was deleted, or never written.")
@@ -150,20 +161,6 @@ def _needed(
             )
     if e.held_by > len(e.holders):
         e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
-
-
-def _foreign(view: _View, key: str, *, there: bool) -> Explanation:
-    e = view.explanation(key)
-    if not there:
-        raise NotFoundError(
-            f"no object {key!r} exists, and that is not an L0 key of this cluster ({view.layout.template})"
-        )
-    e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
-    what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
-    if key.startswith(("l0gc/", "level_one/")):
-        what = "It is not an L0 object: no sweep ever lists it."
-    e.explanation.append(what)
-    return e
 
 
 def explain_epoch(cluster: Cluster, epoch: int) -> Explanation:

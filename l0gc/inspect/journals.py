@@ -1,16 +1,25 @@
 """The journals as they are now, read once: from here status, explain and the report know what holds M, and why.
 
-What a partition holds, and the sentence that says so, is decided where M comes from (`journal/summary.py`). A journal that
-cannot be read is named, and the rest is shown.
+`Overview` is what status and report make of them, and what causes are found in. What a partition holds, and the sentence
+that says so, is decided where M comes from (`journal/summary.py`). A journal that cannot be read is named, and the
+rest is shown.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
-from l0gc.storage.objectstore import Head, ObjectStore
+import msgspec
+
+from l0gc.collect.attempts import Attempt
+from l0gc.collect.pause import Pause
+from l0gc.collect.runs import RunEntry
+from l0gc.errors import CorruptObjectError
+from l0gc.formatting import STANDARD_PRICE, Outcome
+from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
@@ -105,12 +114,18 @@ class Journals:
             due: whether a tick is due now, so that the next housekeeping does both at once.
             journal: the only one that matters.
         """
-        found = [0]
+        most = 0
         for r in self.readings:
             revisions = [topic.revision for topic, _ in self.snapshot.topics_of(r.journal)]
-            if r.state is not None and revisions and journal in (None, r.journal):
-                found.append(_ticks(r.state.window, min(revisions), epoch, self.snapshot.epoch, due=due))
-        return max(found)
+            if r.state is None or not revisions or journal not in (None, r.journal):
+                continue
+            ticks, window = 0, r.state.window if due else r.state.window.slide(self.snapshot.epoch)
+            newest = max(self.snapshot.epoch, window.newest)  # it is above the epoch only where the log went back
+            while max(min(revisions), window.oldest) <= epoch:
+                ticks += 1
+                window = window.slide(newest + ticks)
+            most = max(most, ticks)
+        return most
 
     def records(self) -> tuple[int, int]:
         """How many records were ever uploaded into the topics there are, and how many of them are not in L1."""
@@ -144,12 +159,108 @@ class Journals:
         return next(filter(None, unknown), "")
 
 
-def head_of(store: ObjectStore, key: str) -> Head | None:
-    """The metadata of an object; None if it is not there."""
-    try:
-        return store.head(key)
-    except ObjectNotFoundError:
-        return None
+class Cause(msgspec.Struct, frozen=True):
+    """Why something stands: a stable code, a sentence, and what to do."""
+
+    cause: str
+    detail: str
+    remedy: str
+
+
+class Held(Holder, frozen=True):
+    """A partition that M cannot pass. `oldest_ms` is when the L0 object was written that holds it; -1 if none does."""
+
+    oldest_ms: int = -1
+
+
+class _Evidence(msgspec.Struct, kw_only=True):
+    """What causes are found in, and the JSON does not show.
+
+    Attributes:
+        interval_ms: how often the cluster epoch should move.
+        local_ms: this machine's clock at `as_of_ms`.
+        watermark_error: the code of the cause if what is published cannot be used, with the sentence.
+        highest: the highest epoch in the published M or a journal, and in which of them.
+        forgotten: what a journal holds and the controller's log does not, as a sentence.
+        set_back: which journal was set back, and how that shows, as a sentence.
+        windows: those of the journals in which M would still stand there if all were reconciled.
+        damaged_journals: those of `Overview.errors` that come from what a journal holds, and not from the store.
+        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
+        giving_up: the command that gives up its records in the first partition that it holds.
+        damaged_record: why the record of a sweep cannot be read.
+        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
+        left_objects: garbage at the last scan, less what went since; -1 where it is not known.
+        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
+    """
+
+    layout: KeyLayout = KeyLayout()
+    local_ms: int = 0
+    interval_ms: int = 0
+    watermark_error: tuple[str, str] | None = None
+    highest: tuple[int, str] = (-1, "")
+    forgotten: str = ""
+    set_back: str = ""
+    windows: Sequence[EpochWindow] = []
+    damaged_journals: Sequence[str] = []
+    damaged: str = ""
+    giving_up: str = ""
+    damaged_record: str = ""
+    unclosed: Sequence[str] = []
+    left_objects: int = -1
+    held_objects: dict[int, int] = {}
+
+
+class Overview(_Evidence, Outcome, kw_only=True):
+    """How a cluster stands at `as_of_ms`: what causes are found in, and what status and report show.
+
+    All times are the store's clock, but `local_ms`. Epochs are -1 and times 0 if unknown.
+
+    Attributes:
+        cluster_epoch: read after everything that is compared with it; for a cluster with an external log, the one that was
+            published with M.
+        computable_watermark: M as the journals have it; None for a cluster with an external log.
+        lag_ms: how long ago the epoch after M began: what was uploaded since cannot go yet. None if unknown.
+        lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
+        held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
+        errors: why journals cannot be read.
+        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
+        price_gb_month: dollars for a GB and month.
+        epoch_ms: when the cluster epoch began; -1 if it is another system's.
+    """
+
+    hidden: ClassVar[frozenset[str]] = frozenset(_Evidence.__struct_fields__)
+
+    cluster_id: str
+    external_log: bool
+    as_of_ms: int
+    cluster_epoch: int
+    topics: int
+    partitions: int
+    watermark: int
+    computable_watermark: int | None = None
+    lag_ms: int | None = None
+    lag_at_least: bool = False
+    records: int = 0
+    unreconciled_records: int = 0
+    held_back_by: list[Held] = []
+    held_partitions: int = 0
+    errors: list[str] = []
+    paused: Pause | None = None
+    causes: list[Cause] = []
+    warnings: list[Cause] = []
+    next: str = ""
+    runs: list[RunEntry] = []
+    price_gb_month: float = STANDARD_PRICE
+    epoch_ms: int = -1
+    attempts: list[Attempt] = []
+
+    def last(self, command: str) -> Attempt | None:
+        """The last run of a command, if one is on record."""
+        return next((a for a in self.attempts if a.command == command), None)
+
+    def failed(self, command: str) -> Attempt | None:
+        """The last run of a command, if it failed."""
+        return next((a for a in self.attempts if a.command == command and not a.ok), None)
 
 
 def unclosed_text(topic: Topic, journal: int) -> str:
@@ -158,18 +269,6 @@ def unclosed_text(topic: Topic, journal: int) -> str:
         f"topic {topic.name!r} (revision {topic.revision}) was deleted more than a day ago and is not closed in journal "
         f"{journal}, so its L1 objects stay"
     )
-
-
-def _ticks(window: EpochWindow, revision: int, epoch: int, cluster_epoch: int, *, due: bool) -> int:
-    """The same for a journal, `revision` being the lowest of its topics, below which nothing is needed anyway."""
-    ticks = 0
-    if not due:
-        window = window.slide(cluster_epoch)
-    cluster_epoch = max(cluster_epoch, window.newest)  # it is lower only where its log went back
-    while max(revision, window.oldest) <= epoch:
-        ticks += 1
-        window = window.slide(cluster_epoch + ticks)
-    return ticks
 
 
 def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -> Journals:

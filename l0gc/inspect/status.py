@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from l0gc.collect.attempts import Attempt, read_attempts
+from l0gc.collect.attempts import read_attempts
 from l0gc.collect.gc_steps import SWEEP
-from l0gc.collect.pause import Pause, read_pause
+from l0gc.collect.pause import read_pause
 from l0gc.collect.record import Removed
 from l0gc.collect.runs import RunEntry, newest_runs
 from l0gc.epoch import NO_WATERMARK
@@ -26,20 +26,18 @@ from l0gc.errors import (
     SetBackError,
     StoreError,
 )
-from l0gc.formatting import STANDARD_PRICE, Outcome, dollars_month
+from l0gc.formatting import STANDARD_PRICE, dollars_month
 from l0gc.inspect.causes import (
     DAMAGED_WATERMARK,
     FOREIGN_WATERMARK,
     NORMAL_LAG,
-    Cause,
-    Facts,
     find_causes,
     find_warnings,
     next_step,
 )
-from l0gc.inspect.journals import Journals, head_of, read_journals
+from l0gc.inspect.journals import Held, Journals, Overview, read_journals
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
-from l0gc.storage.objectstore import Head
+from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.ingest.extents import decode_block
@@ -51,68 +49,20 @@ from l0gc.watermark.source import UNRECONCILED, Holder
 RUNS_SHOWN: Final = 3
 
 
-class Held(Holder, frozen=True):
-    """A partition that M cannot pass. `oldest_ms` is when the L0 object was written that holds it; -1 if none does."""
-
-    oldest_ms: int = -1
-
-
-class Overview(msgspec.Struct, Outcome, kw_only=True):
-    """How a cluster stands at `as_of_ms`: what `l0gc status` and the page of `l0gc report` have in common.
-
-    All times are the store's clock. Epochs are -1 if unknown.
-
-    Attributes:
-        cluster_epoch: for a cluster with an external log, the one that was published with M.
-        computable_watermark: M as the journals have it; None for a cluster with an external log.
-        lag_ms: how long ago the epoch after M began: what was uploaded since cannot go yet. None if unknown.
-        lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
-        held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
-        errors: why journals cannot be read.
-        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
-        price_gb_month: dollars for a GB and month.
-    """
-
-    cluster_id: str
-    external_log: bool
-    as_of_ms: int
-    cluster_epoch: int
-    topics: int
-    partitions: int
-    watermark: int
-    computable_watermark: int | None
-    lag_ms: int | None
-    lag_at_least: bool
-    records: int
-    unreconciled_records: int
-    held_back_by: list[Held]
-    held_partitions: int
-    errors: list[str]
-    paused: Pause | None
-    causes: list[Cause]
-    warnings: list[Cause]
-    next: str
-    runs: list[RunEntry]
-    price_gb_month: float
-
-
 class Status(Overview, kw_only=True):
     """The cluster as it is now.
 
     Attributes:
-        epoch_ms: when its epoch began; -1 if it is another system's.
         eligible_objects: what the scan at `eligible_as_of_ms` found eligible; -1 where nothing is known.
         deleted_since: what sweeps have deleted of L0 since then.
     """
 
-    epoch_ms: int
     journals: int
     published_ms: int
     eligible_objects: int
     eligible_bytes: int
     eligible_as_of_ms: int
     deleted_since: Removed
-    attempts: list[Attempt]
 
     @property
     def left_bytes(self) -> int:
@@ -151,68 +101,48 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
     # What is published comes before what is compared with it: a topic that M was computed without is gone then.
     published, watermark_error = _published(cluster, cluster.controller.snapshot().cluster_id)
     state = cluster.controller.snapshot()
-    now_ms, local_ms = cluster.store.now_ms(), cluster.runtime.clock.now_ms()
+    now_ms = cluster.store.now_ms()
     runs, damaged_record = _runs(cluster, now_ms)
     known = published or PublishedWatermark(state.cluster_id, NO_WATERMARK, -1, -1)
     counted = known.eligible_objects >= 0
     deleted = deleted_since(runs, known.published_at_ms) if counted else Removed()
-    facts = Facts(
-        KeyLayout(state.key_template, state.shards),
-        now_ms,
-        local_ms,
-        state.epoch,
-        state.time_ms,
-        int(cluster.epoch_interval_s * 1000),
-        external_log=state.external_log,
-        watermark=known.watermark,
-        watermark_error=watermark_error,
-        damaged_record=damaged_record,
-        eligible_objects=max(0, known.eligible_objects - deleted.objects) if counted else -1,
-        attempts=read_attempts(cluster.store, cluster.parallel),
-        pause=read_pause(cluster.store),
-    )
-    journals = Journals(state)
-    held: list[Held] = []
-    if not state.external_log:
-        journals = read_journals(cluster, state, facts.watermark)
-        held = _look(cluster, journals, facts, published)
-    records, facts.unreconciled_records = journals.records()
-    causes = find_causes(facts)
-    if not causes and not state.external_log and published is not None and facts.eligible_objects == 0:
-        facts.held_objects = _held_objects(cluster, journals, facts)
-    lag_ms, at_least = _lag(cluster, facts, published)
-    found = Status(
+    s = Status(
         cluster_id=state.cluster_id,
         external_log=state.external_log,
         as_of_ms=now_ms,
-        cluster_epoch=known.cluster_epoch if state.external_log else facts.epoch,
-        epoch_ms=-1 if state.external_log else facts.epoch_ms,
+        local_ms=cluster.runtime.clock.now_ms(),
+        cluster_epoch=known.cluster_epoch if state.external_log else state.epoch,
+        epoch_ms=-1 if state.external_log else state.time_ms,
+        interval_ms=int(cluster.epoch_interval_s * 1000),
+        layout=KeyLayout(state.key_template, state.shards),
         topics=len(state.topics),
         partitions=state.partition_count,
         journals=len(state.journals_in_use()),
-        watermark=facts.watermark,
+        watermark=known.watermark,
+        watermark_error=watermark_error,
         published_ms=known.published_at_ms,
-        computable_watermark=facts.computable,
-        lag_ms=lag_ms,
-        lag_at_least=at_least,
-        records=records,
-        unreconciled_records=facts.unreconciled_records,
         eligible_objects=known.eligible_objects if counted else -1,
         eligible_bytes=known.eligible_bytes if counted else -1,
         eligible_as_of_ms=known.published_at_ms if counted else -1,
         deleted_since=deleted,
-        held_back_by=held,
-        held_partitions=facts.held_partitions,
-        errors=journals.errors,
+        left_objects=max(0, known.eligible_objects - deleted.objects) if counted else -1,
         runs=runs,
-        attempts=list(facts.attempts.values()),
-        paused=facts.pause,
-        causes=causes,
-        warnings=find_warnings(facts),
-        next=next_step(facts, causes),
+        damaged_record=damaged_record,
+        attempts=list(read_attempts(cluster.store, cluster.parallel).values()),
+        paused=read_pause(cluster.store),
         price_gb_month=price_gb_month,
     )
-    return found, journals
+    journals = Journals(state)
+    if not state.external_log:
+        journals = read_journals(cluster, state, s.watermark)
+        _look(cluster, journals, s, published)
+    s.records, s.unreconciled_records = journals.records()
+    s.causes, s.warnings = find_causes(s), find_warnings(s)
+    if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
+        s.held_objects = _held_objects(cluster, journals, s)
+    s.lag_ms, s.lag_at_least = _lag(cluster, s, published)
+    s.next = next_step(s, s.causes)
+    return s, journals
 
 
 def _published(cluster: Cluster, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
@@ -235,7 +165,7 @@ def _runs(cluster: Cluster, now_ms: int) -> tuple[list[RunEntry], str]:
         return [], str(e)
 
 
-def _held_objects(cluster: Cluster, journals: Journals, facts: Facts) -> dict[int, int]:
+def _held_objects(cluster: Cluster, journals: Journals, s: Status) -> dict[int, int]:
     """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free.
 
     Empty without a readable scan.
@@ -244,9 +174,9 @@ def _held_objects(cluster: Cluster, journals: Journals, facts: Facts) -> dict[in
     with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
         keys = list_scans(cluster.store)
         rows = read_scan(cluster.store, max(keys), journals.snapshot.cluster_id).epochs if keys else []
-        due = tick_is_due(facts.now_ms - facts.epoch_ms, facts.interval_ms)
+        due = tick_is_due(s.as_of_ms - s.epoch_ms, s.interval_ms)
         for r in rows:
-            if r.epoch is not None and r.epoch > facts.watermark:
+            if r.epoch is not None and r.epoch > s.watermark:
                 ticks = journals.ticks_until_free(r.epoch, due=due)
                 held[ticks] = held.get(ticks, 0) + r.objects
     return held
@@ -258,65 +188,67 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
     A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
     """
     ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
-    swept = [s for s in ended if s.command == SWEEP]
-    return Removed(sum(s.deleted for s in swept), sum(s.bytes for s in swept))
+    swept = [r for r in ended if r.command == SWEEP]
+    return Removed(sum(r.deleted for r in swept), sum(r.bytes for r in swept))
 
 
-def _lag(cluster: Cluster, facts: Facts, published: PublishedWatermark | None) -> tuple[int | None, bool]:
-    if facts.external_log or facts.watermark > facts.epoch:
+def _lag(cluster: Cluster, s: Status, published: PublishedWatermark | None) -> tuple[int | None, bool]:
+    if s.external_log or s.watermark > s.cluster_epoch:
         return None, False
-    if facts.watermark == facts.epoch:
+    if s.watermark == s.cluster_epoch:
         return 0, False
     began_ms = None
     with suppress(CorruptObjectError):
-        began_ms = cluster.controller.began_ms(facts.watermark + 1)
+        began_ms = cluster.controller.began_ms(s.watermark + 1)
     if began_ms is not None:
-        return max(0, facts.now_ms - began_ms), False
-    known = [facts.epoch_ms] + ([published.published_at_ms] if published is not None else [])
-    return max(0, facts.now_ms - min(known)), True
+        return max(0, s.as_of_ms - began_ms), False
+    known = [s.epoch_ms] + ([published.published_at_ms] if published is not None else [])
+    return max(0, s.as_of_ms - min(known)), True
 
 
 # -- the journals ---------------------------------------------------------------------------------------------------------
 
 
-def _look(cluster: Cluster, journals: Journals, facts: Facts, published: PublishedWatermark | None) -> list[Held]:
-    """Complete `facts` by what the journals say; returns what holds M."""
+def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedWatermark | None) -> None:
+    """Complete `s` by what the journals say."""
     m = journals.watermark
-    facts.computable, facts.holders = m.watermark, m.held_back_by
+    s.computable_watermark = m.watermark
     if m.watermark < m.cluster_epoch:
-        facts.held_partitions = max(journals.at(m.watermark), len(m.held_back_by))
-        facts.windows = journals.windows_at(m.watermark)
-    facts.damaged_journals = [r.error for r in journals.readings if r.summary.damaged]
-    facts.unreadable_journals = [r.error for r in journals.readings if r.error and not r.summary.damaged]
-    facts.highest, facts.forgotten = journals.highest(), journals.forgotten()
-    facts.unclosed = journals.unclosed(facts.now_ms)
+        s.held_partitions = max(journals.at(m.watermark), len(m.held_back_by))
+        s.windows = journals.windows_at(m.watermark)
+    s.damaged_journals = [r.error for r in journals.readings if r.summary.damaged]
+    s.highest, s.forgotten = journals.highest(), journals.forgotten()
+    s.errors, s.unclosed = journals.errors, journals.unclosed(s.as_of_ms)
     try:
         for r in journals.readings:
             check_set_back(published, r.summary)  # hazard 38
     except SetBackError as e:
-        facts.set_back = str(e)
+        s.set_back = str(e)
     if published is not None:
         known = max(published.watermark, published.cluster_epoch)
-        facts.highest = max(facts.highest, (known, f"what is in {PUBLISHED_WATERMARK}"))
+        s.highest = max(s.highest, (known, f"what is in {PUBLISHED_WATERMARK}"))
     # Read last, so that what was written since is not taken for what another log has left here.
     now = cluster.controller.snapshot()
-    facts.epoch, facts.epoch_ms = now.epoch, now.time_ms
+    s.cluster_epoch, s.epoch_ms = now.epoch, now.time_ms
 
     by_data = [h for h in m.held_back_by if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
-    heads = dict(zip(keys, cluster.parallel.map(partial(head_of, cluster.store), keys), strict=True))
-    failed = facts.attempts.get("reconcile")
-    if facts.epoch - m.watermark > NORMAL_LAG or (failed is not None and not failed.ok):
+    heads = dict(zip(keys, cluster.parallel.map(partial(if_there, cluster.store.head), keys), strict=True))
+    failed = s.failed("reconcile")
+    if s.cluster_epoch - m.watermark > NORMAL_LAG or failed:
         suspects = _suspects(cluster, extents, heads, "" if failed is None else failed.error)
         for h, extent, text in suspects:
-            if _still(cluster, journals, h, extent):
-                facts.damaged = f"reconcile fails on object {extent.key}: {text}"
+            # It may have been reconciled and swept since: then the journal refers to it no more.
+            topic = journals.snapshot.topics[h.topic]
+            state = cluster.journal(topic.journal_of(h.partition)).catch_up()
+            if extent in state.topic(topic.revision).extents(h.partition):
+                s.damaged = f"reconcile fails on object {extent.key}: {text}"
                 where = f"{h.topic} --partition {h.partition} --before-offset {extent.last_offset + 1}"
-                facts.giving_up = f"l0gc delete-records {where}"
+                s.giving_up = f"l0gc delete-records {where}"
                 break
     written = {key: head.modified_ms for key, head in heads.items() if head is not None}
-    return [Held(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by]
+    s.held_back_by = [Held(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by]
 
 
 def _suspects(
@@ -339,10 +271,3 @@ def _suspects(
             yield h, extent, "it is missing"
         except CorruptObjectError:
             yield h, extent, "it does not match the checksum in the log"
-
-
-def _still(cluster: Cluster, journals: Journals, holder: Holder, extent: Extent) -> bool:
-    """Whether the journal refers to it still: it may have been reconciled and swept since."""
-    topic = journals.snapshot.topics[holder.topic]
-    state = cluster.journal(topic.journal_of(holder.partition)).catch_up()
-    return extent in state.topic(topic.revision).extents(holder.partition)

@@ -151,7 +151,8 @@ def end_java() -> None:
         return
     context, process = SparkContext._active_spark_context, _java[0]
     if context is not None and context._accumulatorServer is not None:
-        context._accumulatorServer.handle_error = _heed_nothing  # type: ignore[method-assign]
+        # It would print each connection that breaks, and Java's end is expected.
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     for number in (signal.SIGTERM, signal.SIGKILL):  # Java's scripts heed no end of their stdin
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -164,29 +165,18 @@ def end_java() -> None:
     SparkSession._instantiatedSession = None
 
 
-def _heed_nothing(request: Any, client_address: Any) -> None:
-    """How pyspark's server of accumulators handles a connection that breaks: Java's end is expected."""
-
-
 def _end_workers(session: int) -> None:
-    """Kill the Python workers of a Java that has ended, which they may notice late."""
-    until = time.monotonic() + _WORKERS_S
-    while (pids := _members(session)) and time.monotonic() < until:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_LOOK_EVERY_S)
-
-
-def _members(session: int) -> list[int]:
-    """The processes of a session; none where there is no /proc to say so."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, _, of = stat.read_bytes().rpartition(b")")[2].split()[:4]
-            if int(of) == session and state != b"Z":
-                found.append(int(stat.parent.name))
-    return found
+    """Kill the Python workers of a Java that has ended, which they may notice late; none where no /proc shows them."""
+    until, left = time.monotonic() + _WORKERS_S, True
+    while left and time.monotonic() < until:
+        left = False
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, _, _, of = stat.read_bytes().rpartition(b")")[2].split()[:4]
+                if int(of) == session and state != b"Z":
+                    left = True
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+        time.sleep(_LOOK_EVERY_S if left else 0)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ lives as long as its query, an executor's worker for many tasks. A worker keeps 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -93,6 +92,6 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
     }
 
 
-def are_sent(environment: Mapping[str, str] = os.environ) -> bool:
+def are_sent() -> bool:
     """Whether this is an executor's worker with the driver's credentials; a profile then has no effect."""
-    return _SENT in environment
+    return _SENT in os.environ

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from l0gc.errors import ObjectNotFoundError
+from l0gc.storage.objectstore import if_there
 
 if TYPE_CHECKING:
     from l0gc.storage.connection import Connection
@@ -33,19 +33,14 @@ def lifecycle(store: Connection) -> list[LifecycleRule]:
     Raises:
         StoreError: the store or the credentials do not show them; so does `object_lock`.
     """
-    try:
-        r = store.ask("head", "get_bucket_lifecycle_configuration", "lifecycle")
-    except ObjectNotFoundError:  # S3 answers 404 without a configuration
-        return []
+    # S3 answers 404 without a configuration.
+    r = if_there(store.ask, "head", "get_bucket_lifecycle_configuration", "lifecycle") or {}
     return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
 
 
 def object_lock(store: Connection) -> str:
     """The default retention as text, `enabled` for a lock without one, empty without a lock."""
-    try:
-        r = store.ask("head", "get_object_lock_configuration", "object-lock")
-    except ObjectNotFoundError:
-        return ""
+    r = if_there(store.ask, "head", "get_object_lock_configuration", "object-lock") or {}
     lock = r.get("ObjectLockConfiguration", {})
     if lock.get("ObjectLockEnabled") != "Enabled":
         return ""

@@ -126,11 +126,11 @@ class Connection:
         return self.call(kind, about, request)
 
     def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
-        """The answer; one that has no body is asked for again, by a request whose answer has one."""
+        """The answer; one to a HEAD request, which has no body to name the cause, is asked for again by another request."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         answer = Answer.of(e.operation_name, e.response, conditional=conditional)
-        if answer.is_bare:
+        if answer.operation.startswith("Head") and answer.status in {301, 400, 403}:
             try:
                 self.count("list")
                 self.client.list_objects_v2(Bucket=self.config.bucket, Prefix=self.config.prefix, MaxKeys=1)

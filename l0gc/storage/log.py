@@ -47,7 +47,7 @@ from l0gc.storage.entry import (
     decode_entry,
     encode_entry,
 )
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore, if_there
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.store_time import StoreTime
 
@@ -327,10 +327,7 @@ class SharedLog:
         return owner
 
     def _owner(self, offset: int) -> Landed | None:
-        try:
-            return self.get(offset)
-        except ObjectNotFoundError:
-            return None
+        return if_there(self.get, offset)
 
     def _pause(self, attempt: int) -> None:
         self._runtime.clock.sleep(self._runtime.jitter(min(5.0, _BACKOFF_S * 2**attempt)))

@@ -8,12 +8,15 @@ a listing is in key order. Keys here are relative to the URL's prefix.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.refusals import why_kept
+
+T = TypeVar("T")
 
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
@@ -138,7 +141,6 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """Where it is, for people."""
-        ...
 
     quotes_etags: bool
     """Whether If-Match takes an ETag in its quotes, as HTTP has it. Some stores refuse that form, and take it without: the
@@ -146,76 +148,101 @@ class ObjectStore(Protocol):
 
     def get(self, key: str) -> Stored:
         """The object. Raises `ObjectNotFoundError`."""
-        ...
 
     def head(self, key: str) -> Head:
         """Its size, version and time. Raises `ObjectNotFoundError`."""
-        ...
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
-        ...
 
     def put(self, key: str, body: bytes) -> Written:
         """Write, whatever is there."""
-        ...
 
     def put_bulk(self, key: str, body: bytes) -> None:
         """As `put`, with less CPU: for what is written again and again while something else is to be done."""
-        ...
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file, in parts if it is large; durable and complete when this returns."""
-        ...
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
         """Create. Raises `PreconditionFailedError` if the key exists, `AmbiguousWriteError`."""
-        ...
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
         """Replace the version `etag`. Raises `PreconditionFailedError` if it is another one, `AmbiguousWriteError`."""
-        ...
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         """Delete up to `PAGE_SIZE` keys in one request; a key that is not there counts as deleted."""
-        ...
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         """As `delete`, but sent once, so that each `ThrottledError` reaches the caller, which adapts its pace."""
-        ...
 
     def discard(self, folder: str) -> None:
         """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
-        ...
 
     def list(self, folder: str) -> Listing:
         """All keys of a small folder, and the store's clock before the listing began."""
-        ...
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         """The keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
-        ...
 
     def now_ms(self) -> int:
         """The store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
-        ...
 
     def versioning(self) -> str:
         """`off`, `enabled` or `suspended`."""
-        ...
 
     def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
         """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
-        ...
 
     def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
         """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never touches a newer version."""
-        ...
 
     def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
         """The unfinished uploads below `prefix`, a page for each request."""
-        ...
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Abort an upload; one that is gone counts as aborted."""
-        ...
+
+
+def if_there(read: Callable[..., T], *what: Any) -> T | None:
+    """What `read` gives for these arguments; None if the object does not exist."""
+    try:
+        return read(*what)
+    except ObjectNotFoundError:
+        return None
+
+
+class LocalFolder:
+    """A folder of this machine, read as a bucket is: a key is a path below it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def head(self, key: str) -> Head:
+        try:
+            found = (self.folder / key).stat()
+        except OSError as e:
+            raise ObjectNotFoundError(str(e)) from e
+        return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
+
+    def get(self, key: str) -> Stored:
+        """A file. Raises `ObjectNotFoundError`; `CorruptObjectError`: it is there, and cannot be read."""
+        path = self.folder / key
+        if not path.is_file():
+            raise ObjectNotFoundError(f"{path} does not exist")
+        try:
+            return Stored(path.read_bytes(), "", self.head(key).modified_ms, 0)
+        except OSError as e:
+            raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
+
+    def list(self, prefix: str) -> Listing:
+        return Listing({key: self.head(key).modified_ms for key in self.files(prefix)}, 0)
+
+    def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
+        found = [(key, self.head(key)) for key in self.files(prefix) if key > start_after]
+        if found:
+            yield ListedPage([k for k, _ in found], [h.size for _, h in found], [h.modified_ms for _, h in found])
+
+    def files(self, prefix: str) -> builtins.list[str]:
+        """The keys of all files below `prefix`, in order."""
+        return sorted(p.relative_to(self.folder).as_posix() for p in (self.folder / prefix).rglob("*") if p.is_file())

@@ -73,11 +73,8 @@ def _remove(store: ObjectStore, folder: str, keys: list[str]) -> bool:
 
 def _conditional_create(store: ObjectStore, key: str) -> None:
     store.put_if_absent(key, b"first")
-    try:
+    with suppress(PreconditionFailedError):
         store.put_if_absent(key, b"second")
-    except PreconditionFailedError:
-        pass
-    else:
         raise StoreUnfitError(
             "the store ignores conditional creates (PutObject with If-None-Match: *): two writers could own one log "
             "offset, so l0gc cannot keep a cluster there"
@@ -105,11 +102,8 @@ def _conditional_replace(store: ObjectStore, key: str) -> None:
         ) from refused
     if store.get(key).body != b"third":
         raise StoreUnfitError("the store does not show a write to the read that follows it")
-    try:
+    with suppress(PreconditionFailedError):
         store.put_if_match(key, b"fourth", etag)
-    except PreconditionFailedError:
-        pass
-    else:
         raise StoreUnfitError(
             "the store ignores conditional replaces (PutObject with If-Match): the watermark could be lowered, so l0gc "
             "cannot keep a cluster there"

@@ -78,17 +78,18 @@ class RangeReader:
                 return
 
 
-ReadRound = Callable[[Sequence[KeyRange], int], Iterable[KeyRange]]
-"""Reads each of these ranges up to so many pages, and returns what is left."""
-
-
 def read_in_rounds(
-    layout: KeyLayout, readers: int, ceiling: Callable[[], int], read: ReadRound, first_pages: int = FIRST_PAGES
+    layout: KeyLayout,
+    readers: int,
+    ceiling: Callable[[], int],
+    read: Callable[[Sequence[KeyRange], int], Iterable[KeyRange]],
+    first_pages: int = FIRST_PAGES,
 ) -> None:
     """Have everything below the data prefix read, by `readers` or more at once.
 
     Args:
         ceiling: the epoch that hardly any object is above; asked once a round, and only where something is left.
+        read: reads each of these ranges up to so many pages, and returns what is left.
     """
     ranges, pages = of_shards(layout, readers), first_pages
     while ranges:

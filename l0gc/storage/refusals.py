@@ -82,11 +82,6 @@ class Answer:
             conditional,
         )
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether it was the answer to a HEAD request, which has no body to name the cause, and another one may."""
-        return self.operation.startswith("Head") and self.status in {301, 400, 403}
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

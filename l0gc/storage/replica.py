@@ -56,19 +56,15 @@ class StateMachine(Protocol[S]):
 
     def initial(self) -> S:
         """The state before offset 0."""
-        ...
 
     def apply(self, state: S, entry: Landed) -> None:
         """Change `state` by an entry; deterministic. Raises `CorruptObjectError`, before any change."""
-        ...
 
     def encode(self, state: S) -> bytes:
         """For a checkpoint."""
-        ...
 
     def decode(self, body: bytes, source: str) -> S:
         """From a checkpoint. Raises `CorruptObjectError`, naming `source`."""
-        ...
 
 
 class Replica(Generic[S]):

@@ -174,12 +174,12 @@ class S3Store(Connection):
         return Listing(modified, pages[0][0])
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        from obstore.exceptions import InvalidPathError
+        from obstore.exceptions import BaseError, InvalidPathError
 
-        last = start_after
+        last, full = start_after, self.full_key(prefix)
         if not prefix or prefix.endswith("/"):  # obstore matches whole path segments
             try:
-                for page in self._scan_bulk(prefix, start_after):
+                for page in self.bulk.pages(full or None, self.full_key(start_after) if start_after else None):
                     if 0 in page.sizes:
                         break  # a folder marker, perhaps: obstore drops the slash at its end, boto3 does not
                     last = page.keys[-1]
@@ -188,21 +188,10 @@ class S3Store(Connection):
                     return
             except InvalidPathError:
                 pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
+            except BaseError as e:
+                again = partial(self.client.list_objects_v2, Bucket=self.config.bucket, Prefix=full, MaxKeys=1)
+                raise self._bulk_error(e, "list", prefix, again) from None
         yield from (page for _, page in self._list_plain(prefix, last) if len(page))
-
-    def _scan_bulk(self, prefix: str, start_after: str) -> Iterator[ListedPage]:
-        from obstore.exceptions import BaseError, InvalidPathError
-
-        offset = self.full_key(start_after) if start_after else None
-        try:
-            yield from self.bulk.pages(self.full_key(prefix) or None, offset)
-        except InvalidPathError:
-            raise
-        except BaseError as e:
-            again = partial(
-                self.client.list_objects_v2, Bucket=self.config.bucket, Prefix=self.full_key(prefix), MaxKeys=1
-            )
-            raise self._bulk_error(e, "list", prefix, again) from None
 
     def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage]]:
         """The pages, and the store's clock at each; one without keys, too."""

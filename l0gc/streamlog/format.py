@@ -18,13 +18,12 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
-    ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
     UnsupportedFormatError,
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, if_there
 
 VERSION: Final = 2
 """What this l0gc writes. It reads nothing older: buckets of version 1 had a log for each partition."""
@@ -111,12 +110,9 @@ def refuse_without_format() -> UnsupportedFormatError:
 
 
 def _read(store: ObjectStore) -> tuple[Format, str] | None:
+    stored = if_there(store.get, FORMAT)
     try:
-        stored = store.get(FORMAT)
-    except ObjectNotFoundError:
-        return None
-    try:
-        return _DECODER.decode(stored.body), stored.etag
+        return None if stored is None else (_DECODER.decode(stored.body), stored.etag)
     except UNDECODABLE as e:
         raise CorruptObjectError(f"{FORMAT} does not say how the bucket is laid out: {e}; restore it") from e
 

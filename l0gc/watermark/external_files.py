@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.formatting import count
-from l0gc.storage.objectstore import Head, Listing, ObjectStore, Stored
+from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_log import ExternalLog, ListedPartition, OpenStore, PartitionReport, SnapshotLimits
 
@@ -127,7 +127,9 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
             f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give the "
             "number of partitions as --expect-partitions"
         )
-    files = {f"{place}/{name}": partial(store.get, name) for name in there if _counts(name)}
+    # A name below a `_` or a `.` is a writer's own, and one that ends with a slash the marker of a folder.
+    rows = (n for n in there if not any(part.startswith(("_", ".")) or not part for part in n.split("/")))
+    files = {f"{place}/{name}": partial(store.get, name) for name in rows}
     folder, name = posixpath.split(place)
     if not there and folder != "s3:":  # which is above a bucket that is empty
         files = {place: partial(_opened(folder, open_store).get, name)}
@@ -146,49 +148,14 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
     return pa.concat_tables(tables)
 
 
-def _opened(place: str, open_store: OpenStore) -> ObjectStore | _LocalFolder:
-    return open_store(place) if place.startswith("s3://") else _LocalFolder(place)
+def _opened(place: str, open_store: OpenStore) -> ObjectStore | LocalFolder:
+    return open_store(place) if place.startswith("s3://") else LocalFolder(Path(place))
 
 
-def _marker(store: ObjectStore | _LocalFolder) -> object | None:
+def _marker(store: ObjectStore | LocalFolder) -> object | None:
     """What distinguishes a folder's `_SUCCESS` from another one of that name; None if it does not exist."""
-    try:
-        found = store.head(_MARKER)
-    except ObjectNotFoundError:
-        return None
-    return found.etag, found.modified_ms
-
-
-class _LocalFolder:
-    """A folder of this machine, read as the objects of a bucket are."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-
-    def head(self, key: str) -> Head:
-        try:
-            found = (self._folder / key).stat()
-        except OSError as e:
-            raise ObjectNotFoundError(str(e)) from e
-        return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
-
-    def list(self, prefix: str) -> Listing:
-        found = sorted(f for f in (self._folder / prefix).rglob("*") if f.is_file())
-        return Listing({f.relative_to(self._folder).as_posix(): 0 for f in found}, 0)
-
-    def get(self, key: str) -> Stored:
-        path = self._folder / key
-        if not path.is_file():
-            raise ObjectNotFoundError(f"{path} does not exist")
-        try:
-            return Stored(path.read_bytes(), "", 0, 0)
-        except OSError as e:  # gone since it was listed, or not ours to read
-            raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
-
-
-def _counts(name: str) -> bool:
-    """Whether a name in a folder is that of a file with rows, and not a writer's own or a marker of the folder."""
-    return not name.endswith("/") and not any(part.startswith(("_", ".")) or not part for part in name.split("/"))
+    found = if_there(store.head, _MARKER)
+    return None if found is None else (found.etag, found.modified_ms)
 
 
 def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
@@ -206,7 +173,12 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
         missing = [c for c in needed if c not in table.schema.names]
         if missing:
             raise UsageError(f"{name} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
-        _check_columns(name, table.schema)
+        for column in (c for c in table.schema.names if c in _TYPES):
+            if table.schema.names.count(column) > 1:
+                raise UsageError(f"{name} has more than one column {column!r}")
+            found = table.schema.field(column).type  # a cast would turn these into numbers
+            if _TYPES[column] == pa.int64() and (pa.types.is_boolean(found) or pa.types.is_temporal(found)):
+                raise CorruptObjectError(f"{name} has {found} in the column {column!r}, which must hold whole numbers")
         nothing = {c: pa.nulls(table.num_rows, t) for c, t in _TYPES.items()}
         table = pa.table({c: table[c].cast(t) if c in table.schema.names else nothing[c] for c, t in _TYPES.items()})
     except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError, zlib.error) as e:
@@ -215,16 +187,6 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
         if table[column].null_count:
             raise CorruptObjectError(f"{name} has rows whose {column} is empty")
     return table
-
-
-def _check_columns(name: str, schema: pa.Schema) -> None:
-    """Refuse values that are not numbers but that a cast would turn into them, and a column that occurs twice."""
-    for column in (c for c in schema.names if c in _TYPES):
-        if schema.names.count(column) > 1:
-            raise UsageError(f"{name} has more than one column {column!r}")
-        kind = schema.field(column).type
-        if _TYPES[column] == pa.int64() and (pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
-            raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, which must hold whole numbers")
 
 
 def _unpacked(name: str, body: bytes) -> bytes:

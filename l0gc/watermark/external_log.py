@@ -172,7 +172,15 @@ class ExternalLogSource:
         theirs = self._theirs
         for found in sorted(theirs.cluster_ids):
             check_cluster_id(self._cluster_id, found, "what was given as --reports or --partitions")
-        _check_numbers(theirs)
+        for p in chain[ListedPartition | PartitionReport](theirs.partitions, theirs.reports):
+            if p.partition < 0 or (p.revision is not None and p.revision < 0):
+                raise UsageError(f"a {'partition' if p.partition < 0 else 'revision'} below 0 cannot be")
+            if p.partition > _LARGEST:
+                raise UsageError(f"a partition above {_LARGEST} cannot be: {p.topic}/{p.partition}")
+        if min((r.gc_epoch for r in theirs.reports), default=NO_WATERMARK) < NO_WATERMARK:
+            raise UsageError(
+                f"a gc_epoch below {NO_WATERMARK}, which is that of a partition that needs everything, cannot be"
+            )
         partitions = set(theirs.partitions)
         _check_count(len(partitions), theirs, published)
         if not theirs.allow_unlisted_reports:
@@ -184,20 +192,6 @@ class ExternalLogSource:
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------
-
-
-def _check_numbers(theirs: ExternalLog) -> None:
-    both: Iterable[ListedPartition | PartitionReport] = chain(theirs.partitions, theirs.reports)
-    for p in both:
-        if p.partition < 0 or (p.revision is not None and p.revision < 0):
-            name = "partition" if p.partition < 0 else "revision"
-            raise UsageError(f"a {name} below 0 cannot be")
-        if p.partition > _LARGEST:
-            raise UsageError(f"a partition above {_LARGEST} cannot be: {p.topic}/{p.partition}")
-    if min((r.gc_epoch for r in theirs.reports), default=NO_WATERMARK) < NO_WATERMARK:
-        raise UsageError(
-            f"a gc_epoch below {NO_WATERMARK}, which is that of a partition that needs everything, cannot be"
-        )
 
 
 def _check_count(found: int, theirs: ExternalLog, published: PublishedWatermark | None) -> None:

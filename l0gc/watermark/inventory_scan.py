@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -34,7 +34,7 @@ from l0gc.epoch import EPOCH_DIGITS, MAX_EPOCH
 from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import Place, Workers
 from l0gc.watermark.histogram import INVENTORY, EpochRow, Histogram
@@ -76,16 +76,12 @@ def inventory_at(config: StoreConfig, url: str) -> Inventory:
     """
 
     def read(url: str) -> bytes | None:
-        if not url.startswith("s3://"):
-            try:
-                return Path(url).read_bytes() if Path(url).is_file() else None
-            except OSError as e:
-                raise CorruptObjectError(f"{url} cannot be read: {e.strerror or e}") from e
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        try:
-            return _store_at(replace(config, bucket=bucket, prefix="")).get(key).body
-        except ObjectNotFoundError:
-            return None
+        if url.startswith("s3://"):
+            stored = if_there(_store_at(replace(config, bucket=bucket, prefix="")).get, key)
+        else:
+            stored = if_there(LocalFolder(Path()).get, url)
+        return None if stored is None else stored.body
 
     return read_inventory(url, config.bucket, read)
 
@@ -130,7 +126,11 @@ def _at_hand(store: ObjectStore, config: StoreConfig, file: InventoryFile) -> It
                 bucket, _, key = file.url.removeprefix("s3://").partition("/")
                 # The task's own store has the credentials that this machine is meant to use.
                 own = store.config if isinstance(store, S3Store) else config
-                _fetch(_store_at(replace(own, bucket=bucket, prefix="")), key, copy)
+                theirs = _store_at(replace(own, bucket=bucket, prefix=""))
+                size = theirs.head(key).size
+                for start in range(0, size, _PIECE):
+                    copy.write(theirs.get_ranges(key, [(start, min(_PIECE, size - start))])[0])
+                copy.flush()
                 path = copy.name
             _check(file, path)
         except (FileNotFoundError, ObjectNotFoundError) as e:
@@ -138,14 +138,6 @@ def _at_hand(store: ObjectStore, config: StoreConfig, file: InventoryFile) -> It
         except OSError as e:
             raise CorruptObjectError(f"{file.url} cannot be read: {e.strerror or e}") from e
         yield path
-
-
-def _fetch(store: ObjectStore, key: str, copy: IO[bytes]) -> None:
-    """Copy an object to a file."""
-    size = store.head(key).size
-    for start in range(0, size, _PIECE):
-        copy.write(store.get_ranges(key, [(start, min(_PIECE, size - start))])[0])
-    copy.flush()
 
 
 @functools.cache
@@ -186,7 +178,9 @@ def histogram_of(
 
     def rows() -> Iterator[EpochRow]:
         for batch in _batches(path, name, kind, csv_columns):
-            _check_bucket(batch, name, bucket)
+            for found in pc.unique(batch[BUCKET]).to_pylist():
+                if found != bucket:
+                    raise UsageError(f"{name} is of an inventory of bucket {found!r}, and the cluster is in {bucket!r}")
             yield from _counted(batch, name, keys, encoded=kind == CSV)
 
     try:
@@ -241,12 +235,6 @@ def decoded(keys: pa.Array) -> pa.Array:
         return keys
     plain = columns.strings([unquote_plus(k) for k in keys.filter(escaped).to_pylist()])
     return pc.replace_with_mask(keys, escaped, plain)
-
-
-def _check_bucket(batch: pa.RecordBatch, name: str, bucket: str) -> None:
-    for found in pc.unique(batch[BUCKET]).to_pylist():
-        if found != bucket:
-            raise UsageError(f"{name} is of an inventory of bucket {found!r}, and the cluster is in {bucket!r}")
 
 
 # -- formats --------------------------------------------------------------------------------------------------------------
@@ -322,7 +310,7 @@ class KeyColumns:
     def epochs(self, keys: pa.Array) -> pa.Array:
         """The epoch of each key; null for one that `KeyLayout.parse` gives None for."""
         a, b, c, d = self._bytes
-        fits = pc.match_substring_regex(keys, self._pattern)
+        fits = pc.match_substring_regex(keys, f"^{re.escape(self.prefix)}{self.layout.pattern.removeprefix('^')}")
         raw = keys.cast(pa.binary())
         if self.layout.shards < 10 ** (b - a):
             fits = pc.and_(fits, _at_most(pc.binary_slice(raw, a, b), self.layout.shards - 1, b - a))
@@ -332,10 +320,6 @@ class KeyColumns:
         if pc.all(fits).as_py() is False:
             epoch = pc.if_else(fits, epoch, pa.nulls(1, pa.binary())[0])
         return epoch.cast(pa.string()).cast(pa.int64())
-
-    @functools.cached_property
-    def _pattern(self) -> str:
-        return f"^{re.escape(self.prefix)}{self.layout.pattern.removeprefix('^')}"
 
     @functools.cached_property
     def _bytes(self) -> tuple[int, int, int, int]:

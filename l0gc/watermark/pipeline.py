@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from l0gc.errors import ExternalLogError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
-from l0gc.watermark.histogram import LISTING, BucketScan, Histogram
+from l0gc.watermark.histogram import LISTING, BucketScan
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_published,
@@ -30,7 +30,7 @@ from l0gc.watermark.publication import (
     read_any,
     watermark_of,
 )
-from l0gc.watermark.scans import NOT_PRINTED, ScanReport, ScanSnapshot, keep_scan, snapshot_of
+from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, UnitSummary
 
 
@@ -67,13 +67,6 @@ class WatermarkResult(Outcome):
     scan: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        fields = Outcome.to_json(self)
-        if self.listing is not None:
-            for name in NOT_PRINTED:
-                del fields["listing"][name]
-        return fields
-
 
 class EpochSource(Protocol):
     """The writers' side of a cluster: their epoch, and what each of their partitions may still need.
@@ -84,21 +77,17 @@ class EpochSource(Protocol):
     @property
     def external(self) -> bool:
         """Whether it stands for an external log."""
-        ...
 
     @property
     def snapshot_age_ms(self) -> int | None:
         """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
-        ...
 
     @property
     def way_out(self) -> str:
         """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
-        ...
 
     def snapshot(self) -> ClusterIdentity:
         """The cluster, with the epoch that caps M."""
-        ...
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
         """What the partitions of the snapshot may still need.
@@ -109,11 +98,9 @@ class EpochSource(Protocol):
         Raises:
             EpochRegressionError: the snapshot is older than the partitions (hazard 10).
         """
-        ...
 
     def epoch_now(self) -> int:
         """The epoch, read again: to be compared with what was seen since the snapshot."""
-        ...
 
 
 def run_pipeline(
@@ -147,7 +134,14 @@ def run_pipeline(
     histogram = scan(snapshot.layout, source.epoch_now) if scan is not None else None
     ended["listing"] = monotonic()
     epoch = source.epoch_now()
-    _check_epochs(source, epoch, published, units, histogram, started_ms)
+    # Refuse what a log that was not set back would not have left behind (hazard 10).
+    check_published(epoch, published, source.way_out)
+    for unit in units:
+        check_epochs(epoch, unit.highest_epoch, unit.highest_in, source.way_out)
+    age_ms = source.snapshot_age_ms
+    for row in histogram.rows.values() if histogram is not None else ():
+        if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
+            check_epochs(epoch, row.epoch, f"object {row.sample_key}", source.way_out)
     watermark = compute(snapshot.cluster_epoch, units)
     run_ms = cluster.now_ms()
     listing: ScanSnapshot | None = None
@@ -176,24 +170,6 @@ def run_pipeline(
         scan=kept,
         seconds={name: end - began for (_, began), (name, end) in pairwise(ended.items())},
     )
-
-
-def _check_epochs(
-    source: EpochSource,
-    epoch: int,
-    published: PublishedWatermark | None,
-    units: Sequence[UnitSummary],
-    histogram: Histogram | None,
-    started_ms: int,
-) -> None:
-    """Refuse what a log that was not set back would not have left behind (hazard 10)."""
-    way_out, age_ms = source.way_out, source.snapshot_age_ms
-    check_published(epoch, published, way_out)
-    for unit in units:
-        check_epochs(epoch, unit.highest_epoch, unit.highest_in, way_out)
-    for row in histogram.rows.values() if histogram is not None else ():
-        if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
-            check_epochs(epoch, row.epoch, f"object {row.sample_key}", way_out)
 
 
 def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:

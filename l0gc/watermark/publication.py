@@ -23,7 +23,6 @@ from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
     EpochRegressionError,
-    ObjectNotFoundError,
     PreconditionFailedError,
     SetBackError,
     StoreError,
@@ -32,7 +31,7 @@ from l0gc.errors import (
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.watermark.compute import check_cluster_id, check_epochs
 from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity, UnitSummary
 
@@ -95,11 +94,8 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
 
 def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
     """The same before the cluster is known: the caller compares the cluster ids."""
-    try:
-        stored = store.get(PUBLISHED_WATERMARK)
-    except ObjectNotFoundError:
-        return None, ""
-    return decode_published(stored.body), stored.etag
+    stored = if_there(store.get, PUBLISHED_WATERMARK)
+    return (None, "") if stored is None else (decode_published(stored.body), stored.etag)
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:

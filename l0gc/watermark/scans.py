@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from l0gc.decoding import UNDECODABLE, decoded
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
 from l0gc.events import event
+from l0gc.formatting import Outcome
 from l0gc.keys import SCANS
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import ENTRY_LIMIT, pack, unpack
@@ -109,15 +110,16 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
         return [r for r in self.rows if r.epoch is not None]
 
 
-NOT_PRINTED: Final = (
-    "cluster_id", "run_ms", "watermark", "cluster_epoch", "unparsable_bytes", "oldest_eligible_ms", "oldest_held_ms",
-    "merged_epochs",
-)  # fmt: skip
-"""What compute-watermark leaves out of a scan, since it prints it elsewhere, or as an age."""
+class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
+    """What a scan saw, as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock.
 
+    What it prints elsewhere, or as an age, is not in its JSON.
+    """
 
-class ScanReport(ScanTotals, frozen=True, kw_only=True):
-    """What a scan saw, as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock."""
+    hidden: ClassVar[frozenset[str]] = frozenset(
+        {"cluster_id", "run_ms", "watermark", "cluster_epoch"}
+        | {"unparsable_bytes", "oldest_eligible_ms", "oldest_held_ms", "merged_epochs"}
+    )
 
     oldest_eligible_age_s: float | None
     oldest_held_age_s: float | None

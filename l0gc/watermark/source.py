@@ -68,15 +68,12 @@ class ClusterHandle(Protocol):
     @property
     def identified(self) -> bool:
         """Whether this process has read the identity, and found that it is the expected cluster."""
-        ...
 
     def identity(self) -> ClusterIdentity:
         """The cluster as it is now. Raises `NotInitialisedError`, and `ClusterMismatchError` if another one is expected."""
-        ...
 
     def now_ms(self) -> int:
         """The store's clock now. Raises `StoreClockError`: replies disagree, and nothing may be deleted by it."""
-        ...
 
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
         """The units of the cluster's own writers as their logs are now, with what the cluster was at the last `identity`.
@@ -87,7 +84,6 @@ class ClusterHandle(Protocol):
             some: the only units to be read, by number.
             keep: whether the process keeps the states that it reads, because it will use them again.
         """
-        ...
 
 
 class Holder(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ from l0gc.cli.output import Output
 from l0gc.cli.status import folded, lines_of
 from l0gc.collect.record import Removed
 from l0gc.formatting import GB
-from l0gc.inspect.status import Held, Status, status
+from l0gc.inspect.journals import Held
+from l0gc.inspect.status import Status, status
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import housekeep

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.inspect import causes
-from l0gc.inspect.causes import CODES, Facts, find_causes, find_warnings, next_step
+from l0gc.inspect.causes import CODES, find_causes, find_warnings, next_step
+from l0gc.inspect.journals import Overview
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
@@ -24,20 +25,24 @@ MINUTE = 60_000
 POISONED = LAYOUT.format(1, 99, "3f1c0000-0000-4000-8000-000000000000")
 
 
-def facts(**changed: object) -> Facts:
+def facts(**changed: object) -> Overview:
     """All is well: epoch 9, M = 7, published; with what is changed."""
-    f = Facts(LAYOUT, NOW, NOW, 9, NOW - MINUTE, 10 * MINUTE, watermark=7, computable=7, highest=(9, "M"))
+    f = Overview(
+        cluster_id="c", external_log=False, as_of_ms=NOW, local_ms=NOW, cluster_epoch=9, epoch_ms=NOW - MINUTE,
+        interval_ms=10 * MINUTE, topics=1, partitions=4, watermark=7, computable_watermark=7, highest=(9, "M"),
+        layout=LAYOUT,
+    )  # fmt: skip
     for name, value in changed.items():
         setattr(f, name, value)
     return f
 
 
-def codes(f: Facts) -> list[str]:
+def codes(f: Overview) -> list[str]:
     return [c.cause for c in find_causes(f)]
 
 
-def failed(command: str, error: str = "no space left", code: int = 1) -> dict[str, Attempt]:
-    return {command: Attempt(command, code, error, NOW - MINUTE)}
+def failed(command: str, error: str = "no space left", code: int = 1) -> list[Attempt]:
+    return [Attempt(command, code, error, NOW - MINUTE)]
 
 
 def data(partition: int = 1) -> Holder:
@@ -49,11 +54,11 @@ def idle(partition: int = 1) -> Holder:
     return Holder("events", partition, 3, IDLE, "its window may still take epoch 4")
 
 
-def held(*holders: Holder, **changed: object) -> Facts:
+def held(*holders: Holder, **changed: object) -> Overview:
     given: dict[str, object] = {"held_partitions": len(holders)}
     if any(h.kind == IDLE for h in holders):
         given["windows"] = [EpochWindow(4, 8)]
-    return facts(**{"watermark": 3, "computable": 3, "holders": holders, **given, **changed})
+    return facts(**{"watermark": 3, "computable_watermark": 3, "held_back_by": holders, **given, **changed})
 
 
 def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:
@@ -89,7 +94,7 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
         ("set_back_journal", facts(set_back="journal 3 ended at offset 5, and ended at offset 9 when it was read before")),
         ("poisoned_key", facts(attempts=failed("compute-watermark", f"object {POISONED} is at epoch 99, above", 4))),
         ("damaged_journal", facts(damaged_journals=["journal 3 cannot be read: key x is damaged"])),
-        ("unreadable_journal", facts(unreadable_journals=["journal 3 cannot be read: access denied"])),
+        ("unreadable_journal", facts(errors=["journal 3 cannot be read: access denied"])),
         ("damaged_object", facts(damaged="reconcile fails on object key: it is missing")),
         ("store_clock", facts(epoch_ms=NOW + 2 * MINUTE)),
         ("housekeep_overdue", facts(epoch_ms=NOW - 31 * MINUTE)),
@@ -100,11 +105,11 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
         ("unreconciled", held(data())),
         ("idle_window", held(idle())),
         ("not_computed", facts(watermark=3)),
-        ("paused", facts(pause=Pause("audit", "ann", NOW - MINUTE))),
+        ("paused", facts(paused=Pause("audit", "ann", NOW - MINUTE))),
         ("sweep_failed", facts(attempts=failed("sweep"))),
     ],
 )  # fmt: skip
-def test_one_thing_that_is_wrong_is_one_cause(expected: str, f: Facts) -> None:
+def test_one_thing_that_is_wrong_is_one_cause(expected: str, f: Overview) -> None:
     assert codes(f) == [expected]
     assert next_step(f, find_causes(f)) == find_causes(f)[0].remedy
 
@@ -175,22 +180,22 @@ def test_partitions_that_are_not_named_are_counted() -> None:
 
 def test_a_failure_that_a_better_cause_explains_is_not_reported_twice() -> None:
     assert codes(facts(damaged_journals=["x"], attempts=failed("housekeep"))) == ["damaged_journal"]
-    assert codes(facts(unreadable_journals=["x"], attempts=failed("reconcile"))) == ["unreadable_journal"]
+    assert codes(facts(errors=["x"], attempts=failed("reconcile"))) == ["unreadable_journal"]
     damaged = "reconcile fails on object key: it is missing"
     assert codes(held(data(), damaged=damaged, attempts=failed("reconcile"))) == ["damaged_object"]
     assert codes(facts(highest=(99, "M"), attempts=failed("compute-watermark", f"{POISONED} is"))) == ["old_controller"]
 
 
 def test_a_key_that_the_epoch_has_caught_up_with_is_not_poisoned() -> None:
-    f = facts(epoch=100, watermark=98, computable=98, attempts=failed("compute-watermark", POISONED))
+    f = facts(cluster_epoch=100, watermark=98, computable_watermark=98, attempts=failed("compute-watermark", POISONED))
     assert codes(f) == ["compute_failed"]
 
 
 def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> None:
-    f = facts(external_log=True, epoch=0, epoch_ms=NOW - 9**9, computable=None, highest=(-1, ""))
+    f = facts(external_log=True, cluster_epoch=0, epoch_ms=NOW - 9**9, computable_watermark=None, highest=(-1, ""))
     assert codes(f) == []
     assert next_step(f, []) == causes.THEIR_COMPUTE
-    f.eligible_objects = 3
+    f.left_objects = 3
     assert next_step(f, []) == "l0gc sweep"
     f.watermark_error = ("foreign_watermark", "another's")
     assert next_step(f, find_causes(f)).endswith(causes.THEIR_COMPUTE)
@@ -199,12 +204,12 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
 @pytest.mark.parametrize(
     ("expected", "f"),
     [
-        ("l0gc compute-watermark", facts(computable=8)),
+        ("l0gc compute-watermark", facts(computable_watermark=8)),
         ("l0gc reconcile", facts(unreconciled_records=1)),
-        ("l0gc sweep", facts(eligible_objects=1)),
+        ("l0gc sweep", facts(left_objects=1)),
     ],
 )
-def test_without_a_cause_the_loop_goes_on(expected: str, f: Facts) -> None:
+def test_without_a_cause_the_loop_goes_on(expected: str, f: Overview) -> None:
     assert (codes(f), next_step(f, [])) == ([], expected)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -17,8 +17,8 @@ from l0gc.collect.runs import RunEntry, list_runs
 from l0gc.decoding import UNDECODABLE
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, size, span
-from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA, Cause
-from l0gc.inspect.journals import Journals
+from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA
+from l0gc.inspect.journals import Cause, Held, Journals, Overview
 from l0gc.inspect.report.series import (
     DeletedBar,
     EpochBar,
@@ -33,7 +33,7 @@ from l0gc.inspect.report.series import (
     sweeps_since,
     thinned,
 )
-from l0gc.inspect.status import Held, Overview, Status, deleted_since, status_and_journals
+from l0gc.inspect.status import Status, deleted_since, status_and_journals
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.streamlog.cluster import Cluster
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
@@ -138,6 +138,8 @@ class ReportFacts(Overview, kw_only=True):
         notes: what else could not be read, and what is therefore missing.
     """
 
+    hidden: ClassVar[frozenset[str]] = Overview.hidden | {"epoch_ms", "attempts"}
+
     verdict: Verdict = Verdict()
     url: str
     endpoint_url: str | None = None
@@ -198,7 +200,11 @@ def gather(
     trend = read_trend(cluster.store, cluster.parallel, known.cluster_id, SCANS_READ)
     if trend.skipped:
         notes.append(f"{trend.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
-    garbage = garbage_of(scan, watermark, runs, price_gb_month) if scan is not None else None
+    garbage, bars = None, list[EpochBar]()
+    if scan is not None:
+        garbage = garbage_of(scan, watermark, runs, price_gb_month)
+        left = garbage.left_objects / max(1, garbage.eligible_objects)
+        bars = epoch_bars(rows_left(scan.rows, watermark, left), watermark)
     behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
     shared = {name: getattr(known, name) for name in Overview.__struct_fields__}
     if known.external_log:
@@ -214,7 +220,7 @@ def gather(
         others_lag=others_lag,
         by_topic=[] if known.external_log else by_topic(epoch, journals),
         garbage=garbage,
-        epochs=_bars(scan, garbage) if scan is not None and garbage is not None else [],
+        epochs=bars,
         trend=thinned(trend.scans),
         sweeps=sweeps_since(runs, trend.scans[0].taken_ms) if trend.scans else [],
         saved=saved(runs, price_gb_month),
@@ -316,11 +322,6 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
         held_bytes=held_bytes,
         held_dollars_month=round(dollars_month(held_bytes, price_gb_month), 6),
     )
-
-
-def _bars(scan: ScanSnapshot, garbage: GarbageFigures) -> list[EpochBar]:
-    left = garbage.left_objects / max(1, garbage.eligible_objects)
-    return epoch_bars(rows_left(scan.rows, garbage.watermark, left), garbage.watermark)
 
 
 def _runs(cluster: Cluster, notes: list[str]) -> tuple[list[RunEntry], int]:

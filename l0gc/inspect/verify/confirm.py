@@ -105,7 +105,14 @@ def _with(s: Suspect, detail: str | None) -> Suspect | None:
 def _object_again(cluster: Cluster, s: Suspect, *, deep: bool) -> Suspect | None:
     """The suspect again if its object still has the fault, or no object is to be read."""
     if s.kind in _BY_SIZE:
-        return _with(s, _size_fault(s, size_of(cluster.store, s.key)))
+        size = size_of(cluster.store, s.key)
+        if size is None:
+            return _with(s, "the object is missing")
+        if s.kind == Kind.L0_SHORT and size < s.expected:
+            return _with(s, f"it has {size} bytes, and the journal refers to bytes up to {s.expected}")
+        if s.kind == Kind.L1_SIZE and size != s.expected:
+            return _with(s, f"it has {size} bytes, and the journal records {s.expected}")
+        return None
     match s.kind:
         case Kind.L0_CORRUPT:
             assert s.needed is not None
@@ -118,16 +125,6 @@ def _object_again(cluster: Cluster, s: Suspect, *, deep: bool) -> Suspect | None
     if s.key == CONTROLLER_LOG and s.kind in DOUBTFUL:
         return _with(s, dict(controller_faults(cluster, deep=deep)).get(s.kind))
     return s
-
-
-def _size_fault(s: Suspect, size: int | None) -> str:
-    if size is None:
-        return "the object is missing"
-    if s.kind == Kind.L0_SHORT and size < s.expected:
-        return f"it has {size} bytes, and the journal refers to bytes up to {s.expected}"
-    if s.kind == Kind.L1_SIZE and size != s.expected:
-        return f"it has {size} bytes, and the journal records {s.expected}"
-    return ""
 
 
 # -- the journal ---------------------------------------------------------------------------------------------------------

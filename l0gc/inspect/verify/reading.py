@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
-from l0gc.inspect.journals import head_of
 from l0gc.inspect.verify.findings import Kind
 from l0gc.inspect.verify.rules import JournalCopy
-from l0gc.keys import CONTROLLER_LOG, JUMP, L1Key, PartitionId, journal_log, parse_level_one
+from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.storage.boundary import Folder
 from l0gc.storage.log import SharedLog
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.machine import ControllerMachine
@@ -32,7 +31,6 @@ from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RangedFile, read_footer
 
 S = TypeVar("S")
 
-JOURNALS: Final = "l0gc/journal/"
 _ROWS: Final = 4096
 _AT_ONCE: Final = 64
 """Entries that are read before any of them is applied."""
@@ -146,7 +144,7 @@ def _newest(folder: Folder) -> int:
 
 def size_of(store: ObjectStore, key: str) -> int | None:
     """The size of an object; None if it is not there."""
-    head = head_of(store, key)
+    head = if_there(store.head, key)
     return None if head is None else head.size
 
 

@@ -17,7 +17,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.journals import unclosed_text
 from l0gc.inspect.verify.findings import Kind, Suspect
 from l0gc.keys import L1_DATA, KeyLayout, L1Key, PartitionId, journal_log
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
+from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
@@ -136,9 +136,13 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
         if copy.journal in topic.journals and not copy.state.closed(topic.revision):
             where, text = (copy.journal, topic.name, topic.revision), unclosed_text(topic, copy.journal)
             found.append(Suspect(Kind.TOPIC_UNCLOSED, *where, key=copy.folder, detail=text))
-    for topic, run in basis.state.topics_of(copy.journal):
+    for topic, run in basis.state.topics_of(copy.journal) if basis.watermark != NO_WATERMARK else ():
         if topic.revision not in live_below and not copy.state.closed(topic.revision):
-            found += _check_bound(copy, topic, run, basis.watermark)
+            (low,) = copy.state.lowest(topic.revision, run.first, run.count, 1)
+            if low.gc_epoch < basis.watermark:  # the published M, also where nothing of the topic is unreconciled
+                text = f"M = {basis.watermark} is published, and the journal allows {low.gc_epoch}"
+                where = (copy.journal, topic.name, topic.revision)
+                found.append(Suspect(Kind.WATERMARK_AHEAD, *where, low.partition, copy.folder, detail=text))
     return found
 
 
@@ -268,17 +272,6 @@ def _check_epochs(journal: int, p: Placed, basis: Basis) -> Iterator[Suspect]:
         if lowest <= basis.watermark:
             text = f"{described(o)}, at epoch {lowest}, and M = {basis.watermark} is published"
             yield of_object(Kind.LIVE_BELOW_WATERMARK, journal, p.topic, o, text)
-
-
-def _check_bound(copy: JournalCopy, topic: Topic, run: JournalRun, watermark: int) -> Iterator[Suspect]:
-    """Whether the journal allows the M that is published, also where nothing of the topic is unreconciled."""
-    if watermark == NO_WATERMARK:
-        return
-    (low,) = copy.state.lowest(topic.revision, run.first, run.count, 1)
-    if low.gc_epoch < watermark:
-        text = f"M = {watermark} is published, and the journal allows {low.gc_epoch}"
-        where = (copy.journal, topic.name, topic.revision, low.partition)
-        yield Suspect(Kind.WATERMARK_AHEAD, *where, copy.folder, detail=text)
 
 
 def of_object(kind: Kind, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:

@@ -78,7 +78,11 @@ def verify(
     of_m, watermark, listed, state = _published(cluster)
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
     basis = Basis(shown, watermark, now_ms - min_age_ms, state.to_be_closed_by(now_ms))
-    suspects = [*of_m, *_of_the_controller(cluster, state, deep=deep)]
+    suspects = [*of_m]
+    suspects += [Suspect(kind, key=CONTROLLER_LOG, detail=text) for kind, text in controller_faults(cluster, deep=deep)]
+    for folder in unknown_journals(cluster.store, state.journals):
+        text = f"the controller knows journals 0 to {state.journals - 1} alone"
+        suspects.append(Suspect(Kind.JOURNAL_UNKNOWN, key=folder, detail=text))
 
     slots = max(workers.slots, listed // _OBJECTS_A_TASK)
     readers = 1 if workers.engine == LOCAL else min(slots, state.journals)
@@ -130,15 +134,6 @@ def _published(cluster: Cluster) -> tuple[list[Suspect], int, int, ControllerSta
     )
     ahead = Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
     return [ahead], published.watermark, published.listed_objects, state
-
-
-def _of_the_controller(cluster: Cluster, state: ControllerState, *, deep: bool) -> Iterator[Suspect]:
-    """What is wrong with its log, and journals that it does not know."""
-    for kind, text in controller_faults(cluster, deep=deep):
-        yield Suspect(kind, key=CONTROLLER_LOG, detail=text)
-    for folder in unknown_journals(cluster.store, state.journals):
-        text = f"the controller knows journals 0 to {state.journals - 1} alone"
-        yield Suspect(Kind.JOURNAL_UNKNOWN, key=folder, detail=text)
 
 
 # -- the first stage: journals ---------------------------------------------------------------------------------------------

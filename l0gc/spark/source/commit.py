@@ -289,7 +289,10 @@ class _Part:
         self._result.objects += landed
         del self.objects[:landed]
         if isinstance(outcome.error, StaleClusterEpochError):
-            self._stamp_late(outcome.error)
+            epoch, needed = outcome.error.epoch, outcome.error.window[0]
+            fields = event("upload_retried", epoch=epoch, epoch_needed=needed)
+            _log.info("objects at epoch %d arrived late and are stamped anew", epoch, extra=fields)
+            self._stamp(needed, self._cluster.controller.epoch(at_least=needed))
             return False
         if batch is not None and isinstance(outcome.error, _RETRIED):
             return False
@@ -337,15 +340,6 @@ class _Part:
         ]
 
     # -- stale objects -----------------------------------------------------------------------------------------------------
-
-    def _stamp_late(self, error: StaleClusterEpochError) -> None:
-        needed = error.window[0]
-        _log.info(
-            "objects at epoch %d arrived late and are stamped anew",
-            error.epoch,
-            extra=event("upload_retried", epoch=error.epoch, epoch_needed=needed),
-        )
-        self._stamp(needed, self._cluster.controller.epoch(at_least=needed))
 
     def _stamp(self, below: int, epoch: int) -> None:
         """Write the objects of lower epochs again, at this epoch, which is at most the cluster's."""

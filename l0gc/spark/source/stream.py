@@ -33,10 +33,6 @@ Positions = dict[str, Rows]
 """By topic, the position in each partition."""
 
 
-def _all_there_is(view: TopicView) -> tuple[Rows, Rows]:
-    return view.log_start, view.next
-
-
 class Stream:
     """One query's view of its topics. It keeps the journals' handles, since each micro-batch looks at all of them."""
 
@@ -54,9 +50,10 @@ class Stream:
         extents = self._extents(begin)
         return to_json(extents, {name: e.starts for name, e in extents.items()})
 
-    def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] = _all_there_is) -> dict[str, Ranges]:
-        """What the topics have now; a partition that is not read counts as one that is empty."""
+    def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
+        """What the topics have now, or what `ask` says; a partition that is not read counts as one that is empty."""
         extents = {}
+        ask = ask or (lambda view: (view.log_start, view.next))
         for topic in self._planner.topics():
             view = functools.partial(self._planner.view, ask, topic)
             columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
-from l0gc.inspect.causes import Cause
+from l0gc.inspect.journals import Cause, Held
 from l0gc.inspect.report.charts import short_number, short_size
 from l0gc.inspect.report.facts import (
     HEALTHY,
@@ -28,7 +28,6 @@ from l0gc.inspect.report.facts import (
 )
 from l0gc.inspect.report.page import render
 from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, forecast, saved, sweeps_since, thinned
-from l0gc.inspect.status import Held
 from l0gc.inspect.verify.findings import Finding, VerifyResult
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import UNRECONCILED

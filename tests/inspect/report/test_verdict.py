@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from l0gc.inspect import causes as codes
-from l0gc.inspect.causes import Cause
+from l0gc.inspect.journals import Cause
 from l0gc.inspect.report.facts import HEALTHY, LATE_MS, NEEDS_YOU, WAITING, Verdict, garbage_of, gather, verdict
 from l0gc.inspect.report.page import commands_of
 from l0gc.inspect.verify.findings import VerifyResult
