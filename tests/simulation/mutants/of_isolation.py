@@ -12,7 +12,7 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, DroppedBatch
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
-from tests.simulation.mutants.tools import method, mutant
+from tests.simulation.mutants.tools import instead, mutant
 
 _GARBAGE = "tests/streamlog/test_garbage.py"
 _EXPIRE = "tests/streamlog/level_one/test_expire.py"
@@ -23,59 +23,47 @@ _dropped = JournalGarbage.dropped
 _scanned = JournalGarbage.scanned
 
 
-@mutant(
+@instead(
     6,
     "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
     "a topic that was deleted 1,000 epochs ago is closed in no journal any more",
     "tests/streamlog/controller/test_state.py::test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten",
     "tests/streamlog/test_housekeep.py::test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed",
 )
-def deletion_forgotten() -> AbstractContextManager[Any]:
+def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
     """Housekeeping closes what was deleted not long ago."""
-
-    def deleted_of(self: ControllerState) -> dict[int, list[Topic]]:
-        late = {d.topic.revision for d in self.deleted if d.deleted_epoch > self.epoch - _EPOCHS}
-        return {j: [t for t in topics if t.revision in late] for j, topics in _deleted_of(self).items()}
-
-    return method(ControllerState, "deleted_of", deleted_of)
+    late = {d.topic.revision for d in self.deleted if d.deleted_epoch > self.epoch - _EPOCHS}
+    return {j: [t for t in topics if t.revision in late] for j, topics in _deleted_of(self).items()}
 
 
-@mutant(
+@instead(
     40,
     "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
     "an object that cannot be deleted keeps all that its journal dropped after it",
     "tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",
 )
-def held_ends_journal() -> AbstractContextManager[Any]:
+def held_ends_journal(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
     """The batches of a unit go in their order, up to one of which something is left."""
-
-    def run(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
-        for unit in self._source.units():
-            for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
-                before = self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed
-                self._remove(unit, batch)
-                if self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed > before:
-                    break
-
-    return method(DroppedRemoval, "run", run)
+    for unit in self._source.units():
+        for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
+            before = self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed
+            self._remove(unit, batch)
+            if self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed > before:
+                break
 
 
-@mutant(
+@instead(
     40,
     "l0gc/streamlog/garbage.py::JournalGarbage.dropped",
     "a dropped index object that cannot be read ends the vacuum of its journal",
     f"{_GARBAGE}::test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else",
 )
-def damaged_ends_journal() -> AbstractContextManager[Any]:
+def damaged_ends_journal(self: JournalGarbage, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
     """A journal with a dropped index object that cannot be read counts as one that cannot be read."""
-
-    def dropped(self: JournalGarbage, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
-        known = len(self._damaged)
-        yield from _dropped(self, unit, before_ms, epoch)
-        if len(self._damaged) > known:
-            self._broken[unit] = self._damaged[-1]
-
-    return method(JournalGarbage, "dropped", dropped)
+    known = len(self._damaged)
+    yield from _dropped(self, unit, before_ms, epoch)
+    if len(self._damaged) > known:
+        self._broken[unit] = self._damaged[-1]
 
 
 @mutant(
@@ -90,15 +78,12 @@ def index_ends_expiry() -> AbstractContextManager[Any]:
     return mock.patch.object(l0gc.streamlog.level_one.expire, "UNREADABLE", ())
 
 
-@mutant(
+@instead(
     26,
     "l0gc/streamlog/garbage.py::JournalGarbage.scanned",
     "what could not be deleted of a topic that the controller never knew is purged",
     f"{_GARBAGE}::test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is_not_purged",
     simulated=False,
 )
-def left_is_purged() -> AbstractContextManager[Any]:
-    def scanned(self: JournalGarbage, fence: int, left: Collection[str] | None) -> None:
-        _scanned(self, fence, [])
-
-    return method(JournalGarbage, "scanned", scanned)
+def left_is_purged(self: JournalGarbage, fence: int, left: Collection[str] | None) -> None:
+    _scanned(self, fence, [])

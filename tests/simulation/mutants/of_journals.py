@@ -34,7 +34,7 @@ from l0gc.streamlog.journal.producers import Overlay
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
-from tests.simulation.mutants.tools import everywhere, method, mutant, together
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _HANDLE = "tests/streamlog/journal/test_handle.py"
 _INTERRUPTED = "tests/streamlog/journal/test_interrupted.py"
@@ -51,17 +51,14 @@ _admit_object = Admission.admit
 _bounds = JournalState.bounds
 
 
-@mutant(
+@instead(
     1,
     "l0gc/streamlog/journal/state.py::JournalState.bounds",
     "the bound is the newest epoch",
     f"{_TEST_STATE}::test_the_bound_follows_the_previous_epoch_and_not_the_newest",
 )
-def bound_follows_max() -> AbstractContextManager[Any]:
-    def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
-        return _bounds(replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
-
-    return method(JournalState, "bounds", bounds)
+def bound_follows_max(self: JournalState, revision: int, first: int, count: int) -> Rows:
+    return _bounds(replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
 
 
 @mutant(
@@ -144,18 +141,16 @@ def answer_keeps_window() -> AbstractContextManager[Any]:
     return together(method(Admission, "admit", admit), method(EpochFence, "forget", forget_otherwise))
 
 
-@mutant(
+@instead(
     4,
     "l0gc/streamlog/journal/fence.py::EpochFence.window",
     "the log's window counts only where none was seen",
     f"{_FENCE}::test_a_seen_window_ends_when_another_writer_moves_the_log_past_it",
     f"{_FENCE}::test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out",
+    place="l0gc/streamlog/journal/fence.py::EpochFence._window",
 )
-def seen_window_rules() -> AbstractContextManager[Any]:
-    def window(self: EpochFence) -> EpochWindow:
-        return self._applied() if self._seen is None else self._seen
-
-    return method(EpochFence, "_window", window)
+def seen_window_rules(self: EpochFence) -> EpochWindow:
+    return self._applied() if self._seen is None else self._seen
 
 
 @mutant(
@@ -226,18 +221,15 @@ def controller_not_asked() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "needs_controller_check", lambda producers, batch: False)
 
 
-@mutant(
+@instead(
     20,
     "l0gc/streamlog/journal/producers.py::admit",
     "how far an input got is not looked at",
     f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",
     simulated=False,
 )
-def positions_ignored() -> AbstractContextManager[Any]:
-    def admit(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
-        return _admit(producers, msgspec.structs.replace(batch, inputs=[]))
-
-    return everywhere(_PRODUCERS, "admit", admit)
+def positions_ignored(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
+    return _admit(producers, msgspec.structs.replace(batch, inputs=[]))
 
 
 @mutant(
@@ -261,42 +253,36 @@ def any_run() -> AbstractContextManager[Any]:
     return everywhere(_PRODUCERS, "admit", lambda producers, batch: None)
 
 
-@mutant(
+@instead(
     20,
     "l0gc/streamlog/journal/producers.py::admit",
     "a run that a restored controller gave the same epoch goes on with another's",
     f"{_TEST_PRODUCERS}::test_the_same_epoch_of_another_run_is_refused",
     simulated=False,
 )
-def run_not_compared() -> AbstractContextManager[Any]:
-    def admit(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
-        known = producers.get(batch.producer_id)
-        return _admit(producers, batch if known is None else msgspec.structs.replace(batch, run=known.run))
-
-    return everywhere(_PRODUCERS, "admit", admit)
+def run_not_compared(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
+    known = producers.get(batch.producer_id)
+    return _admit(producers, batch if known is None else msgspec.structs.replace(batch, run=known.run))
 
 
-@mutant(
+@instead(
     22,
     "l0gc/streamlog/journal/producers.py::Overlay",
     "the objects of an entry are admitted against the state before it",
     f"{_TEST_PRODUCERS}::test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet",
+    place="l0gc/streamlog/journal/producers.py::Overlay.admit",
 )
-def state_before() -> AbstractContextManager[Any]:
+def state_before(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
     """Each object of an entry is admitted against the state before the entry; a gap to that is no gap."""
-
-    def admit(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
-        known = self._base.get(batch.producer_id)
-        try:
-            return _admit({} if known is None else {batch.producer_id: known}, batch)
-        except InvalidProducerEpochError:
+    known = self._base.get(batch.producer_id)
+    try:
+        return _admit({} if known is None else {batch.producer_id: known}, batch)
+    except InvalidProducerEpochError:
+        raise
+    except ProtocolError:
+        if batch.producer_id not in self._changed:
             raise
-        except ProtocolError:
-            if batch.producer_id not in self._changed:
-                raise
-            return None
-
-    return method(Overlay, "admit", admit)
+        return None
 
 
 @mutant(
@@ -319,37 +305,32 @@ def own_order() -> AbstractContextManager[Any]:
     return method(JournalMachine, "apply", applied)
 
 
-@mutant(
+@instead(
     29,
     "l0gc/streamlog/journal/handle.py::JournalHandle._append_until_done",
     "what an interrupted thread had offered is offered again, though it may have landed",
     f"{_INTERRUPTED}::test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_lands_once_at_most",
     simulated=False,
 )
-def offered_again() -> AbstractContextManager[Any]:
-    def until_done(self: JournalHandle, request: Any) -> None:
-        try:
-            self._queue.append(request)
-            with self._appending:
-                while not request.done:
-                    request.offered = False
-                    self._append_queued()
-        finally:
-            self._queue.remove(request)
-
-    return method(JournalHandle, "_append_until_done", until_done)
+def offered_again(self: JournalHandle, request: Any) -> None:
+    try:
+        self._queue.append(request)
+        with self._appending:
+            while not request.done:
+                request.offered = False
+                self._append_queued()
+    finally:
+        self._queue.remove(request)
 
 
-@mutant(
+@instead(
     29,
     "l0gc/streamlog/journal/fence.py::EpochFence.enter",
     "a new epoch waits without a bound for those who hold the fence",
     f"{_INTERRUPTED}::test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once",
     simulated=False,
+    place="l0gc/streamlog/journal/fence.py::_is_given_back",
 )
-def held_for_ever() -> AbstractContextManager[Any]:
-    def is_given_back(hold: threading.Lock) -> bool:
-        with hold:
-            return True
-
-    return everywhere("l0gc.streamlog.journal.fence", "_is_given_back", is_given_back)
+def held_for_ever(hold: threading.Lock) -> bool:
+    with hold:
+        return True

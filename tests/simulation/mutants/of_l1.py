@@ -21,7 +21,7 @@ from l0gc.streamlog.journal.rows import Rows, name_bytes, of_partition
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
-from tests.simulation.mutants.tools import everywhere, method, mutant
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
 _VACUUM = "tests/collect/test_vacuum.py"
@@ -58,35 +58,28 @@ def commit_below_fence() -> AbstractContextManager[Any]:
     return everywhere(_STATE, "check_stamps", lambda state, e: None)
 
 
-@mutant(
+@instead(
     25, "l0gc/streamlog/garbage.py::JournalGarbage.fence", "a vacuum knows the journals as they were before the fence"
 )
-def looked_before_fence() -> AbstractContextManager[Any]:
+def looked_before_fence(self: JournalGarbage, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
     """What a vacuum knows of the journals is from before the fence."""
-
-    def fence(self: JournalGarbage, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
-        before = copy.deepcopy(self._states)
-        self._cluster.runtime.clock.sleep(_BETWEEN_S)
-        found = _raise_fence(self, before_ms, dropped_before_ms, dry_run=dry_run)
-        for journal, state in before.items():
-            state.l1_fence = self._fences.get(journal, 0)
-        self._states = before
-        return found
-
-    return method(JournalGarbage, "fence", fence)
+    before = copy.deepcopy(self._states)
+    self._cluster.runtime.clock.sleep(_BETWEEN_S)
+    found = _raise_fence(self, before_ms, dropped_before_ms, dry_run=dry_run)
+    for journal, state in before.items():
+        state.l1_fence = self._fences.get(journal, 0)
+    self._states = before
+    return found
 
 
-@mutant(
+@instead(
     26,
     "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
     "what was dropped goes at once",
     f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",
 )
-def no_grace() -> AbstractContextManager[Any]:
-    def run(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
-        _removal(self, now_ms, 0, 1 << 50)
-
-    return method(DroppedRemoval, "run", run)
+def no_grace(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
+    _removal(self, now_ms, 0, 1 << 50)
 
 
 @mutant(
@@ -100,53 +93,48 @@ def index_not_asked() -> AbstractContextManager[Any]:
     return method(JournalLook, "_listed_by", lambda self, p, index, names: np.zeros(len(names), bool))
 
 
-@mutant(
+@instead(
     26, "l0gc/streamlog/level_one/index.py::spill", "an index object is removed when another one is to take its place"
 )
-def replaced_index_removed() -> AbstractContextManager[Any]:
+def replaced_index_removed(
+    store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Any
+) -> IndexChange:
     """Whoever writes an index object anew removes the one whose place it takes."""
-
-    def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Any) -> IndexChange:
-        change = _spill(store, p, rows, index, epoch, runtime)
-        if len(change.replaced):
-            store.delete([index_key(p, row) for row in change.replaced])
-        return change
-
-    return everywhere(_INDEX, "spill", spill)
+    change = _spill(store, p, rows, index, epoch, runtime)
+    if len(change.replaced):
+        store.delete([index_key(p, row) for row in change.replaced])
+    return change
 
 
-@mutant(
+@instead(
     28,
     "l0gc/streamlog/level_one/commit.py::Commit",
     "a commit deletes the objects of partitions that it takes for lost",
     f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
     "tests/streamlog/level_one/test_commit.py"
     "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
+    place="l0gc/streamlog/level_one/commit.py::Commit._count",
 )
-def losers_removed() -> AbstractContextManager[Any]:
+def losers_removed(self: Commit, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
-
-    def count(self: Commit, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
-        with self._handle.replica.lock:
-            state = self._handle.state
-            names = state.names(revision)
-        keys: list[str] = []
-        for partition in [] if stale else sorted(refused):
-            p, mine = (
-                self._window.topics[revision].id(partition),
-                [l1_file(row) for row in of_partition(rows, partition)],
-            )
-            if names.issuperset(name_bytes(f.name) for f in mine):
-                continue
-            if state.topic(revision).view(partition).last_reconciled_offset >= mine[-1].last_offset:
-                with suppress(CorruptObjectError, ObjectNotFoundError):
-                    if {f.name for f in mine} <= {
-                        f.name for f in files_of(self._cluster.store, p, state, mine[0].base_offset)
-                    }:
-                        continue
-            keys += [l1_key(p, f) for f in mine]
-        if keys:
-            self._cluster.store.delete(keys)
-        return _count(self, revision, rows, refused, stale=stale)
-
-    return method(Commit, "_count", count)
+    with self._handle.replica.lock:
+        state = self._handle.state
+        names = state.names(revision)
+    keys: list[str] = []
+    for partition in [] if stale else sorted(refused):
+        p, mine = (
+            self._window.topics[revision].id(partition),
+            [l1_file(row) for row in of_partition(rows, partition)],
+        )
+        if names.issuperset(name_bytes(f.name) for f in mine):
+            continue
+        if state.topic(revision).view(partition).last_reconciled_offset >= mine[-1].last_offset:
+            with suppress(CorruptObjectError, ObjectNotFoundError):
+                if {f.name for f in mine} <= {
+                    f.name for f in files_of(self._cluster.store, p, state, mine[0].base_offset)
+                }:
+                    continue
+        keys += [l1_key(p, f) for f in mine]
+    if keys:
+        self._cluster.store.delete(keys)
+    return _count(self, revision, rows, refused, stale=stale)

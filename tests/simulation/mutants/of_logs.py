@@ -25,7 +25,7 @@ from l0gc.storage.log import Replay, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
-from tests.simulation.mutants.tools import method, mutant
+from tests.simulation.mutants.tools import instead, method, mutant
 
 _EXPIRE = "tests/streamlog/level_one/test_expire.py"
 _HANDLE = "tests/streamlog/journal/test_handle.py"
@@ -37,24 +37,21 @@ _append = SharedLog.append
 _propose = Replica.propose
 
 
-@mutant(
+@instead(
     2,
     "l0gc/storage/replica.py::Replica.propose",
     "after a conflict the old decision is appended",
     f"{_REPLICA}::test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands",
 )
-def decided_once() -> AbstractContextManager[Any]:
-    def propose(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
-        first: list[bytes | None] = []
+def decided_once(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
+    first: list[bytes | None] = []
 
-        def once(state: Any, offset: int) -> bytes | None:
-            if not first:
-                first.append(decide(state, offset))
-            return first[0]
+    def once(state: Any, offset: int) -> bytes | None:
+        if not first:
+            first.append(decide(state, offset))
+        return first[0]
 
-        return _propose(self, once)
-
-    return method(Replica, "propose", propose)
+    return _propose(self, once)
 
 
 def _unbounded(log: SharedLog) -> SharedLog:
@@ -65,17 +62,14 @@ def _unbounded(log: SharedLog) -> SharedLog:
     return other
 
 
-@mutant(
+@instead(
     7,
     "l0gc/storage/log.py::SharedLog.append",
     "a sleeper believes that it won",
     f"{_LOG}::test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won",
 )
-def boundary_not_asked() -> AbstractContextManager[Any]:
-    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
-        return _append(_unbounded(self), offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
-
-    return method(SharedLog, "append", append)
+def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+    return _append(_unbounded(self), offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
 
 
 @mutant(
@@ -129,22 +123,19 @@ def raised_for_ever() -> AbstractContextManager[Any]:
     return mock.patch.object(l0gc.storage.boundary, "RAISE_DEADLINE_S", float("inf"))
 
 
-@mutant(
+@instead(
     7,
     "l0gc/storage/log.py::SharedLog.append",
     "what landed and was truncated since counts as overtaken",
     f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser",
 )
-def landed_and_truncated() -> AbstractContextManager[Any]:
-    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
-        try:
-            return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
-        except AppendOutcomeUnknownError as e:
-            if isinstance(e.__cause__, LogOvertakenError):
-                raise e.__cause__ from None
-            raise
-
-    return method(SharedLog, "append", append)
+def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+    try:
+        return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
+    except AppendOutcomeUnknownError as e:
+        if isinstance(e.__cause__, LogOvertakenError):
+            raise e.__cause__ from None
+        raise
 
 
 @mutant(
@@ -240,20 +231,16 @@ def refusal_believed() -> AbstractContextManager[Any]:
     return _appending_to(_Sure)
 
 
-@mutant(
+@instead(
     7,
     "l0gc/storage/boundary.py::Boundary.is_due",
     "a `Date` that goes back proves that no time has passed",
     f"{_LOG}::test_a_date_that_was_ahead_once_makes_the_boundary_due",
     simulated=False,
 )
-def date_believed() -> AbstractContextManager[Any]:
+def date_believed(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
     """A time that goes back proves that no time has passed."""
-
-    def is_due(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
-        return date_ms - as_of_ms >= self.min_age_ms // 3
-
-    return method(Boundary, "is_due", is_due)
+    return date_ms - as_of_ms >= self.min_age_ms // 3
 
 
 @mutant(
@@ -304,20 +291,17 @@ def time_forgotten() -> AbstractContextManager[Any]:
     return method(Replica, "replay", replay)
 
 
-@mutant(
+@instead(
     29,
     "l0gc/storage/replica.py::Replica._take",
     "a state that an exception has left half changed is believed",
     f"{_REPLICA_INTERRUPTED}::test_a_catch_up_that_is_interrupted_leaves_no_half_state",
 )
-def half_applied() -> AbstractContextManager[Any]:
-    def take(self: Replica[Any], entries: Sequence[Landed], as_of_ms: int) -> None:
-        for entry in entries:
-            self._apply(entry)
-        self.as_of_ms = as_of_ms
-        self._whole = True
-
-    return method(Replica, "_take", take)
+def half_applied(self: Replica[Any], entries: Sequence[Landed], as_of_ms: int) -> None:
+    for entry in entries:
+        self._apply(entry)
+    self.as_of_ms = as_of_ms
+    self._whole = True
 
 
 @mutant(
@@ -332,15 +316,13 @@ def jumps_believed() -> AbstractContextManager[Any]:
     return method(StoreTime, "settle", lambda self, date_ms: date_ms)
 
 
-@mutant(
+@instead(
     16,
     "l0gc/storage/replica.py::Replica.propose",
     "entries, and the records in them, have the time of the process's clock",
     f"{_EXPIRE}::test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as_others",
     simulated=False,
+    place="l0gc/storage/log.py::SharedLog.append",
 )
-def entries_by_local_clock() -> AbstractContextManager[Any]:
-    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
-        return _append(self, offset, payload, time_ms=self._runtime.clock.now_ms(), as_of_ms=as_of_ms)
-
-    return method(SharedLog, "append", append)
+def entries_by_local_clock(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+    return _append(self, offset, payload, time_ms=self._runtime.clock.now_ms(), as_of_ms=as_of_ms)

@@ -24,8 +24,7 @@ from l0gc.streamlog.journal.entries import ReconciledTopic
 from l0gc.streamlog.journal.l1 import Change
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.level_one import write as level_one_write
-from l0gc.streamlog.offset_reader import OffsetReader
-from tests.simulation.mutants.tools import everywhere, method, mutant
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _PLACES = "tests/collect/test_record_places.py"
 _RESUME = "tests/streamlog/ingest/test_resume.py"
@@ -70,12 +69,9 @@ def disorder_unseen() -> AbstractContextManager[Any]:
     return method(SkipScan, "__init__", init)
 
 
-@mutant(12, "l0gc/keys.py::KeyLayout.before_shard", "`StartAfter` names a shard's folder")
-def jump_to_a_folder() -> AbstractContextManager[Any]:
-    def before_shard(self: KeyLayout, shard: int) -> str:
-        return self.shard_prefix(shard) if shard > 0 else ""
-
-    return method(KeyLayout, "before_shard", before_shard)
+@instead(12, "l0gc/keys.py::KeyLayout.before_shard", "`StartAfter` names a shard's folder")
+def jump_to_a_folder(self: KeyLayout, shard: int) -> str:
+    return self.shard_prefix(shard) if shard > 0 else ""
 
 
 @mutant(
@@ -146,99 +142,84 @@ def named_before_stored() -> AbstractContextManager[Any]:
     return method(uploads, "__init__", init)
 
 
-@mutant(
+@instead(
     9,
     "l0gc/streamlog/journal/commits.py::check_commit",
     "any L1 objects are committed",
     "tests/streamlog/journal/test_state.py::test_files_that_do_not_fill_their_range_are_refused",
+    place="l0gc/streamlog/journal/topic.py::check_commit",
 )
-def files_not_compared() -> AbstractContextManager[Any]:
-    def check(e: ReconciledTopic) -> tuple[Rows, Change]:
-        return unpack(e.ranges, RANGE), Change(unpack(e.files, L1_ROW))
-
-    return everywhere("l0gc.streamlog.journal.topic", "check_commit", check)
+def files_not_compared(e: ReconciledTopic) -> tuple[Rows, Change]:
+    return unpack(e.ranges, RANGE), Change(unpack(e.files, L1_ROW))
 
 
-@mutant(
+@instead(
     19,
     "l0gc/streamlog/offset_reader.py::OffsetReader.read",
     "a reader does not look again",
     "tests/streamlog/test_reader.py::test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1",
     simulated=False,
+    place="l0gc/streamlog/offset_reader.py::OffsetReader._check_not_lost",
 )
-def looks_once() -> AbstractContextManager[Any]:
-    def check_not_lost(self: Any, gone: Any) -> None:
-        raise CorruptObjectError(str(gone))
-
-    return method(OffsetReader, "_check_not_lost", check_not_lost)
+def looks_once(self: Any, gone: Any) -> None:
+    raise CorruptObjectError(str(gone))
 
 
 # -- uploads ----------------------------------------------------------------------------------------------------------------
 
 
-@mutant(
+@instead(
     27,
     "l0gc/streamlog/ingest/uploader.py::Uploader",
     "a part that one journal refuses is taken for landed",
     f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",
+    place="l0gc/streamlog/ingest/uploader.py::Uploader._land",
 )
-def refused_dropped() -> AbstractContextManager[Any]:
+def refused_dropped(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
     """What one journal refuses as stale is taken for landed."""
-
-    def land(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
-        for run in _land(self, todo):
-            for part in todo[run]:
-                part.landed = True
-        return {}
-
-    return method(Uploader, "_land", land)
+    for run in _land(self, todo):
+        for part in todo[run]:
+            part.landed = True
+    return {}
 
 
-@mutant(
+@instead(
     27,
     "l0gc/streamlog/ingest/uploader.py::Uploader",
     "the parts that landed are sent again with the one that was refused",
     f"{_SEVERAL}::test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused",
     simulated=False,
+    place="l0gc/streamlog/ingest/uploader.py::Uploader._land",
 )
-def refused_twice() -> AbstractContextManager[Any]:
+def refused_twice(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
     """Where one journal refuses a part of an object as stale, all parts of it are sent again."""
-
-    def land(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
-        stale = _land(self, todo)
-        for parts in todo.values() if stale else ():
-            for part in parts:
-                part.landed = False
-        return stale
-
-    return method(Uploader, "_land", land)
+    stale = _land(self, todo)
+    for parts in todo.values() if stale else ():
+        for part in parts:
+            part.landed = False
+    return stale
 
 
-@mutant(
+@instead(
     20,
     "l0gc/streamlog/ingest/inputs.py::open_inputs",
     "an input is known by its file name",
     f"{_RESUME}::test_other_input_under_the_same_names_is_never_skipped",
 )
-def known_by_name() -> AbstractContextManager[Any]:
-    def open_inputs(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
-        found = _open_inputs(sources, spread, *more)
-        return [dataclasses.replace(i, input_id=f"{i.name}.0") if i.input_id else i for i in found]
-
-    return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
+def known_by_name(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
+    found = _open_inputs(sources, spread, *more)
+    return [dataclasses.replace(i, input_id=f"{i.name}.0") if i.input_id else i for i in found]
 
 
-@mutant(
+@instead(
     20,
     "l0gc/streamlog/ingest/uploader.py::open_upload",
     "an input that landed in one topic of a journal is skipped in another",
     f"{_RESUME}::test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input",
+    place="l0gc/streamlog/ingest/inputs.py::open_inputs",
 )
-def known_in_any_topic() -> AbstractContextManager[Any]:
-    def open_inputs(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
-        return _open_inputs(sources, spread and spread.split(" ", 1)[1], *more)
-
-    return everywhere("l0gc.streamlog.ingest.inputs", "open_inputs", open_inputs)
+def known_in_any_topic(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
+    return _open_inputs(sources, spread and spread.split(" ", 1)[1], *more)
 
 
 @mutant(

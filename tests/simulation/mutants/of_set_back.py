@@ -16,7 +16,7 @@ from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark
 from l0gc.watermark.source import UnitSummary
-from tests.simulation.mutants.tools import everywhere, method, mutant, together
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
 _TEST = "tests/streamlog/test_set_back_journal.py"
@@ -31,7 +31,7 @@ _units = Cluster.units
 _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 
 
-@mutant(
+@instead(
     38,
     "l0gc/watermark/publication.py::check_set_back",
     "where a journal's log ended before is not looked at",
@@ -39,27 +39,21 @@ _compute_not_due = l0gc.collect.gc_steps.compute_not_due
     f"{_TEST}::test_a_journal_whose_log_is_gone_is_refused",
     simulated=False,
 )
-def ends_not_compared() -> AbstractContextManager[Any]:
-    def check(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
-        if published is not None:
-            published = msgspec.structs.replace(published, ends={})
-        _check_set_back(published, unit, by_m=by_m)
-
-    return everywhere(_PUBLICATION, "check_set_back", check)
+def ends_not_compared(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
+    if published is not None:
+        published = msgspec.structs.replace(published, ends={})
+    _check_set_back(published, unit, by_m=by_m)
 
 
-@mutant(
+@instead(
     38,
     "l0gc/watermark/publication.py::check_set_back",
     "a journal may need what M has released",
     f"{_TEST}::test_what_is_published_without_ends_is_held_against_what_a_journal_may_need",
     simulated=False,
 )
-def needs_not_compared() -> AbstractContextManager[Any]:
-    def check(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
-        _check_set_back(published, msgspec.structs.replace(unit, gc_epochs={}, lowest=[]), by_m=by_m)
-
-    return everywhere(_PUBLICATION, "check_set_back", check)
+def needs_not_compared(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
+    _check_set_back(published, msgspec.structs.replace(unit, gc_epochs={}, lowest=[]), by_m=by_m)
 
 
 @mutant(
@@ -73,22 +67,18 @@ def ends_not_kept() -> AbstractContextManager[Any]:
     return everywhere(_PUBLICATION, "newest_ends", lambda *known: dict(known[-1]))
 
 
-@mutant(
+@instead(
     38,
     "l0gc/collect/gc_steps.py::compute_not_due",
     "gc does not compute an M that would be lower than the published one",
     "tests/collect/test_gc_steps.py::test_m_is_computed_where_it_would_be_lower_than_published",
     simulated=False,
 )
-def lower_is_not_due() -> AbstractContextManager[Any]:
+def lower_is_not_due(published: PublishedWatermark | None, *rest: Any, lowest: int | None, **more: Any) -> str:
     """`gc` takes an M that is lower than the published one for one that cannot move."""
-
-    def not_due(published: PublishedWatermark | None, *rest: Any, lowest: int | None, **more: Any) -> str:
-        if published is not None and lowest is not None:
-            lowest = max(lowest, published.watermark)
-        return _compute_not_due(published, *rest, lowest=lowest, **more)
-
-    return everywhere(_STEPS, "compute_not_due", not_due)
+    if published is not None and lowest is not None:
+        lowest = max(lowest, published.watermark)
+    return _compute_not_due(published, *rest, lowest=lowest, **more)
 
 
 @mutant(
@@ -106,37 +96,30 @@ def set_back_unseen() -> AbstractContextManager[Any]:
     return together(unchecked, lower_is_not_due.off())
 
 
-@mutant(
+@instead(
     38,
     "l0gc/streamlog/garbage_look.py::JournalLook.facts",
     "what only the lost part of an accepted log had named is an orphan",
     f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
     simulated=False,
+    place="l0gc/streamlog/garbage_look.py::JournalLook._keep",
 )
-def lost_are_orphans() -> AbstractContextManager[Any]:
+def lost_are_orphans(self: JournalLook, journal: int, state: JournalState) -> None:
     """What only the lost part of a log had named is an orphan."""
-
-    def keep(self: JournalLook, journal: int, state: JournalState) -> None:
-        _keep(self, journal, state)
-        self._kept.clear()
-
-    return method(JournalLook, "_keep", keep)
+    _keep(self, journal, state)
+    self._kept.clear()
 
 
-@mutant(
+@instead(
     38,
     "l0gc/watermark/publication.py::check_set_back",
     "sweeps go on while an accepted journal needs what M has released",
     f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
     simulated=False,
 )
-def swept_before_lifted() -> AbstractContextManager[Any]:
+def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
     """What was accepted stops nobody, whatever it needs."""
-
-    def check(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
-        _check_set_back(published, unit)
-
-    return everywhere(_PUBLICATION, "check_set_back", check)
+    _check_set_back(published, unit)
 
 
 @mutant(

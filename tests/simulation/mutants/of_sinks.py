@@ -7,14 +7,14 @@ from typing import Any
 
 from l0gc.spark.source.commit import PLACES, BatchId, BatchRows
 from l0gc.streamlog.journal.entries import InputProgress
-from tests.simulation.mutants.tools import everywhere, mutant
+from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _REPEATED = "tests/spark/source/test_repeated_batches.py"
 
 _LANDED = "l0gc.spark.source.commit"
 
 
-@mutant(
+@instead(
     30,
     "l0gc/spark/source/commit.py::has_landed",
     "a batch whose number has landed is skipped, whatever its rows",
@@ -23,11 +23,8 @@ _LANDED = "l0gc.spark.source.commit"
     f"{_REPEATED}::test_a_batch_that_is_older_than_the_newest_is_an_error_that_names_both",
     f"{_REPEATED}::test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land",
 )
-def known_by_number() -> AbstractContextManager[Any]:
-    def by_number(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> bool:
-        return progress is not None and progress.landed >> PLACES > batch.number
-
-    return everywhere(_LANDED, "has_landed", by_number)
+def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> bool:
+    return progress is not None and progress.landed >> PLACES > batch.number
 
 
 @mutant(

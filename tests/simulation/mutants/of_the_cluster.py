@@ -33,7 +33,7 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, UnitSummary
-from tests.simulation.mutants.tools import everywhere, method, mutant
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _TEST_COMPUTE = "tests/watermark/test_compute.py"
 _TEST_GARBAGE = "tests/streamlog/test_garbage.py"
@@ -55,111 +55,90 @@ _BETWEEN_S = 60.0
 """So long a mutant takes between two steps that the guard makes one, so that others come between them."""
 
 
-@mutant(
+@instead(
     5,
     "l0gc/watermark/compute.py::compute",
     "M is the lowest M(p) alone",
     f"{_TEST_COMPUTE}::test_m_is_never_above_the_epoch_of_its_snapshot",
     simulated=False,
 )
-def not_capped() -> AbstractContextManager[Any]:
-    def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
-        w = _compute(1 << 50 if any(u.partitions for u in units) else cluster_epoch, units)
-        return msgspec.structs.replace(w, cluster_epoch=cluster_epoch)
-
-    return everywhere(_COMPUTE, "compute", compute)
+def not_capped(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
+    w = _compute(1 << 50 if any(u.partitions for u in units) else cluster_epoch, units)
+    return msgspec.structs.replace(w, cluster_epoch=cluster_epoch)
 
 
-@mutant(
+@instead(
     5,
     "l0gc/streamlog/controller/handle.py::Controller.snapshot",
     "the epoch is read after the topics",
     "tests/streamlog/controller/test_handle.py::test_a_snapshot_knows_every_topic_up_to_its_epoch",
     simulated=False,
 )
-def epoch_read_apart() -> AbstractContextManager[Any]:
-    def snapshot(self: Controller) -> ControllerState:
-        state = _snapshot(self)
-        self._runtime.clock.sleep(_BETWEEN_S)
-        state.epoch = _snapshot(self).epoch
-        return state
-
-    return method(Controller, "snapshot", snapshot)
+def epoch_read_apart(self: Controller) -> ControllerState:
+    state = _snapshot(self)
+    self._runtime.clock.sleep(_BETWEEN_S)
+    state.epoch = _snapshot(self).epoch
+    return state
 
 
-@mutant(
+@instead(
     6,
     "l0gc/streamlog/journal/summary.py::unreadable",
     "a journal that cannot be read does not count",
     f"{_TEST_SOURCE}::test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named",
 )
-def unreadable_left_out() -> AbstractContextManager[Any]:
-    def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
-        return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=str(error))
-
-    return everywhere(_SOURCE, "unreadable", unreadable)
+def unreadable_left_out(task: JournalTask, error: L0gcError) -> UnitSummary:
+    return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=str(error))
 
 
-@mutant(
+@instead(
     6,
     "l0gc/streamlog/journal/state.py::JournalState.bounds",
     "a topic that nothing has landed in does not count",
     f"{_TEST_SOURCE}::test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision",
 )
-def untouched_left_out() -> AbstractContextManager[Any]:
+def untouched_left_out(self: JournalState, revision: int, first: int, count: int) -> Rows:
     """A topic that a journal has never heard of is at the journal's newest epoch."""
-
-    def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
-        found = _bounds(self, revision, first, count)
-        if revision not in self.topics:
-            found[:] = 1 << 50
-        return found
-
-    return method(JournalState, "bounds", bounds)
+    found = _bounds(self, revision, first, count)
+    if revision not in self.topics:
+        found[:] = 1 << 50
+    return found
 
 
-@mutant(
+@instead(
     6,
     "l0gc/watermark/external_files.py::ExternalFiles",
     "a list of another system's partitions is read before its writer has finished it",
     "tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",
+    place="l0gc/watermark/external_files.py::_read",
 )
-def unfinished_list() -> AbstractContextManager[Any]:
-    def read(*args: Any, finished: bool) -> Any:
-        return _read_files(*args, finished=False)
-
-    return everywhere("l0gc.watermark.external_files", "_read", read)
+def unfinished_list(*args: Any, finished: bool) -> Any:
+    return _read_files(*args, finished=False)
 
 
-@mutant(
+@instead(
     6,
     "l0gc/streamlog/journal/summary.py::tasks_of",
     "deleted topics hold M",
     f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",
     simulated=False,
 )
-def deleted_hold_back() -> AbstractContextManager[Any]:
-    def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
-        state = state.copy()
-        for d in state.deleted:
-            state.topics[f"{d.topic.name} {d.topic.revision}"] = d.topic
-        return _tasks_of(state, floor)
-
-    return everywhere(_SOURCE, "tasks_of", tasks_of)
+def deleted_hold_back(state: ControllerState, floor: int) -> list[JournalTask]:
+    state = state.copy()
+    for d in state.deleted:
+        state.topics[f"{d.topic.name} {d.topic.revision}"] = d.topic
+    return _tasks_of(state, floor)
 
 
-@mutant(
+@instead(
     6,
     "l0gc/watermark/compute.py::compute",
     "without topics M does not exist",
     f"{_TEST_COMPUTE}::test_without_partitions_m_is_the_cluster_epoch",
 )
-def nothing_without_topics() -> AbstractContextManager[Any]:
-    def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
-        w = _compute(cluster_epoch, units)
-        return w if any(u.partitions for u in units) else msgspec.structs.replace(w, watermark=-1)
-
-    return everywhere(_COMPUTE, "compute", compute)
+def nothing_without_topics(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
+    w = _compute(cluster_epoch, units)
+    return w if any(u.partitions for u in units) else msgspec.structs.replace(w, watermark=-1)
 
 
 @mutant(
@@ -173,46 +152,37 @@ def epochs_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "check_epochs", lambda cluster_epoch, highest_known, source, *rest: None)
 
 
-@mutant(
+@instead(
     10,
     "l0gc/watermark/publication.py::refuse_if_behind",
     "what is published above the epoch stops nobody",
     "tests/collect/test_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
 )
-def behind_is_fine() -> AbstractContextManager[Any]:
-    def refuse(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
-        identity = cluster.identity()
-        return identity, read_published(cluster.store, identity.cluster_id)[0]
-
-    return everywhere(_PUBLICATION, "refuse_if_behind", refuse)
+def behind_is_fine(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
+    identity = cluster.identity()
+    return identity, read_published(cluster.store, identity.cluster_id)[0]
 
 
-@mutant(
+@instead(
     10,
     "l0gc/watermark/publication.py::check_published",
     "M alone is compared with the epoch, not the published epoch",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
 )
-def published_epoch_ignored() -> AbstractContextManager[Any]:
-    def check(cluster_epoch: int, published: PublishedWatermark | None, *rest: str) -> None:
-        if published is not None:
-            check_epochs(cluster_epoch, published.watermark, "the watermark")
-
-    return everywhere(_PUBLICATION, "check_published", check)
+def published_epoch_ignored(cluster_epoch: int, published: PublishedWatermark | None, *rest: str) -> None:
+    if published is not None:
+        check_epochs(cluster_epoch, published.watermark, "the watermark")
 
 
-@mutant(
+@instead(
     10,
     "l0gc/streamlog/controller/handle.py::Controller._propose",
     "nobody looks at what is published before an entry is appended",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
 )
-def written_unchecked() -> AbstractContextManager[Any]:
-    def propose(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
-        return _propose(self, decide, initialised=initialised, guarded=False)
-
-    return method(Controller, "_propose", propose)
+def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
+    return _propose(self, decide, initialised=initialised, guarded=False)
 
 
 @mutant(
@@ -260,55 +230,48 @@ def any_cluster() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.controller.decisions", "check_cluster", lambda state, expected: None)
 
 
-@mutant(
+@instead(
     15,
     "l0gc/watermark/publication.py::publish",
     "M is written over what is there",
     f"{_TEST_PUBLICATION}::test_a_lower_watermark_is_refused",
 )
-def blind_publication() -> AbstractContextManager[Any]:
-    def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
-        current, _ = read_published(store, new.cluster_id)
-        store.put(PUBLISHED_WATERMARK, encode_published(new))
-        return current
-
-    return everywhere(_PUBLICATION, "publish", publish)
+def blind_publication(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
+    current, _ = read_published(store, new.cluster_id)
+    store.put(PUBLISHED_WATERMARK, encode_published(new))
+    return current
 
 
-@mutant(
+@instead(
     15,
     "l0gc/watermark/publication.py::publish",
     "M is compared, then written without a condition",
     f"{_TEST_PUBLICATION}::test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile",
     simulated=False,
 )
-def publication_without_swap() -> AbstractContextManager[Any]:
-    def publish(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
-        current, _ = read_published(store, new.cluster_id)
-        if watermark_of(current) <= new.watermark:
-            runtime.clock.sleep(_BETWEEN_S)
-            store.put(PUBLISHED_WATERMARK, encode_published(new))
-        return current
+def publication_without_swap(
+    store: Any, runtime: Any, new: PublishedWatermark, **options: Any
+) -> PublishedWatermark | None:
+    current, _ = read_published(store, new.cluster_id)
+    if watermark_of(current) <= new.watermark:
+        runtime.clock.sleep(_BETWEEN_S)
+        store.put(PUBLISHED_WATERMARK, encode_published(new))
+    return current
 
-    return everywhere(_PUBLICATION, "publish", publish)
 
-
-@mutant(
+@instead(
     16,
     "l0gc/streamlog/controller/handle.py::Controller.tick_if_due",
     "ticks use the process's clock",
     "tests/streamlog/controller/test_handle.py::test_a_tick_is_due_by_the_stores_clock",
 )
-def tick_by_local_clock() -> AbstractContextManager[Any]:
-    def tick_if_due(self: Controller) -> int:
-        def decide(state: ControllerState) -> Tick | None:
-            due = self._runtime.clock.now_ms() - state.time_ms >= self._epoch_interval_ms
-            return Tick() if due else None
+def tick_by_local_clock(self: Controller) -> int:
+    def decide(state: ControllerState) -> Tick | None:
+        due = self._runtime.clock.now_ms() - state.time_ms >= self._epoch_interval_ms
+        return Tick() if due else None
 
-        self._propose(decide)
-        return self.replica.state.epoch
-
-    return method(Controller, "tick_if_due", tick_if_due)
+    self._propose(decide)
+    return self.replica.state.epoch
 
 
 @mutant(

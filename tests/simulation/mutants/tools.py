@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -48,10 +49,30 @@ def mutant(
     return made
 
 
+def instead(
+    hazard: int, guard: str, what: str, *tests: str, simulated: bool = True, set_back: bool = False, place: str = ""
+) -> Callable[[Callable[..., Any]], Mutant]:
+    """Makes a `Mutant` of a function that stands in for the guard itself, or for what is at `place`."""
+    file, _, name = (place or guard).partition("::")
+    owner, _, attribute = name.rpartition(".")
+    module = file.removesuffix(".py").replace("/", ".")
+
+    def made(other: Callable[..., Any]) -> Mutant:
+        def off() -> AbstractContextManager[Any]:
+            if owner:
+                return method(getattr(importlib.import_module(module), owner), attribute, other)
+            return everywhere(module, attribute, other)
+
+        off.__name__ = other.__name__
+        return mutant(hazard, guard, what, *tests, simulated=simulated, set_back=set_back)(off)
+
+    return made
+
+
 @contextmanager
 def everywhere(module: str, name: str, instead: Any) -> Iterator[None]:
     """`module.name` is `instead`, there and in every module that has imported it from there."""
-    original = getattr(sys.modules[module], name)
+    original = getattr(importlib.import_module(module), name)
     with ExitStack() as stack:
         for key, m in list(sys.modules.items()):
             if key.startswith(("l0gc.", "tests.simulation.")) and m.__dict__.get(name) is original:
