@@ -22,7 +22,7 @@ import click
 
 from l0gc import api
 from l0gc.cli.options import common_options
-from l0gc.cli.output import Output, taking_results, writing_stdout
+from l0gc.cli.output import Output, is_coloured, taking_results, writing_stdout
 from l0gc.cli.signals import heeding
 from l0gc.errors import L0gcError, UsageError
 from l0gc.formatting import count, size
@@ -119,7 +119,7 @@ class _Demo:
     def show(self, text: str, **style: Any) -> None:
         if not self._quiet:
             with writing_stdout():
-                click.secho(text, **style)
+                click.echo(click.style(text, **style) if is_coloured() else text)
 
     def say(self, text: str) -> None:
         self.show(text, fg="cyan")
