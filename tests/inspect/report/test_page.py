@@ -285,7 +285,7 @@ def test_figures_for_people() -> None:
     assert [short_size(n) for n in (0, 512, 1536, 2 << 20, 5 << 40)] == ["0 B", "512 B", "1.5 KiB", "2 MiB", "5 TiB"]
 
 
-CONTRASTS = {
+CONTRASTS: dict[float, dict[str, tuple[str, ...]]] = {
     4.5: dict.fromkeys(("ink", "soft"), ("paper", "card", "warn", "bad")),
     3.0: {
         "eligible": ("paper",), "deleted": ("paper",), "m": ("paper",), "held": ("paper", "rule", "held-line"),
