@@ -18,4 +18,7 @@ def main() -> None:
     except KeyboardInterrupt as e:
         sys.stderr.write("l0gc: stopped: nothing was done\n")
         sys.exit(signals.exit_code_of(e))
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # else Python looks for cycles once more in all that it gives up anyway

@@ -6,7 +6,6 @@ A command's module is imported when that command runs, so `l0gc --help` is quick
 from __future__ import annotations
 
 import errno
-import gc
 import importlib
 import os
 import sys
@@ -151,7 +150,6 @@ def main() -> None:
         code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1, trace=verbose)
     code = code if isinstance(code, int) else 0
     signals.ended(code)
-    gc.freeze()  # else Python looks once more at everything that it gives up anyway
     sys.exit(code)
 
 
