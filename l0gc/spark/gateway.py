@@ -20,19 +20,16 @@ keeps no compiled code, so each of them would compile pyspark anew, half a secon
 from __future__ import annotations
 
 import atexit
-import fcntl
 import functools
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +39,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from l0gc.runtime import temporary_folder
+
 GRACE_S: Final = 10.0
 """How long Java may take to end on its own before it is killed."""
 
@@ -49,7 +48,6 @@ PYTHON: Final = "spark.pyspark.python"
 _WORKERS_S: Final = 4.0
 """How long Java's Python workers may take to end once they are killed."""
 _LOOK_EVERY_S: Final = 0.05
-_NEW_S: Final = 60.0
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _SCRIPT: Final = """\
@@ -69,38 +67,10 @@ _java: list[subprocess.Popen[bytes]] = []
 
 
 def own_folder(purpose: str) -> Path:
-    """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs.
-
-    Those that killed processes left go first. A lock on the folder, which ends with its process, says whether one lives.
-    """
-    prefix = f"l0gc-{purpose}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        if _is_left(left):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
-    atexit.register(folder.cleanup)
-    with suppress(OSError):  # a file system without locks; nobody else gets one there, either
-        fcntl.flock(os.open(folder.name, os.O_RDONLY), fcntl.LOCK_EX)
-    return Path(folder.name)
-
-
-def _is_left(folder: Path) -> bool:
-    """Whether the process that made this folder is gone. A new one may be about to be locked."""
-    try:
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        stat = os.fstat(number)
-        if stat.st_uid != os.getuid() or stat.st_mtime > time.time() - _NEW_S:
-            return False
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(number)
+    """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_folder(purpose))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.spark.gateway import own_folder, signals_later
+from l0gc.spark.gateway import signals_later
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import BIN, l0gc
 from tests.support.processes import left_of, marked, new_mark
@@ -123,7 +123,6 @@ def test_a_folder_that_a_killed_process_left_goes_when_the_next_one_makes_its_ow
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
 
     def hold() -> tuple[subprocess.Popen[str], Path]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -140,7 +139,7 @@ def test_a_folder_that_a_killed_process_left_goes_when_the_next_one_makes_its_ow
     (tmp_path / "l0gc-python-other").mkdir()
     for folder in (left, held, tmp_path, tmp_path / "l0gc-python-other"):
         os.utime(folder, (1, 1))
-    own = own_folder("java")
+    last, own = hold()
     assert {f.name for f in tmp_path.iterdir()} == {
         new.name,
         held.name,
@@ -149,4 +148,5 @@ def test_a_folder_that_a_killed_process_left_goes_when_the_next_one_makes_its_ow
         "l0gc-python-other",
     }
     lives.communicate()
+    last.communicate()
     assert not held.exists()
