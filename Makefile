@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.dev java ## Run the whole loop on an embedded S3 server, with sample data
+demo: $(VENV)/.dev ## Run the whole loop on an embedded S3 server, with sample data
 	$(BIN)/l0gc demo
 
 test: $(VENV)/.dev java ## Prove each rule once

@@ -1,4 +1,4 @@
-"""Clock and randomness, passed in wherever they are used, so that a run can be replayed from a seed.
+"""Clock and randomness, passed in wherever they are used, so that a run can be replayed from a seed; and temporary folders.
 
 Nothing here decides anything about deletion: the age of an object and the time of a log entry come from the store's
 clock (hazard 16). The local clock only bounds waits and caches, where a wrong value costs time and not data.
@@ -7,17 +7,25 @@ clock (hazard 16). The local clock only bounds waits and caches, where a wrong v
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import functools
 import getpass
+import os
 import random
+import shutil
 import socket
+import tempfile
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
+_NEW_S: Final = 60.0
 
 
 class Clock(Protocol):
@@ -81,3 +89,48 @@ def give_memory_back() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_ARENA_MAX, 1)
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """A new folder that only this user can write to, gone behind the block.
+
+    The first one of a process removes those that killed processes left. A lock on each folder, which ends with its process,
+    shows whether one lives.
+    """
+    prefix = f"l0gc-{purpose}-"
+    _remove_left(prefix)
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        number = os.open(name, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # a file system without locks; nobody else gets one there, either
+                fcntl.flock(number, fcntl.LOCK_EX)
+            yield Path(name)
+        finally:
+            os.close(number)
+
+
+@functools.cache
+def _remove_left(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if _is_left(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether the process that made this folder is gone. A new one may be about to be locked."""
+    try:
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        stat = os.fstat(number)
+        if stat.st_uid != os.getuid() or stat.st_mtime > time.time() - _NEW_S:
+            return False
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(number)

@@ -19,6 +19,8 @@ RECONCILE_GOAL: Final = 1.5
 MEMORY_GOAL: Final = 1.1
 HELP_GOAL: Final = 0.3
 SWEEP_GOAL: Final = 1.0
+DRY_SWEEP_CPU_GOAL: Final = 0.4
+STATUS_CPU_GOAL: Final = 0.6
 
 
 def upload(setting: Setting) -> Result:
@@ -119,22 +121,28 @@ def memory(setting: Setting) -> Result:
 
 
 def startup(setting: Setting) -> Result:
-    """Commands with nothing to do: the help, and a sweep of a bucket that holds no garbage."""
+    """Commands with nothing to do: the help, a sweep of a bucket that holds no garbage, and the status of that."""
     prefix = small_cluster(setting)
     setting.l0gc(prefix, "compute-watermark", "--no-scan")
 
-    def sweep(_: int) -> Sample:
-        sample = setting.l0gc(prefix, "sweep")
+    def sweep(*options: str) -> Sample:
+        sample = setting.l0gc(prefix, "sweep", *options)
         if sample.output["watermark"] < 0 or sample.output["deleted"]:
             raise BenchmarkFailedError(f"the sweep was to find a watermark and no garbage, but: {sample.output}")
         return sample
 
-    samples = interleave(
-        {"l0gc --help": lambda _: setting.l0gc(prefix, "--help", json=False), "l0gc sweep": sweep}, setting.runs
-    )
+    programs = {
+        "l0gc --help": lambda _: setting.l0gc(prefix, "--help", json=False),
+        "l0gc sweep": lambda _: sweep(),
+        "l0gc sweep --dry-run": lambda _: sweep("--dry-run"),
+        "l0gc status": lambda _: setting.l0gc(prefix, "status"),
+    }
+    samples = interleave(programs, setting.runs)
     goals = [
         wall_goal(samples, "l0gc --help", HELP_GOAL),
         wall_goal(samples, "l0gc sweep", SWEEP_GOAL),
+        _cpu_goal(samples, "l0gc sweep --dry-run", DRY_SWEEP_CPU_GOAL),
+        _cpu_goal(samples, "l0gc status", STATUS_CPU_GOAL),
     ]
     return Result("startup", "commands that have nothing to do, from start to exit", samples, goals)
 
@@ -175,6 +183,11 @@ def wall_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goal
     """A limit for a program's median wall time."""
     median = Spread.of([s.wall for s in samples[name]]).median
     return Goal(f"{name}, median wall", median, limit, f"{median:.2f} s")
+
+
+def _cpu_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goal:
+    median = Spread.of([s.cpu for s in samples[name]]).median
+    return Goal(f"{name}, median user + sys", median, limit, f"{median:.2f} s")
 
 
 def _mib(file: Path) -> float:

@@ -2,7 +2,7 @@
 
     python docs/captures/record.py                  # rewrite README.md and this folder (make captures)
     python docs/captures/record.py --check          # exit 1 if the README says something else than the commands now do
-    python docs/captures/record.py --check --fresh  # the same, in a copy of the files that git knows, environment empty
+    python docs/captures/record.py --check --fresh  # the same, in a copy of what git knows, without variables and Java
 
 The session is the README's own text: the lines behind `$`, in two terminals. Without `--fresh` those that install are left
 out, and the l0gc that runs this is used. What the first terminal prints is typed into the second where the README says so.
@@ -43,9 +43,10 @@ SERVES = "Ctrl-C here ends it"
 FLIGHTS = "/tmp/flights"
 WIDTHS = (80, 140)
 FIRST_SWEEP = "l0gc sweep"
-GOAL_SECONDS = 180
-"""How long a newcomer may wait for the first sweep, installing included. The time by the clock is printed. The limit applies
-to the processor time of the whole session, which another program on the machine does not change."""
+GOAL_SECONDS = 90
+"""How long a newcomer may wait for the first sweep, once l0gc is installed. The time by the clock is printed. The limit
+applies to the processor time after the installation, which another program on the machine does not change."""
+JAVA = ("java", "javac")
 VARIES = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # ids
     r"|\b[0-9a-f]{20}(?:[0-9a-f]{20})?\b"  # keys of a server that is gone
@@ -103,9 +104,11 @@ class Session:
         self._folder, self._env, self._fresh = folder, env, fresh
         self._scratch = str(scratch / "flights")
         self._exports: dict[str, str] = {}
-        self._began = time.monotonic()
+        self._installed = time.monotonic()
+        self.installing_s = 0.0
+        """Seconds of a processor that the installation took."""
         self.first_sweep_s: float | None = None
-        """When the first sweep had ended, from when the session began."""
+        """When the first sweep had ended, from when l0gc was installed."""
 
     def play(self, first: str, second: str) -> tuple[str, str]:
         """What the two blocks say if they are typed."""
@@ -126,6 +129,7 @@ class Session:
                 self._exports = dict(EXPORT.findall(lines[-1]))
             elif self._fresh or not INSTALLS.match(command):
                 lines += filter(None, [shown(terminal.run(command))])
+                self._installed, self.installing_s = time.monotonic(), terminal.used_s()
         return "\n".join(lines) + "\n"
 
     def _work(self, terminal: Terminal, block: str) -> str:
@@ -139,7 +143,7 @@ class Session:
                 said = shown(terminal.run(typed.replace(FLIGHTS, self._scratch))).replace(self._scratch, FLIGHTS)
                 lines += filter(None, [said])
             if command == FIRST_SWEEP and self.first_sweep_s is None:
-                self.first_sweep_s = time.monotonic() - self._began
+                self.first_sweep_s = time.monotonic() - self._installed
         return "\n".join(lines) + "\n"
 
 
@@ -163,6 +167,16 @@ def copy_of_the_tree(folder: Path) -> Path:
     return folder
 
 
+def programs_without_java(folder: Path) -> Path:
+    """A folder with the programs of a machine that has no Java."""
+    folder.mkdir()
+    for place in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"):
+        for program in Path(place).glob("*"):
+            if program.name not in JAVA and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+    return folder
+
+
 def play(text: str, *, fresh: bool) -> tuple[str, str]:
     """What the two blocks of the README's session say now."""
     (a, b), (c, d) = blocks(text)
@@ -172,17 +186,17 @@ def play(text: str, *, fresh: bool) -> tuple[str, str]:
         if fresh:
             home = Path(scratch) / "home"
             home.mkdir()
-            env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
+            env = {"PATH": str(programs_without_java(Path(scratch) / "bin")), "HOME": str(home)}
             folder = copy_of_the_tree(Path(scratch) / "l0gc")
         session = Session(folder, env, Path(scratch), fresh=fresh)
         first, second = session.play(text[a:b], text[c:d])
     if fresh:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        busy = used.ru_utime + used.ru_stime
+        busy = used.ru_utime + used.ru_stime - session.installing_s
         reached = f"{session.first_sweep_s:.0f} s" if session.first_sweep_s is not None else "never"
         sys.stderr.write(
-            f"first sweep, by the clock, from the first line typed: {reached} (goal: {GOAL_SECONDS} s); "
-            f"the session took {busy:.0f} s of a processor\n"
+            f"first sweep, by the clock, after the installation: {reached} (goal: {GOAL_SECONDS} s); "
+            f"the session took {busy:.0f} s of a processor, and the installation {session.installing_s:.0f} s\n"
         )
         if busy > GOAL_SECONDS:
             raise SystemExit(f"that is more than {GOAL_SECONDS} s of a processor")

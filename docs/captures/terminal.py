@@ -59,6 +59,11 @@ class Terminal:
             os.killpg(self._bash.pid, signal.SIGKILL)
             self._bash.wait()
 
+    def used_s(self) -> float:
+        """Seconds of a processor that the commands which have ended took."""
+        fields = Path(f"/proc/{self._bash.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
     def type(self, line: str) -> None:
         """Type a line and Enter."""
         os.write(self._ours, line.encode() + b"\n")

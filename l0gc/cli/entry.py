@@ -1,11 +1,13 @@
 """Where the process begins, before click is imported: until a signal is listened to, Ctrl-C ends it without a word."""
 
+import gc
 import signal
 import sys
 
 
 def main() -> None:
     """Run a command and exit with its code; see `l0gc.cli.main`."""
+    gc.set_threshold(10_000)  # imports leave no cycles, and looking for them took a tenth of a short command's CPU
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # else it is a traceback
     from l0gc.cli import signals
@@ -16,4 +18,7 @@ def main() -> None:
     except KeyboardInterrupt as e:
         sys.stderr.write("l0gc: stopped: nothing was done\n")
         sys.exit(signals.exit_code_of(e))
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # else Python looks for cycles once more in all that it gives up anyway

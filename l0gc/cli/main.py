@@ -122,6 +122,7 @@ def main() -> None:
     _open_what_is_closed()
     # Arrow's own allocator keeps freed memory for each thread: 40 MiB of an upload. Read when pyarrow is first imported.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for a kind of work that l0gc has not
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
     logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for what is wrong before the command has begun
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,11 +25,13 @@ from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
 from l0gc.inspect.causes import NOTHING
-from l0gc.inspect.doctor.checkup import OK, DoctorResult
 from l0gc.inspect.journals import Held
 from l0gc.inspect.status import Status
-from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.watermark.source import Holder
+
+if TYPE_CHECKING:
+    from l0gc.inspect.doctor.checkup import DoctorResult
+    from l0gc.inspect.verify.findings import VerifyResult
 
 WATCH_S: Final = 5.0
 INDENT: Final = 11
@@ -286,7 +288,7 @@ def print_result(out: Output, result: DoctorResult) -> None:
     lines = []
     for c in result.checks:
         lines.append(f"{c.status:8} {c.name:{width}}  {c.text}")
-        if c.status != OK:
+        if c.remedy:
             lines.append(f"{'':8} {'':{width}}  -> {c.remedy}")
     out.finish(lambda: result, lambda r: lines, indent=11 + width)
 

@@ -199,7 +199,7 @@ def vacuumed(r: VacuumResult) -> list[str]:
     """The run as text."""
     would = "would be deleted" if r.dry_run else "deleted"
     lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {would} in {r.seconds:.1f} s"]
-    lines += [f"  {d.objects:,} {KINDS[kind].text} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
+    lines += [f"  {KINDS[kind].text}: {d.objects:,} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
     if r.fence is not None:
         listed = count(r.listed, "object")
         lines.append(f"orphans were stamped below epoch {r.fence}, and no journal names them; {listed} listed")

@@ -73,7 +73,7 @@ def _uploaded(result: UploadResult) -> list[str]:
     text = f"{count(result.records, 'record')} ({size(result.bytes)}) in {count(len(result.objects), 'L0 object')}, "
     text += count(len(result.placeholders), "placeholder")
     if result.skipped and not result.records:
-        text = f"nothing new: all {count(result.skipped, 'record')} had landed before"
+        text = f"nothing new: {count(result.skipped, 'record')} had landed before"
     elif result.skipped:
         text += f"; {result.skipped:,} had landed before"
     if result.retries:

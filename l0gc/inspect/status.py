@@ -40,7 +40,6 @@ from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
 from l0gc.watermark.scans import list_scans, read_scan
@@ -259,6 +258,8 @@ def _suspects(
     Args:
         named: what reconcile failed on: that object is the one, or else the first.
     """
+    from l0gc.streamlog.ingest.extents import decode_block  # with Arrow, which most calls need not load
+
     for h, extent in extents:
         head = heads[extent.key]
         if head is None or head.size < extent.block.start + extent.block.length:

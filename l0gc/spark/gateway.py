@@ -26,11 +26,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +38,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
+
+from l0gc.runtime import temporary_folder
 
 GRACE_S: Final = 10.0
 """How long Java may take to end on its own before it is killed."""
@@ -67,9 +68,9 @@ _java: list[subprocess.Popen[bytes]] = []
 
 def own_folder(purpose: str) -> Path:
     """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
-    folder = tempfile.TemporaryDirectory(prefix=f"l0gc-{purpose}-", ignore_cleanup_errors=True)
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_folder(purpose))
 
 
 @functools.cache

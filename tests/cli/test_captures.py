@@ -36,7 +36,7 @@ def test_the_first_session_of_the_readme_is_true() -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_it_is_true_on_an_empty_machine_too_and_takes_three_minutes() -> None:
+def test_it_is_true_on_an_empty_machine_without_java_and_takes_90_seconds_once_installed() -> None:
     """A copy of the tree in an empty folder, an empty environment, and no line that the README does not have."""
     ended = recorded("--fresh")
     assert ended.returncode == 0, ended.stderr

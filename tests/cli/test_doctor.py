@@ -6,8 +6,8 @@ import pytest
 
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.status import print_result
-from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError
-from l0gc.inspect.doctor.checkup import Check, DoctorResult, failure, guarded, ok, warning
+from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError, StoreUnreachableError, ThrottledError
+from l0gc.inspect.doctor.checkup import FAILURE, Check, DoctorResult, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, l0gc
@@ -46,6 +46,15 @@ def test_what_ends_a_check_keeps_its_exit_code() -> None:
     with taking_results(), pytest.raises(CheckFailedError) as e:
         print_result(Output(Settings()), DoctorResult(checks))
     assert e.value.exit_code == AccessDeniedError("no").exit_code
+
+
+@pytest.mark.parametrize("error", [ThrottledError("slow down"), StoreUnreachableError("no route")])
+def test_a_store_that_does_not_answer_is_not_called_a_lack_of_permissions(error: L0gcError) -> None:
+    def check() -> list[Check]:
+        raise error
+
+    (found,) = guarded("permissions", check, "check the credentials' policy")
+    assert (found.status, found.remedy) == (FAILURE, "then run l0gc doctor again")
 
 
 @pytest.mark.weed

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from l0gc.cli import demo
+from l0gc.cli.output import is_coloured
 from l0gc.cli.terminal import escaped, is_text, json_escaped, json_text
 
 HOSTILE = [
@@ -42,3 +47,20 @@ def test_json_keeps_its_value_and_holds_nothing_that_a_terminal_acts_on(text: st
     assert msgspec.json.decode(line) == {text: [text, 1]}
     assert escaped(line) == line
     assert json_escaped(line) == line
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_nothing_is_coloured_where_no_color_is_set_or_the_terminal_has_none(
+    environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert is_coloured() == coloured
+    demo._Demo(quiet=False).say("text")
+    assert ("\x1b[" in capsys.readouterr().out) <= coloured
+    modules = Path(demo.__file__).parent.glob("*.py")
+    assert [m.name for m in modules if "secho(" in m.read_text()] == []  # it would not ask

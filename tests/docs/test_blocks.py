@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -75,6 +76,23 @@ NOT_RUN: Final = {
 """Blocks that nothing runs, and why."""
 
 
+EXAMPLES: Final = {
+    "airflow/*.py": "tests/examples/test_schedules.py",  # parsed: Airflow does not go with the other libraries
+    "cron/*": "tests/examples/test_schedules.py",  # its command lines are parsed: the tests have no cron
+    "embed.py": "tests/examples/test_embed.py",
+    "external_log/*.py": "tests/docs/test_blocks.py",
+    "flights_to_ndjson.py": "tests/docs/test_blocks.py",
+    "grafana/*": "tests/cli/test_observability_files.py",  # its queries name metrics that exist
+    "iam/*.json": "tests/examples/test_iam.py",
+    "kubernetes/*.yaml": "tests/examples/test_schedules.py",  # parsed, like those of cron
+    "prometheus/*": "tests/cli/test_observability_files.py",
+    "spark_parquet.py": "tests/examples/test_spark_examples.py",
+    "spark_submit/*.py": "tests/flows/test_spark_cluster.py",
+    "spark_wordcount.py": "tests/examples/test_spark_examples.py",
+    "systemd/*": "tests/examples/test_schedules.py",  # parsed, like those of cron
+}
+"""Which test runs an example, or reads what cannot run here. The documents among them are `BLOCKS`."""
+
 HERE: Final[set[Block]] = set()
 """Blocks that the tests below run."""
 
@@ -120,6 +138,26 @@ def test_tests_that_are_said_to_run_a_block_exist() -> None:
     for named in {*WHOLE_DOCUMENTS.values(), *ELSEWHERE.values()}:
         file, _, name = named.partition("::")
         assert f"def {name}" in (ROOT / file).read_text(), named
+
+
+def test_every_example_has_a_test() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    examples = [name.removeprefix("examples/") for name in listed.splitlines() if not name.endswith(".md")]
+    matching = {name: [pattern for pattern in EXAMPLES if fnmatch(name, pattern)] for name in examples}
+    assert {name: patterns for name, patterns in matching.items() if len(patterns) != 1} == {}
+    assert {pattern for patterns in matching.values() for pattern in patterns} == set(EXAMPLES)
+    for pattern, test in EXAMPLES.items():
+        assert re.split(r"[/*.]", pattern)[0].partition("_")[0] in (ROOT / test).read_text(), pattern
+
+
+def test_what_the_sites_first_page_shows_is_what_the_readme_shows() -> None:
+    (shown,) = re.findall(
+        r"^\.\. code-block:: console\n\n((?:   .*\n|\n)+)", (ROOT / "docs/index.rst").read_text(), re.MULTILINE
+    )
+    readme = (ROOT / "README.md").read_text().splitlines()
+    assert [line for line in shown.splitlines() if line[3:] not in readme] == []
 
 
 def test_a_file_of_contexts_is_read_as_the_readme_has_it(tmp_path: Path) -> None:

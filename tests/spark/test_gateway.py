@@ -109,3 +109,44 @@ def test_a_signal_waits_until_the_process_that_begins_is_known() -> None:
         assert done[2:] == ["answered"]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+HOLDING = """\
+import sys
+from l0gc.spark.gateway import own_folder
+print(own_folder("java"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_that_a_killed_process_left_goes_when_the_next_one_makes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def hold() -> tuple[subprocess.Popen[str], Path]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process: subprocess.Popen[str] = subprocess.Popen([sys.executable, "-c", HOLDING], **pipes)  # type: ignore[call-overload]
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().strip())
+
+    (killed, left), (fresh, new), (lives, held) = hold(), hold(), hold()
+    for process in (killed, fresh):
+        process.kill()
+        process.communicate()
+    (left / "work").mkdir()
+    (tmp_path / "l0gc-java-link").symlink_to(tmp_path)
+    (tmp_path / "l0gc-python-other").mkdir()
+    for folder in (left, held, tmp_path, tmp_path / "l0gc-python-other"):
+        os.utime(folder, (1, 1))
+    last, own = hold()
+    assert {f.name for f in tmp_path.iterdir()} == {
+        new.name,
+        held.name,
+        own.name,
+        "l0gc-java-link",
+        "l0gc-python-other",
+    }
+    lives.communicate()
+    last.communicate()
+    assert not held.exists()

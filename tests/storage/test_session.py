@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import botocore
 import pytest
+from botocore.exceptions import UnknownServiceError
+from botocore.loaders import JSONFileLoader
 
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
@@ -53,3 +56,12 @@ def test_what_botocore_knows_of_s3_is_read_once_for_all_stores() -> None:
     assert bob._session.get_component("data_loader") is descriptions
     assert len(descriptions.search_paths) == len(set(descriptions.search_paths))
     assert bob._session.get_service_model("s3").operation_names == model.operation_names
+
+
+@pytest.mark.parametrize("name", ["endpoints", "partitions", "_retry", "s3/2006-03-01/service-2"])
+def test_what_botocore_knows_is_what_it_would_have_read_itself(name: str) -> None:
+    ours = session_of(StoreConfig("bucket", profile="ann"))._session.get_component("data_loader")
+    path = str(Path(botocore.__file__).parent / "data" / name)
+    assert ours.file_loader.load_file(path) == JSONFileLoader().load_file(path) is not None
+    with pytest.raises(UnknownServiceError, match="nothing"):
+        ours.load_service_model("nothing", "service-2")

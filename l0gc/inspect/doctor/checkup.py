@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from l0gc import __version__
-from l0gc.errors import CheckFailedError, L0gcError
+from l0gc.errors import CheckFailedError, L0gcError, StoreUnreachableError, ThrottledError
 from l0gc.formatting import Outcome
 
 OK: Final = "ok"
@@ -81,6 +81,8 @@ def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> lis
     """The check's lines, or what ended it as a failure with this remedy."""
     try:
         return list(check())
+    except (StoreUnreachableError, ThrottledError) as e:  # which is nobody's policy or setting
+        return [failure(name, str(e), "then run l0gc doctor again", e.exit_code)]
     except L0gcError as e:
         return [failure(name, str(e), remedy, e.exit_code)]
 

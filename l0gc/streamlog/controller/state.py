@@ -264,6 +264,9 @@ class ControllerState(msgspec.Struct, array_like=True):
         """The `journals` journals that have the fewest partitions; of those with as many, the lowest numbers."""
         held: Counter[int] = Counter()
         for topic in self.topics.values():
+            if len(topic.journals) == 1:  # most topics; a replay asks this for each topic that was created
+                held[topic.journals[0]] += topic.partitions
+                continue
             for run in topic.runs():
                 held[run.journal] += run.count
         return tuple(heapq.nsmallest(journals, range(self.journals), key=lambda j: (held[j], j)))

@@ -64,7 +64,10 @@ class Input:
                 if len(rest) + len(block) > MAX_RECORD_BYTES:
                     for i, record in enumerate(records, number + 1):
                         if len(record) > MAX_RECORD_BYTES:
-                            raise BadRecordError(f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes")
+                            raise BadRecordError(
+                                f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes, the most that a record may "
+                                "have: split it, or leave it out"
+                            )
                 rest = records.pop()
                 number += len(records)
                 if records:

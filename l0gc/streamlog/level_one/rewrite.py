@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +20,7 @@ import pyarrow as pa
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError
 from l0gc.keys import PartitionId
-from l0gc.runtime import Runtime
+from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
@@ -92,14 +90,14 @@ def rewrite(
     parallel: Parallel,
 ) -> list[Rewritten]:
     """Make one object, stamped with `epoch`, of the sources of each merge. Raises `StoreError`."""
-    with tempfile.TemporaryDirectory(prefix="l0gc-merge-") as name:
+    with temporary_folder("merge") as directory:
         uploads = Uploads(store, parallel)
         done: list[tuple[Rewritten, dict[str, bytes]]] = []
         for number, of_merge in groupby(_sources(store, merges, topics, parallel), key=lambda s: s[0]):
             merge = merges[number]
             p = topics[merge.revision].id(merge.partition)
             base = int(merge.sources["base"][0])
-            writer = L1Writer(p, epoch, base, runtime, Path(name), uploads, math.inf)
+            writer = L1Writer(p, epoch, base, runtime, directory, uploads, math.inf)
             done.append(_copied(store, merge, (opened for _, opened in of_merge), writer))
         uploads.flush()
     return parallel.map(lambda d: _checked(store, topics, *d), done)

@@ -9,7 +9,6 @@ is checked to hold consecutive offsets, uploaded as a whole, and named only then
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import PartitionId, level_one
-from l0gc.runtime import Runtime
+from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
@@ -83,8 +82,7 @@ def write_l1(
     held_bytes: int = HELD_BYTES,
 ) -> WrittenL1:
     """Write the records that `read_rows` gave for this writer, of all readers, as L1 objects. Raises `StoreError`."""
-    with tempfile.TemporaryDirectory(prefix="l0gc-l1-") as name, ExitStack() as stack:
-        directory = Path(name)
+    with temporary_folder("l1") as directory, ExitStack() as stack:
         held = stack.enter_context(_Held(directory, held_bytes))
         faults: list[Fault] = []
         pieces: list[Rows] = []

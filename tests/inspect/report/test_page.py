@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -280,3 +281,35 @@ def test_days_have_their_own_words() -> None:
 def test_figures_for_people() -> None:
     assert [short_number(n) for n in (0, 999, 1500, 2_000_000, 5 * 10**9)] == ["0", "999", "1.5k", "2M", "5G"]
     assert [short_size(n) for n in (0, 512, 1536, 2 << 20, 5 << 40)] == ["0 B", "512 B", "1.5 KiB", "2 MiB", "5 TiB"]
+
+
+CONTRASTS: dict[float, dict[str, tuple[str, ...]]] = {
+    4.5: dict.fromkeys(("ink", "soft"), ("paper", "card", "warn", "bad")),
+    3.0: {
+        "eligible": ("paper",), "deleted": ("paper",), "m": ("paper",), "held": ("paper", "rule", "held-line"),
+        "good-rule": ("card",), "warn-rule": ("warn",), "bad-rule": ("bad",),
+    },
+}  # fmt: skip
+"""What WCAG AA asks of text, and of what a chart is read by; on which grounds each colour is used."""
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_text_and_every_mark_has_the_contrast_that_wcag_aa_asks_for(scheme: int) -> None:
+    sheet = (Path(__file__).parents[3] / "l0gc/inspect/report/style.css").read_text()
+    block = re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    used = {
+        name for marks in CONTRASTS.values() for name in [*marks, *(g for grounds in marks.values() for g in grounds)]
+    }
+    assert used == set(colours)
+    for least, marks in CONTRASTS.items():
+        for name, grounds in marks.items():
+            for ground in grounds:
+                light, dark = sorted((_luminance(colours[name]), _luminance(colours[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= least, (name, ground)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
