@@ -38,7 +38,7 @@ from l0gc.collect.gc_steps import (
     sweep_not_due,
     worst,
 )
-from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
+from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
@@ -123,6 +123,7 @@ class Cluster(Operations):
         l1_grace_s: float = L1_GRACE_MS / 1000,
         orphan_age_s: float = ORPHAN_AGE_MS / 1000,
         keep_runs_s: float = KEEP_RUNS_S,
+        keep_quarantine_s: float = KEEP_QUARANTINE_S,
         merge_target_bytes: int = 128 << 20,
         merge_fan_in: int = 4,
         run_id: str = "",
@@ -138,7 +139,7 @@ class Cluster(Operations):
             reconcile: False leaves out reconcile and merge, because another job does them.
             barrier: see `housekeep`.
             min_age_s: see `sweep`, and so for `max_objects`, `max_rate`, `max_delete_ratio`, `record` and `record_dir`.
-            l1_grace_s: see `vacuum`, and so for `orphan_age_s` and `keep_runs_s`.
+            l1_grace_s: see `vacuum`, and so for `orphan_age_s`, `keep_runs_s` and `keep_quarantine_s`.
             merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
             run_id: the name of the run, and of its sweep; by default a new one.
             around: does each step, by calling the function that it gets with the step's name; None where it is not due.
@@ -156,7 +157,11 @@ class Cluster(Operations):
             "record_dir": record_dir, "spark": engine,
         }  # fmt: skip
         sweep = partial(self.sweep, **both, min_age_s=min_age_s, max_delete_ratio=max_delete_ratio, run_id=run_id)
-        vacuum = partial(self.vacuum, **both, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s, keep_runs_s=keep_runs_s)
+        ages: dict[str, Any] = {
+            "l1_grace_s": l1_grace_s, "orphan_age_s": orphan_age_s, "keep_runs_s": keep_runs_s,
+            "keep_quarantine_s": keep_quarantine_s,
+        }  # fmt: skip
+        vacuum = partial(self.vacuum, **both, **ages)
         steps = [
             _Step(HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
             _Step(RECONCILE, partial(self.reconcile, engine), due.no_reconcile),

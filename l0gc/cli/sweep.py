@@ -18,7 +18,7 @@ from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
 from l0gc.cli.units import Number, duration
 from l0gc.collect.garbage import KINDS
-from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS, UNKNOWN, Removal, run_id
+from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS, UNKNOWN, Removal, run_id
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult
@@ -58,6 +58,10 @@ _VACUUM_AGES: Final[list[Decorator]] = [
     click.option(
         "--keep-runs", "keep_runs_s", type=duration, default=f"{KEEP_RUNS_S // 86400}d", show_default=True,
         help="Remove records of runs older than this.",
+    ),
+    click.option(
+        "--keep-quarantine", "keep_quarantine_s", type=duration, default=f"{KEEP_QUARANTINE_S // 86400}d",
+        show_default=True, help="Remove what l0gc give-up kept of lost records longer ago.",
     ),
 ]  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""`l0gc topic create|alter|delete|list|describe`; `l0gc expire` and `l0gc delete-records`, which end what topics keep."""
+"""`l0gc topic create|alter|delete|list|describe`; `l0gc expire`, `delete-records` and `give-up` end what topics keep."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -193,6 +194,11 @@ def _described(found: TopicDescription, hidden: int) -> list[str]:
         f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
         f"{retention_text(kept.ms, kept.bytes)} in effect; "
         f"{count(totals.l1_objects, 'L1 object')} ({size(totals.l1_bytes)})",
+        *(
+            [f"{count(totals.lost_records, 'record')} given up, in {count(totals.holes, 'hole')}"]
+            if totals.holes
+            else []
+        ),
         *lines,
         *_table(found.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),
@@ -306,3 +312,51 @@ run_expire: Final = partial(
     stays=lambda reported: "what is deleted stays deleted; l0gc expire continues from there",
 )
 """As the command shows its work and the result, for it and for `l0gc gc`."""
+
+
+def offsets(value: str) -> tuple[int, int]:
+    """`20-29`, or one offset; the first and the last."""
+    m = re.fullmatch(r"(\d{1,19})(?:-(\d{1,19}))?", value.strip())
+    if m is None or int(m[2] or m[1]) < int(m[1]):
+        raise click.BadParameter(f"{value!r} is not a range of offsets; use for example 20-29 or 7")
+    return int(m[1]), int(m[2] or m[1])
+
+
+@click.command("give-up")
+@click.argument("topic", shell_complete=TOPIC)
+@click.option("--partition", type=int, required=True, metavar="N", help="The partition that has lost records.")
+@click.option(
+    "--offsets", "span", type=offsets, required=True, metavar="FIRST-LAST", help="Its lost records, both ends included."
+)
+@click.option("--force-readable", is_flag=True, help="Give them up although some of them can be read.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
+@cluster_options()
+def give_up_command(
+    out: Output,
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    span: tuple[int, int],
+    force_readable: bool,
+    yes: bool,
+) -> None:
+    """Give up records of TOPIC that nobody can read, so that their offsets are a hole and the rest goes on.
+
+    For records that are not in L1, of an L0 object that is lost or damaged and cannot be restored. Once all before it is in
+    L1, the hole holds neither reconcile nor M. The bytes that are left of the object are kept below quarantine/ first. l0gc
+    status names the offsets.
+
+    \b
+    Example:
+      l0gc give-up events --partition 3 --offsets 1000-1999
+    """
+    if not yes:
+        readable = ", also those that can be read," if force_readable else ""
+        asked(out, "abandon", f"the records {span[0]} to {span[1]} of partition {topic}/{partition}{readable} for ever")
+    out.finish(
+        lambda: cluster.give_up(topic, partition, span, force_readable=force_readable),
+        lambda r: [
+            f"{count(r.records, 'record')} of partition {topic}/{partition} given up: {r.first_offset} to {r.last_offset}",
+            *(f"what is left of it is kept as {key}" for key in r.quarantined),
+        ],
+    )

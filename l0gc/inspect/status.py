@@ -43,6 +43,7 @@ from l0gc.storage.objectstore import Head
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.journal.holes import way_out
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
 from l0gc.watermark.scans import list_scans, read_scan
@@ -312,8 +313,9 @@ def _look(cluster: Cluster, journals: Journals, facts: Facts, published: Publish
         for h, extent, text in suspects:
             if _still(cluster, journals, h, extent):
                 facts.damaged = f"reconcile fails on object {extent.key}: {text}"
-                where = f"{h.topic} --partition {h.partition} --before-offset {extent.last_offset + 1}"
-                facts.giving_up = f"l0gc delete-records {where}"
+                topic = journals.snapshot.topics[h.topic]
+                state = cluster.journal(topic.journal_of(h.partition)).state.topic(topic.revision)
+                facts.giving_up = way_out(state, h.topic, h.partition, extent.base_offset)
                 break
     written = {key: head.modified_ms for key, head in heads.items() if head is not None}
     return [Held(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by]

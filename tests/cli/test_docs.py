@@ -35,6 +35,7 @@ def _name(document: Path) -> str:
 SHORTENED = {
     "expire",
     "delete-records",
+    "give-up",
     "init",
     "pause",
     "explain",

@@ -38,7 +38,8 @@ from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, WantedObject
+from l0gc.streamlog.look import WantedObject
+from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
 
