@@ -6,8 +6,8 @@ had another process moved or lifted them since, then they could be read. A hole 
 an object, so the list has no gap. No commit names one, takes its place or covers it (`commits.py`, `state.py`), and
 it leaves the list only below the log start offset.
 
-Records in L1 cannot be given up: a lost L1 object does not hold M, and a reader can go on after it. It can be restored at any
-later time, which a hole would forbid.
+Records in L1 cannot be given up: a lost L1 object does not hold M, a reader can go on after it, and it can still
+be restored at any later time.
 """
 
 from __future__ import annotations
