@@ -73,7 +73,6 @@ NOT_TRIED = {
     ("vacuumer", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
     ("vacuumer", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
     ("vacuumer", "s3:DeleteObject", "l0gc/attempts/*"): "there is no job that this l0gc does not have",
-    ("expirer", "s3:GetObject", "level_zero/data/*"): "the first record that is new enough is in L1",
     ("reconciler", "s3:AbortMultipartUpload", "level_one/data/*"): "for uploads that fail in the middle",
     ("collector", "s3:AbortMultipartUpload", "level_one/data/*"): "the same",
     ("reporter", "s3:GetObject", "level_zero/data/*"): "for when the object that holds M was written",
