@@ -104,9 +104,12 @@ class Status(Overview, kw_only=True):
         epoch_ms: when its epoch began; -1 if it is another system's.
         eligible_objects: what the scan at `eligible_as_of_ms` found eligible; -1 where nothing is known.
         deleted_since: what sweeps have deleted of L0 since then.
+        lost_records: records that were given up, in so many `holes`.
     """
 
     epoch_ms: int
+    lost_records: int
+    holes: int
     journals: int
     published_ms: int
     eligible_objects: int
@@ -177,7 +180,7 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
     if not state.external_log:
         journals = read_journals(cluster, state, facts.watermark)
         held = _look(cluster, journals, facts, published)
-    records, facts.unreconciled_records = journals.records()
+    records, facts.unreconciled_records, lost_records, holes = journals.records()
     causes = find_causes(facts)
     if not causes and not state.external_log and published is not None and facts.eligible_objects == 0:
         facts.held_objects = _held_objects(cluster, journals, facts)
@@ -198,6 +201,8 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
         lag_at_least=at_least,
         records=records,
         unreconciled_records=facts.unreconciled_records,
+        lost_records=lost_records,
+        holes=holes,
         eligible_objects=known.eligible_objects if counted else -1,
         eligible_bytes=known.eligible_bytes if counted else -1,
         eligible_as_of_ms=known.published_at_ms if counted else -1,

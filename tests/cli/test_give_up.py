@@ -55,6 +55,8 @@ def test_a_partition_with_a_lost_object_goes_on_once_its_records_are_given_up(bu
     l0gc("gc", "--engine", "local", "--barrier")
     now = l0gc("status")
     assert (now["unreconciled_records"], now["causes"]) == (0, [])
+    assert (now["holes"], now["lost_records"]) == (2, 20)
+    assert "80, of which 0 unreconciled in L0, 20 records given up" in " ".join(text_of("status"))
     assert now["watermark"] > held
     found = l0gc("verify", "--deep", "--min-age", "0s")
     assert (found["total"], found["checked"]["holes"]) == (0, 2)
