@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from l0gc.api import Cluster
 from l0gc.cli.options import TOPIC, asked, cluster_options, options
 from l0gc.cli.output import Output
-from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, time_ms
+from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
 from l0gc.streamlog.controller.entries import UNLIMITED
@@ -314,19 +313,16 @@ run_expire: Final = partial(
 """As the command shows its work and the result, for it and for `l0gc gc`."""
 
 
-def offsets(value: str) -> tuple[int, int]:
-    """`20-29`, or one offset; the first and the last."""
-    m = re.fullmatch(r"(\d{1,19})(?:-(\d{1,19}))?", value.strip())
-    if m is None or int(m[2] or m[1]) < int(m[1]):
-        raise click.BadParameter(f"{value!r} is not a range of offsets; use for example 20-29 or 7")
-    return int(m[1]), int(m[2] or m[1])
-
-
 @click.command("give-up")
 @click.argument("topic", shell_complete=TOPIC)
 @click.option("--partition", type=int, required=True, metavar="N", help="The partition that has lost records.")
 @click.option(
-    "--offsets", "span", type=offsets, required=True, metavar="FIRST-LAST", help="Its lost records, both ends included."
+    "--offsets",
+    "span",
+    type=span_of("offsets", "20-29 or 7"),
+    required=True,
+    metavar="FIRST-LAST",
+    help="Its lost records, both ends included.",
 )
 @click.option("--force-readable", is_flag=True, help="Give them up although some of them can be read.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
