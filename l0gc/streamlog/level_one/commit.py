@@ -199,8 +199,8 @@ class Commit:
             with self._handle.replica.lock:
                 topic = self._handle.state.topic(f.revision)
                 giving_up = way_out(topic, name, int(f.partitions[0]), int(f.bases[0]))
-            ways.setdefault(f.message, f"; or give its records up: {giving_up}" if giving_up else "")
-        sentences = [f"{text}{ways[text]}; it holds {_listed(names)}" for text, names in sorted(held.items())]
+            ways.setdefault(f.message, f"; without a copy, give its records up: {giving_up}" if giving_up else "")
+        sentences = [f"{text}; it holds {_listed(names)}{ways[text]}" for text, names in sorted(held.items())]
         self._result.errors += sentences[:_SHOWN]
         if len(sentences) > _SHOWN:
             self._result.errors.append(
